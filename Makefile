@@ -1,0 +1,97 @@
+# Two commands: `make demo` and `make test`; both set up what they need. `make help` lists the rest.
+#
+#   PYTHON=python3.12   interpreter to build .venv with (default: the first of python3, python3.14 ... that is >= 3.11)
+#   ARGS="..."          passed on to `mend demo`, pytest, the benchmarks or `uv pip compile`
+#   TORCH_INDEX=URL     one more index for torch only, e.g. one with CPU or CUDA wheels
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python $(IS_NEW_ENOUGH) 2>/dev/null && echo $$python && break; done)
+ARGS ?=
+TORCH_INDEX ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := requirements.lock requirements-torch.txt pyproject.toml
+# The stamp is keyed to what the pins say, not to when they were written: a fresh clone and a switched branch both work.
+STAMP := $(VENV)/.setup-$(shell cat $(PINS) | sha256sum | cut -c 1-16)
+TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
+TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+.PHONY: help setup demo test lint types contracts check bench docs lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+setup: $(STAMP) ## build .venv with the locked packages, torch and this project
+	@:
+
+demo: setup ## the whole loop on real packages, ends with a report (ARGS="--minutes 60")
+	@$(BIN)/mend demo $(ARGS)
+
+# Coverage is measured on the whole suite only; a selection (ARGS="-k loading") runs without.
+test: setup ## the default tests with coverage (ARGS="tests/config -x" for a selection)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),--cov --cov-report=term:skip-covered --durations=5)
+
+lint: setup ## ruff: rules and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup ## mypy --strict
+	@$(BIN)/mypy
+
+contracts: setup ## imports go down the layers only
+	@$(BIN)/lint-imports --no-logo
+
+docs: setup ## links resolve, every documented `mend` command parses
+	@$(BIN)/python scripts/check_docs.py
+
+check: lint types contracts docs ## all of lint, types, contracts, docs
+
+bench: setup ## the benchmarks, each under a minute (ARGS="--json")
+	@for script in benchmarks/*.py; do \
+		[ -e "$$script" ] || { echo "no benchmarks here yet"; break; }; \
+		echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python "$$script" --quick $(ARGS); done
+
+lock: setup ## resolve requirements.lock anew (ARGS=--upgrade for newer versions)
+	@$(BIN)/uv pip compile pyproject.toml --constraint requirements-torch.txt --extra dev --universal \
+		--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" \
+		--output-file requirements.lock --quiet $(ARGS)
+
+clean: ## remove .venv and what tools left; runs and the layer store stay
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- setup ---------------------------------------------------------------------------------------------------------
+
+$(STAMP): $(PINS)
+	@[ "$$(uname -s)" = Linux ] || { echo "error: Mendwright runs on Linux, this is $$(uname -s)"; exit 1; }
+	@[ -n "$(PYTHON)" ] || { echo "error: Python 3.11 or newer is needed, found: $$(python3 --version 2>&1);" \
+		"install one, or name it: make setup PYTHON=/path/to/python3.12"; exit 1; }
+	@$(PYTHON) $(IS_NEW_ENOUGH) 2>/dev/null || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo 'not there')," \
+		"Python 3.11 or newer is needed; name one: make setup PYTHON=/path/to/python3.12"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "error: $(PYTHON) has no venv module;" \
+		"install it (Debian, Ubuntu: apt install python3-venv), or name another interpreter: make setup PYTHON=..."; exit 1; }
+	@echo "setup: $(VENV) from $$($(PYTHON) --version) (minutes the first time, nothing after that)"
+	@[ -x $(BIN)/python ] && $(BIN)/python $(IS_NEW_ENOUGH) && $(BIN)/python -m pip --version > /dev/null 2>&1 \
+		|| $(PYTHON) -m venv --clear $(VENV)
+	@echo "setup: locked packages, hashes checked"
+	@$(PIP) -qq --require-hashes --requirement requirements.lock
+	@echo "setup: torch $(TORCH)$(if $(wildcard /dev/nvidiactl),, (no GPU here: the CPU build where your index has one))"
+	@$(INSTALL_TORCH)
+	@$(PIP) -qq --no-deps --no-build-isolation --editable .
+	@rm -f $(VENV)/.setup-* && touch $@
+	@echo "setup: done"
+
+# pip prefers 2.x.y+cpu to plain 2.x.y where an index offers both: right without a GPU, wrong with one.
+ifeq ($(wildcard /dev/nvidiactl),)
+INSTALL_TORCH = $(TORCH_PIP) -qq --requirement requirements-torch.txt
+else
+INSTALL_TORCH = $(TORCH_PIP) -qq "torch==$(TORCH),!=$(TORCH)+cpu" || $(TORCH_PIP) -qq --requirement requirements-torch.txt
+endif

@@ -1,0 +1,125 @@
+"""Policies without a model: oracle, do-nothing, random and the noisy teacher.
+
+They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
+without one. Invariants: equal seeds give equal episodes; a scripted action has log-probability 0.0, because it was not
+sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+
+from mendwright.agent.teacher import Teacher, TeacherNoise
+from mendwright.errors import ConfigError
+from mendwright.models.base import Generation, Sampling
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.records import Task
+from mendwright.tasks.operators import Site, find_sites
+from mendwright.tools.patching import CompactEdit, edit_at, replace_on_line
+from mendwright.tools.window import Window, open_window
+
+Script = Callable[[str], str]
+"""Observation to action."""
+
+
+class ScriptedPolicy:
+    """A :class:`~mendwright.models.base.Policy` whose sessions are scripts. Call `begin_session` before `generate`."""
+
+    def __init__(self, name: str, renderer: ChatMLRenderer) -> None:
+        """Look up ``name``.
+
+        Raises:
+            ConfigError: no script has that name.
+        """
+        if name not in SCRIPTS:
+            raise ConfigError(f"got scripted policy {name!r}, expected one of {sorted(SCRIPTS)}")
+        self.id = name
+        self._make_script = SCRIPTS[name]
+        self._renderer = renderer
+        self._sessions: dict[str, tuple[Script, int]] = {}
+
+    def begin_session(self, session_id: str, task: Task, seed: int) -> None:
+        """Make the script of one episode."""
+        self._sessions[session_id] = (self._make_script(task, random.Random(f"{task.id}:{seed}")), 0)
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+        """The script's next action; ``sampling`` decides nothing."""
+        script, num_seen = self._sessions[session_id]
+        ids = self._renderer.action_ids(script(self._renderer.last_observation(prompt_ids[num_seen:])))
+        self._sessions[session_id] = (script, len(prompt_ids) + len(ids))
+        return Generation(
+            token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0
+        )
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget the session."""
+        self._sessions.pop(session_id, None)
+
+
+def _submit_at_once(task: Task, generator: random.Random) -> Script:
+    return lambda observation: "submit"
+
+
+def _oracle(task: Task, generator: random.Random) -> Script:
+    writes = [f"write {path} {json.dumps(text)}" for path, text in task.gold_files.items() if text is not None]
+    actions = iter([*writes, "submit"])
+    return lambda observation: next(actions)
+
+
+def _random(task: Task, generator: random.Random) -> Script:
+    _, guesses = window_edits(task)
+
+    def act(observation: str) -> str:
+        kind = generator.choice(("edit", "edit", "test", "undo", "submit"))
+        return f"edit {generator.choice(guesses)}" if kind == "edit" and guesses else kind.replace("edit", "test")
+
+    return act
+
+
+def _teacher(task: Task, generator: random.Random) -> Script:
+    fixes, guesses = window_edits(task)
+    if not fixes:
+        return _submit_at_once(task, generator)
+    teacher = Teacher(fixes, [guess for guess in guesses if guess not in fixes], TeacherNoise(), generator)
+    return lambda observation: teacher.act(observation).text
+
+
+SCRIPTS: dict[str, Callable[[Task, random.Random], Script]] = {
+    "oracle": _oracle,
+    "submit-at-once": _submit_at_once,
+    "random": _random,
+    "teacher": _teacher,
+}
+
+
+def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
+    """(fixes, all edits of the mutation vocabulary) in the task's first window; empty when it has none.
+
+    A fix is an edit that makes its line equal to the gold file's line.
+    """
+    place = task.location
+    text = task.base_files.get(place.path) if place else None
+    gold = task.gold_files.get(place.path) if place else None
+    if place is None or text is None or gold is None:
+        return [], []
+    window = open_window(place.path, text, place.first_line, place.last_line)
+    lines, gold_lines = text.splitlines(), gold.splitlines()
+    edits = _edits_in(window, lines, find_sites(text))
+    if len(lines) != len(gold_lines):
+        return [], [edit for _, edit in edits]
+    fixes = [edit for number, edit in edits if replace_on_line(lines[number - 1], edit) == gold_lines[number - 1]]
+    changed = {number for number, (old, new) in enumerate(zip(lines, gold_lines, strict=True), 1) if old != new}
+    return [fix for fix in fixes if window.line_numbers[fix.label - 1] in changed], [edit for _, edit in edits]
+
+
+def _edits_in(window: Window, lines: list[str], sites: list[Site]) -> list[tuple[int, CompactEdit]]:
+    found = []
+    for site in sites:
+        label = window.label(site.line)
+        for new in site.alternatives if label else ():
+            edit = edit_at(lines[site.line - 1], label or 0, site.column, site.old, new)
+            if edit is not None:
+                found.append((site.line, edit))
+    return found

@@ -1,0 +1,104 @@
+"""The scripted teacher: a weaker human who knows the repair only sometimes.
+
+Reads the observations of an episode; makes actions in the compact format. It is noisy on purpose (`TeacherNoise`):
+it often looks in the wrong place, mistypes a line, submits without testing, forgets to take back a wrong edit, and
+gives up. Every behaviour that reinforcement learning can choose among is therefore in its support, and none is
+perfect. It knows the tools only through the text that the agent would read, plus `fixes`, the true repair.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from mendwright.records import Record
+from mendwright.tools.patching import CompactEdit
+
+
+class TeacherNoise(Record):
+    """Probabilities of the teacher's choices."""
+
+    knows_fix: float = 0.45
+    """An edit is the true repair; otherwise a guess among the window's editable tokens."""
+    mistypes: float = 0.06
+    """An edit names a neighbouring line first."""
+    tests: float = 0.5
+    """After an edit it runs the tests; otherwise it submits blind."""
+    undoes: float = 0.85
+    """After a failed run it takes the edit back; otherwise it edits on top."""
+    gives_up: float = 0.15
+    """After a failed run it submits as it is."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One action of the teacher; ``kind`` says what it was for (fix, guess, typo, test, undo, submit)."""
+
+    text: str
+    kind: str
+
+
+class Teacher:
+    """One episode's teacher. Call `act` with each observation in turn."""
+
+    def __init__(
+        self, fixes: list[CompactEdit], guesses: list[CompactEdit], noise: TeacherNoise, generator: random.Random
+    ) -> None:
+        self._fixes = fixes
+        self._guesses = guesses
+        self._noise = noise
+        self._random = generator
+        self._pending: CompactEdit | None = None
+        self._last = "open"
+        self._applied: list[CompactEdit] = []
+
+    def act(self, observation: str) -> Choice:
+        """The next action after ``observation``."""
+        choice = self._choose(observation)
+        self._last = choice.kind
+        return choice
+
+    def _choose(self, observation: str) -> Choice:
+        if self._last in ("open", "undo"):
+            return self._edit()
+        if self._last == "typo":
+            return self._edit() if observation.startswith("error") else Choice("undo", "undo")
+        if self._last in ("fix", "guess"):
+            return self._after_edit(observation)
+        if observation.startswith("passed"):
+            return Choice("submit", "submit")
+        return self._after_failure()
+
+    def _after_edit(self, observation: str) -> Choice:
+        if observation.startswith("error"):
+            self._applied.pop()
+            return self._edit()
+        if self._random.random() < self._noise.tests:
+            return Choice("test", "test")
+        return Choice("submit", "submit")
+
+    def _after_failure(self) -> Choice:
+        if self._random.random() < self._noise.gives_up:
+            return Choice("submit", "submit")
+        if self._applied and self._random.random() < self._noise.undoes and self._applied[-1] in self._guesses:
+            self._applied.pop()
+            return Choice("undo", "undo")
+        return self._edit()
+
+    def _edit(self) -> Choice:
+        if self._pending is not None:
+            return self._write(self._pending)
+        remaining = [fix for fix in self._fixes if fix not in self._applied]
+        knows = remaining and (not self._guesses or self._random.random() < self._noise.knows_fix)
+        edit = self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
+        if self._random.random() < self._noise.mistypes:
+            shifted = CompactEdit(max(1, edit.label + self._random.choice((-1, 1))), edit.old, edit.new)
+            if shifted.label != edit.label:
+                self._pending = edit
+                return Choice(f"edit {shifted}", "typo")
+        return self._write(edit)
+
+    def _write(self, edit: CompactEdit) -> Choice:
+        self._pending = None
+        self._applied.append(edit)
+        return Choice(f"edit {edit}", "fix" if edit in self._fixes else "guess")

@@ -1,0 +1,134 @@
+"""What analysis knows of an episode: a few facts per trajectory, read once.
+
+Reads a store's rows and documents (no tokens); makes `Episode` records that every other function here counts over.
+Invariant: an edit that the tool refused changed nothing and is no edit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from mendwright.records import Record, StopReason, Turn, VerdictKind
+from mendwright.rollout.rows import Document, TrajectoryRow
+from mendwright.rollout.store import RunStore
+
+UNPARSED = "(unparsed)"
+"""Tool name of an action that could not be parsed."""
+
+
+class ToolRoles(Record):
+    """What tools are for, by name; the defaults cover the tools of this project and of both papers."""
+
+    edits: frozenset[str] = frozenset(
+        {"edit", "line", "undo", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
+    )
+    tests: frozenset[str] = frozenset({"test", "build", "validate_and_build"})
+    shells: frozenset[str] = frozenset({"shell", "bash", "run_sh"})
+    """Tools whose argument is a command line; one that matches ``test_command`` is a test run."""
+    test_command: str = r"\b(pytest|tox|nox|unittest|make (test|check))\b"
+
+
+class Episode(Record):
+    """One trajectory as analysis sees it."""
+
+    id: str
+    phase: str
+    step: int
+    task_id: str
+    verdict: VerdictKind
+    stop_reason: StopReason
+    tools: tuple[str, ...]
+    """Tool of each turn, `UNPARSED` where there was none."""
+    num_tokens: int
+    num_action_tokens: int
+    num_edits: int
+    num_test_runs: int
+    num_format_errors: int
+    num_tool_errors: int
+    num_repeats: int
+    """Actions equal to an earlier one with no new edit between them."""
+    is_blind_submit: bool
+    """Submitted with no test run after the last edit."""
+    findings: tuple[str, ...]
+    """Names of the exploit detectors that found an exploit."""
+    num_tests: int
+    """Tests of the verdict."""
+    num_tests_passed: int
+
+    @property
+    def num_turns(self) -> int:
+        """Number of actions."""
+        return len(self.tools)
+
+    @property
+    def reward(self) -> float | None:
+        """1 when passed, None when invalid, else 0."""
+        return None if self.verdict is VerdictKind.INVALID else float(self.verdict is VerdictKind.PASSED)
+
+
+DEFAULT_ROLES = ToolRoles()
+
+
+def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFAULT_ROLES) -> Episode:
+    """The facts of one trajectory."""
+    turns = document.turns
+    verdict = document.verdict
+    edits = [index for index, turn in enumerate(turns) if is_edit(turn, roles)]
+    tests = [index for index, turn in enumerate(turns) if is_test_run(turn, roles)]
+    is_tested = bool(tests) and (not edits or tests[-1] > edits[-1])
+    return Episode(
+        id=row.id,
+        phase=row.phase,
+        step=row.step,
+        task_id=row.task_id,
+        verdict=row.verdict,
+        stop_reason=row.stop_reason,
+        tools=tuple(turn.tool or UNPARSED for turn in turns),
+        num_tokens=row.num_tokens,
+        num_action_tokens=row.num_action_tokens,
+        num_edits=len(edits),
+        num_test_runs=len(tests),
+        num_format_errors=sum(turn.error == "format" for turn in turns),
+        num_tool_errors=sum(turn.error == "tool" for turn in turns),
+        num_repeats=count_repeats(turns, roles),
+        is_blind_submit=row.stop_reason is StopReason.SUBMITTED and not is_tested,
+        findings=tuple(one.detector for one in verdict.findings if one.severity == "exploit"),
+        num_tests=len(verdict.tests),
+        num_tests_passed=sum(result.outcome == "passed" for result in verdict.tests.values()),
+    )
+
+
+def read_episodes(
+    store: RunStore, *, phase: str | None = None, phase_prefix: str | None = None, roles: ToolRoles = DEFAULT_ROLES
+) -> Iterator[Episode]:
+    """The episodes of a phase, or of all phases that begin with ``phase_prefix``."""
+    for row, document in store.documents(phase=phase, phase_prefix=phase_prefix):
+        yield read_episode(row, document, roles)
+
+
+def is_edit(turn: Turn, roles: ToolRoles) -> bool:
+    """True when the turn changed files."""
+    return turn.tool in roles.edits and not turn.error
+
+
+def is_test_run(turn: Turn, roles: ToolRoles) -> bool:
+    """True when the turn ran tests or the build."""
+    if turn.tool in roles.shells:
+        return any(re.search(roles.test_command, str(value)) for value in turn.arguments.values())
+    return turn.tool in roles.tests and not turn.error
+
+
+def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
+    """Actions equal to an earlier one since the files last changed in a new way; a sign of a loop."""
+    seen: set[str] = set()
+    num_repeats = 0
+    for turn in turns:
+        action = turn.action.strip()
+        if action in seen:
+            num_repeats += 1
+            continue
+        if is_edit(turn, roles):
+            seen.clear()
+        seen.add(action)
+    return num_repeats

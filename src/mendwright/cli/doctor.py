@@ -1,0 +1,106 @@
+"""`mend doctor`: what this machine can do, and how to mend what is missing.
+
+Reads the findings of `machine` and `stack`; prints them as words or as JSON (schema in ``docs/doctor.md``). Invariant:
+the exit code is 0 unless a finding has the status ``fail``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mendwright import __version__
+from mendwright.cli import machine, stack
+from mendwright.cli.machine import Finding, Status
+from mendwright.records import Record
+
+Check = Callable[[], list[Finding]]
+_STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class DoctorReport(Record):
+    """What ``mend doctor --json`` prints."""
+
+    schema_version: int = 1
+    mendwright: str
+    status: Status
+    """The worst status of the findings."""
+    findings: tuple[Finding, ...]
+
+
+def default_checks() -> dict[str, Check]:
+    """Every check by name, in the order of the report."""
+    from mendwright.tasks.layers import cache_root
+
+    return {
+        "python": machine.check_python,
+        "cores": machine.check_cores,
+        "memory": machine.check_memory,
+        "disk": lambda: machine.check_disk([cache_root(), Path.cwd()]),
+        "packages": machine.check_packages,
+        "torch": stack.check_torch,
+        "uv": stack.check_uv,
+        "index": stack.check_index,
+        "sandbox": stack.check_sandbox,
+    }
+
+
+def examine(checks: dict[str, Check]) -> DoctorReport:
+    """Run ``checks``; one that breaks is a finding, not the end of the others."""
+    findings: list[Finding] = []
+    for name, check in checks.items():
+        try:
+            findings += check()
+        except Exception as error:
+            summary = f"the check broke: {type(error).__name__}: {error}"
+            findings.append(Finding(id=name, status="fail", summary=summary, remedy="please report this"))
+    return DoctorReport(mendwright=__version__, status=worst_status(findings), findings=tuple(findings))
+
+
+def worst_status(findings: Sequence[Finding]) -> Status:
+    """``fail`` before ``warn`` before ``ok``; nothing found is ``ok``."""
+    order: tuple[Status, ...] = ("ok", "warn", "fail")
+    return max((finding.status for finding in findings), key=order.index, default="ok")
+
+
+def doctor(
+    is_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines (docs/doctor.md).")] = False,
+) -> None:
+    """Say what this machine can do, and how to mend what is missing.
+
+    Example: mend doctor --json
+    """
+    report = examine(default_checks())
+    if is_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        _print_words(report)
+    raise typer.Exit(1 if report.status == "fail" else 0)
+
+
+def _print_words(report: DoctorReport) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for finding in report.findings:
+        style = _STYLES[finding.status]
+        table.add_row(f"[{style}]{finding.status}[/]", f"[bold]{finding.id}[/]", _words(finding))
+    console.print(table)
+    verdicts = {
+        "ok": "this machine is ready",
+        "warn": "this machine works; see the warnings",
+        "fail": "something that is needed is missing",
+    }
+    console.print(f"[{_STYLES[report.status]}]{verdicts[report.status]}[/]")
+
+
+def _words(finding: Finding) -> str:
+    from rich.markup import escape
+
+    remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+    return escape(finding.summary + remedy)

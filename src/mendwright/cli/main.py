@@ -1,0 +1,117 @@
+"""The `mend` command: assembles the commands of this folder and turns what they raise into a line and an exit code.
+
+Reads the command line; makes an exit status. Invariants: a deliberate error (`mendwright.errors`) is one line on stderr
+and its exit code, anything else is a bug and shows its traceback; no other module maps errors to exit codes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from mendwright import __version__
+from mendwright.cli.exit_codes import BROKEN_PIPE, BUG, EXIT_CODES, find_mend_error
+from mendwright.cli.lazy import CommandEntry, LazyGroup
+
+COMMANDS = (
+    CommandEntry("demo", "mendwright.cli.demo", "Run the whole loop on this machine and write its report."),
+    CommandEntry("doctor", "mendwright.cli.doctor", "Say what this machine can do and how to mend what is missing."),
+    CommandEntry("tasks", "mendwright.cli.tasks", "Build, verify and show validated repair tasks."),
+    CommandEntry("rollout", "mendwright.cli.rollout", "Run a policy on tasks and grade what it delivers."),
+    CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
+    CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
+    CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder."),
+)
+
+
+class Mend(LazyGroup):
+    """The root of all commands; the one place that ends a command with an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what it raises becomes a message and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except (KeyboardInterrupt, Exception) as error:
+            if _is_parser_error(error):
+                raise
+            raise typer.Exit(_report(error, is_debug=bool(ctx.params.get("debug")))) from error
+
+
+def _is_parser_error(error: BaseException) -> bool:
+    # Usage errors and Exit: Typer shows them itself. Its parser is click or a copy of click, by version.
+    return type(error).__module__.partition(".")[0] in ("click", "typer")
+
+
+def _report(error: BaseException, *, is_debug: bool) -> int:
+    """Say what happened; returns the exit code."""
+    if isinstance(error, BrokenPipeError) and _is_output_gone():
+        return BROKEN_PIPE
+    known = find_mend_error(error)
+    if known is None or is_debug:
+        traceback.print_exception(error)
+    if known is None:
+        typer.secho("this is a bug in Mendwright; please report it with the lines above", fg="red", err=True)
+        return BUG
+    typer.secho(f"error: {' '.join(str(known).split())}", fg="red", err=True)
+    return known.exit_code
+
+
+def _is_output_gone() -> bool:
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    # Python would complain once more when it flushes stdout at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def create_app(entries: Sequence[CommandEntry] = COMMANDS) -> typer.Typer:
+    """The `mend` application over ``entries``."""
+    app = typer.Typer(
+        cls=type("MendOver", (Mend,), {"entries": entries}),
+        name="mend",
+        no_args_is_help=True,
+        add_completion=False,
+        epilog=f"Exit codes: {', '.join(f'{row.code} {row.word}' for row in EXIT_CODES)} (docs/exit-codes.md).",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(root)
+    return app
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"mendwright {__version__}")
+        raise typer.Exit
+
+
+def root(
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="MEND_DEBUG", help="Show the traceback of every error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Train agents that repair real code with reinforcement learning, and prove what they can do.
+
+    Start with `mend doctor`, then `mend demo`. Every command has `--help` with an example.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run `mend` with ``args`` (default: the command line).
+
+    Raises:
+        SystemExit: always, with the exit code.
+    """
+    typer.main.get_command(create_app())(args=None if args is None else list(args), prog_name="mend")

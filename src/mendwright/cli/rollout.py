@@ -1,0 +1,47 @@
+"""`mend rollout`: run a policy on tasks, grade what it delivers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mendwright.config.commands import RolloutCommandConfig
+from mendwright.config.loading import load_config, to_toml
+
+PHASE = "rollout"
+
+
+def rollout(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks (mend tasks build).")],
+    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted one is continued.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    policy: Annotated[str, typer.Option(help="Model folder, or oracle, submit-at-once, random, teacher.")] = "oracle",
+    model: Annotated[Path | None, typer.Option(help="Folder whose tokenizer scripted policies use.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Run a policy on tasks and count the verdicts.
+
+    Example: mend rollout tasks runs/oracle --policy oracle select.split=test
+    """
+    from mendwright.cli.running import open_run, policy_of
+    from mendwright.recipes.demo import shipped_base
+    from mendwright.recipes.run import select_tasks
+    from mendwright.rollout.jobs import make_groups
+
+    resolved = load_config(RolloutCommandConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    ref = policy_of(policy, resolved.rollout.temperature)
+    folder = model or (Path(ref.folder) if ref.folder else shipped_base())
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed) as opened:
+        chosen = select_tasks(opened, resolved.select)
+        jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
+        with opened.store.phase(PHASE):
+            found = opened.run_jobs(ref, jobs, phase=PHASE)
+    counts = Counter(trajectory.verdict.kind.value for trajectory in found)
+    typer.echo(f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items()))

@@ -1,0 +1,47 @@
+"""One config per command: what `mend rollout`, `mend eval` and `mend train rl` read."""
+
+from __future__ import annotations
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from mendwright.config.learning import RftConfig, SftConfig
+from mendwright.config.recipes import RlConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.records import Record, SourceKind, Split
+
+
+class TaskSelection(Record):
+    """Which tasks of a folder."""
+
+    split: Split = "test"
+    source: SourceKind = "mutations"
+    num_tasks: NonNegativeInt = 0
+    """0 means all."""
+
+
+class RolloutCommandConfig(Record):
+    """`mend rollout` and `mend eval`."""
+
+    select: TaskSelection = TaskSelection()
+    num_samples: PositiveInt = 1
+    """Paper B, Table 1: 10 runs per task."""
+    seed: int = 0
+    rollout: RolloutConfig = RolloutConfig()
+
+
+class SupervisedCommandConfig(Record):
+    """`mend train sft` and `mend train rft`."""
+
+    phase: str = "rollout"
+    """Phase of the run whose passed trajectories are learned."""
+    max_per_task: PositiveInt = 4
+    sft: SftConfig = SftConfig()
+    rft: RftConfig = RftConfig()
+
+
+class RlCommandConfig(Record):
+    """`mend train rl`."""
+
+    seed: int = 0
+    rl: RlConfig = RlConfig()
+    rollout: RolloutConfig = RolloutConfig()

@@ -1,0 +1,36 @@
+"""What an environment of the agent looks like: tools, budgets, prompts (design section 3, `pipelines/`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mendwright.records import Record
+
+
+class PipelineConfig(Record):
+    """Paper A's *simplified* pipeline: cached (task, report, place), fixed start, no outer loop, no judge."""
+
+    type: Literal["simplified"] = "simplified"
+    tools: tuple[str, ...] = ("edit", "line", "undo", "test", "view", "search", "write", "submit")
+    max_turns: int = 30
+    """Paper A, section on the simplified pipeline: at most 30 steps."""
+    max_action_tokens: int = 48
+    max_len_tokens: int = 1024
+    """Prompt plus completion of the whole episode."""
+    time_limit_s: float = 4800.0
+    """Paper A: 80 minutes per episode."""
+    system_prompt: str = ""
+    """Empty for small models, which know the tools from training."""
+    is_place_opened: bool = True
+    """The episode starts with a window on the task's cached location, when it has one."""
+
+
+class GradingConfig(Record):
+    """How a submission is graded."""
+
+    max_attempts: int = 3
+    """Fresh sandboxes tried before a verdict is *invalid*."""
+    is_cold: bool = False
+    """Every run starts a new interpreter; final evaluation and regrading."""
+    is_cached: bool = True
+    """Equal patches of one task are graded once (training only; a cold grading never reads the cache)."""

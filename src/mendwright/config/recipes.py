@@ -1,0 +1,147 @@
+"""What the recipes do: sizes, budgets and stages on top of the layers' own configs."""
+
+from __future__ import annotations
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, RftConfig, SftConfig
+from mendwright.config.models import ModelConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.config.tasks import TasksConfig
+from mendwright.records import Record
+
+_SMALL_COMPUTE = ComputeConfig(is_bf16=True)
+
+
+class CollectConfig(Record):
+    """Trajectories collected for supervised training."""
+
+    num_tasks: PositiveInt = 256
+    num_samples: PositiveInt = 4
+    """Episodes per task; paper B, section 4.2: 10."""
+    max_per_task: PositiveInt = 4
+    """Kept per task, so that easy tasks do not fill the set."""
+
+
+class PretrainingConfig(Record):
+    """Pre-training of a small base model on simulated repairs (design decision 9)."""
+
+    model: ModelConfig = ModelConfig(num_layers=6, num_heads=6, head_dim=32, max_len_tokens=4096, is_tied=False)
+    distributions: tuple[str, ...] = (
+        "stdlib",
+        "sympy",
+        "networkx",
+        "torch",
+        "transformers",
+        "jinja2",
+        "matplotlib",
+        "numpy",
+        "fonttools",
+        "rich",
+        "pygments",
+        "pydantic",
+        "hypothesis",
+        "mypy",
+        "huggingface_hub",
+        "coverage",
+    )
+    """Installed distributions whose functions are the corpus."""
+    num_line_labels: PositiveInt = 40
+    num_tokenizer_functions: PositiveInt = 8000
+    num_tokens: PositiveInt = 15_500_000
+    """Tokens trained on, context included."""
+    batch_tokens: PositiveInt = 8192
+    """Tokens per optimiser step."""
+    multi_bug_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of episodes with two to four bugs: more places to find per token."""
+    final_share: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Last share of the tokens: single bugs only, as in the tasks."""
+    context_weight: float = Field(default=0.1, ge=0.0)
+    """Loss weight of observation tokens: the model also learns what code looks like."""
+    control_weight: float = Field(default=0.3, ge=0.0)
+    """Loss weight of test, undo and submit."""
+    optimizer: OptimizerConfig = OptimizerConfig(
+        type="muon",
+        learning_rate=3e-3,
+        muon_learning_rate=9e-3,
+        weight_decay=0.05,
+        betas=(0.9, 0.95),
+        num_warmup_steps=60,
+        schedule="linear",
+    )
+    compute: ComputeConfig = _SMALL_COMPUTE
+    seed: int = 0
+
+
+class RlConfig(Record):
+    """The DAPO loop."""
+
+    dapo: DapoConfig = DapoConfig()
+    num_groups: PositiveInt = 300
+    """Groups with unequal rewards wanted per iteration (paper B, Table 3: 300 problems)."""
+    num_groups_sampled: PositiveInt = 300
+    """Groups sampled at first; what dynamic sampling drops is refilled."""
+    max_refills: NonNegativeInt = 2
+    max_iterations: PositiveInt = 100
+    validation_every: PositiveInt = 10
+    num_validation_tasks: NonNegativeInt = 64
+
+
+class EvaluationConfig(Record):
+    """What is evaluated at the end."""
+
+    num_tasks: PositiveInt = 240
+    num_release_tasks: PositiveInt = 20
+    num_samples: PositiveInt = 1
+    """Samples per task of most stages."""
+    num_main_samples: PositiveInt = 2
+    """Samples per task of the start and the end of RL."""
+    num_start_samples: PositiveInt = 8
+    """Samples per task of the start where Pass@k is asked for."""
+    temperatures: tuple[float, ...] = (0.7, 0.4)
+    """Controls: the start sampled at lower temperatures."""
+    is_continued_control: bool = True
+    """Control: supervised training continued for the compute that RL used."""
+
+
+class DemoConfig(Record):
+    """The whole loop on one machine."""
+
+    minutes: PositiveFloat = 15.0
+    """Wall-clock budget, evaluation and report included."""
+    seed: int = 0
+    base: str = ""
+    """Model folder to start from; empty means the one that ships with the package."""
+    is_from_scratch: bool = False
+    """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
+    tasks: TasksConfig = TasksConfig()
+    pretraining: PretrainingConfig = PretrainingConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    teacher: CollectConfig = CollectConfig()
+    sft: SftConfig = SftConfig(
+        optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
+        compute=_SMALL_COMPUTE,
+        batch_size=32,
+        num_epochs=2,
+    )
+    own: CollectConfig = CollectConfig(num_tasks=160, num_samples=8, max_per_task=4)
+    """The policy's own rollouts, kept by verdict."""
+    rft: RftConfig = RftConfig(
+        optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
+        compute=_SMALL_COMPUTE,
+        batch_size=32,
+        num_epochs=2,
+    )
+    rl: RlConfig = RlConfig(
+        dapo=DapoConfig(
+            group_size=8,
+            batch_size=96,
+            optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=3),
+            compute=_SMALL_COMPUTE,
+        ),
+        num_groups=12,
+        num_groups_sampled=16,
+        max_refills=1,
+        max_iterations=1000,
+    )
+    evaluation: EvaluationConfig = EvaluationConfig()

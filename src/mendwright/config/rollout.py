@@ -1,0 +1,29 @@
+"""How many episodes run at once, and how often trouble is tried again."""
+
+from __future__ import annotations
+
+from pydantic import Field, PositiveInt
+
+from mendwright.config.models import EngineConfig
+from mendwright.config.pipeline import GradingConfig, PipelineConfig
+from mendwright.config.sandbox import SandboxConfig
+from mendwright.records import Record
+
+
+class RolloutConfig(Record):
+    """Everything between a list of jobs and graded trajectories."""
+
+    num_workers: PositiveInt = 2
+    """Processes; each holds an engine, a sandbox back end and a grader, and computes with one thread."""
+    max_in_flight: PositiveInt = 48
+    """Episodes at one time in one worker."""
+    max_attempts: PositiveInt = 3
+    """Fresh sandboxes tried before an episode is invalid."""
+    max_failures_in_row: PositiveInt = 30
+    """Invalid episodes one after the other that stop the run with the reason."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Paper B, section 5.2, finding 2: anything but 1 while training biases the gradient."""
+    pipeline: PipelineConfig = PipelineConfig()
+    grading: GradingConfig = GradingConfig()
+    engine: EngineConfig = EngineConfig()
+    sandbox: SandboxConfig = SandboxConfig()

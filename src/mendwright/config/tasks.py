@@ -1,0 +1,79 @@
+"""What a task build makes: sources, packages, how many tasks, and the bounds of each."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from mendwright.config.sandbox import SandboxConfig
+from mendwright.records import Record, SourceKind, Split
+
+
+class SplitLimits(Record):
+    """How many mutation tasks each split holds at most; a build stops when they are met."""
+
+    train: int = Field(700, ge=0)
+    validation: int = Field(120, ge=0)
+    test: int = Field(260, ge=0)
+
+    def of(self, split: Split) -> int:
+        """The bound of ``split``."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+
+
+class MutationConfig(Record):
+    """Bounds of the `mutations` source."""
+
+    num_per_package: int = Field(60, ge=1)
+    num_per_function: int = Field(4, ge=1)
+    num_tries_per_function: int = Field(12, ge=1)
+    """Mutants run per function at most."""
+    min_function_lines: int = Field(3, ge=1)
+    """Lines without the docstring."""
+    max_function_lines: int = Field(30, ge=1)
+    max_file_bytes: int = Field(64_000, ge=1)
+    """Larger modules are left alone, larger test files are not cut: tasks carry the text of both."""
+    num_tests: int = Field(12, ge=2)
+    """Covering tests run per mutant, the fastest of each test function first."""
+    max_test_s: float = Field(0.3, gt=0)
+    """Slower tests are skipped."""
+    num_passing_kept: int = Field(20, ge=1)
+    """Passing tests that a task keeps."""
+    two_edit_share: float = Field(0.15, ge=0, le=1)
+    """Share of candidates that hold two edits in one function (labels: difficulty 2)."""
+
+
+class ReleaseConfig(Record):
+    """Bounds of the `releases` source."""
+
+    num_per_pair: int = Field(8, ge=1)
+    num_passing_kept: int = Field(20, ge=1)
+    num_baseline_runs: int = Field(3, ge=1)
+    """Runs of the fixed release whose agreement makes a test stable."""
+
+
+class TasksConfig(Record):
+    """A build of tasks."""
+
+    sources: tuple[SourceKind, ...] = ("mutations", "releases")
+    packages: tuple[str, ...] = ()
+    """Names from the catalogue; empty means all."""
+    catalogue: str = ""
+    """Path of another catalogue file; empty means the shipped one."""
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    limits: SplitLimits = SplitLimits()
+    mutations: MutationConfig = MutationConfig()
+    releases: ReleaseConfig = ReleaseConfig()
+    num_certificate_runs: int = Field(3, ge=1)
+    """Empty runs and gold runs per task."""
+    test_timeout_s: float = Field(2.0, gt=0)
+    """Bound on one test while tasks are made; longer than any kept test by far."""
+    run_timeout_s: float = Field(4.0, gt=0)
+    """Bound on one run of a task's tests while tasks are made."""
+    suite_timeout_s: float = Field(120.0, gt=0)
+    """Bound on one run of a package's selected test files."""
+    seed: int = 0
+    num_workers: int = Field(0, ge=0)
+    """Processes, one package each; 0 means one per core."""
+    num_concurrent: int = Field(2, ge=1)
+    """Sandboxes that one process keeps running."""
+    sandbox: SandboxConfig = SandboxConfig()

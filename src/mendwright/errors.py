@@ -1,0 +1,108 @@
+"""Every error that Mendwright raises on purpose, and the exit code each one ends a command with.
+
+The tree::
+
+    MendError                      1   anything that a person can act on
+    ├── ConfigError                2   unknown key, wrong type, option the back end cannot honour
+    ├── InputError                 3   a path, model folder, task file or run folder that cannot be used
+    │   └── ModelFolderError       3   a folder that is no Hugging Face causal LM
+    ├── IndexUnavailableError      4   no package index answers
+    │   └── PackageNotFoundError   4   the index answers, the package or version is gone
+    ├── SandboxError               5   infrastructure: the sandbox could not do its work
+    │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
+    │   └── SandboxLostError       5   a live sandbox died
+    ├── DiskFullError              6   no room left; the run folder is intact
+    └── TaskError                  7   a task that is broken, uncertified or does not build
+
+``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
+
+A failure of the *repair* is never an exception: it is a :class:`mendwright.records.Verdict`. An exception raised
+inside an episode is infrastructure trouble and makes the verdict *invalid*, never a reward of 0.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class MendError(Exception):
+    """Base of all deliberate errors: one line saying what was got, what was expected and what to do."""
+
+    exit_code: int = 1
+
+
+class ConfigError(MendError, ValueError):
+    """A configuration that cannot be used."""
+
+    exit_code = 2
+
+
+class InputError(MendError, ValueError):
+    """A file or folder named by the user that cannot be used."""
+
+    exit_code = 3
+
+
+class ModelFolderError(InputError):
+    """A folder that does not hold a Hugging Face causal language model with a tokenizer."""
+
+
+class IndexUnavailableError(MendError, ConnectionError):
+    """No package index could be reached."""
+
+    exit_code = 4
+
+
+class PackageNotFoundError(IndexUnavailableError):
+    """The index answered, but the package, version or sdist is not there."""
+
+
+class SandboxError(MendError, RuntimeError):
+    """The sandbox could not do its work; says nothing about the code inside."""
+
+    exit_code = 5
+
+
+class SandboxUnavailableError(SandboxError):
+    """This machine cannot provide the requested isolation."""
+
+
+class SandboxLostError(SandboxError):
+    """A live sandbox or its spawner ended without being asked to."""
+
+
+class DiskFullError(MendError, OSError):
+    """The disk is full; what was written before is intact."""
+
+    exit_code = 6
+
+
+class TaskError(MendError, RuntimeError):
+    """A task that is broken or whose certificate does not hold."""
+
+    exit_code = 7
+
+
+class Interrupted(MendError):
+    """Ctrl-C: the run folder is resumable."""
+
+    exit_code = 130
+
+
+@contextmanager
+def disk_full_as_mend_error(path: object) -> Iterator[None]:
+    """Turn ``ENOSPC`` and ``EDQUOT`` raised while writing ``path`` into :class:`DiskFullError`.
+
+    Raises:
+        DiskFullError: the device that holds ``path`` has no room left.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFullError(
+                f"no space left on the device that holds {path}; free some space and run the command again with --resume"
+            ) from error
+        raise

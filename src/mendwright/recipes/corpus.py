@@ -1,0 +1,113 @@
+"""The pre-training corpus: functions of installed, pinned packages and of the standard library.
+
+Reads the Python files of named distributions; makes `CorpusFunction` records and a manifest with digests. Invariants:
+vendored copies and tests are left out, equal functions appear once, and a function whose text equals one of a held-out
+package (`excluded_digests`) never appears.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from mendwright.tasks.operators import FunctionSpan, Site, find_functions, find_sites
+from mendwright.tools.window import docstring_lines
+
+_SKIPPED_PARTS = frozenset(
+    {"_vendor", "vendored", "_vendored", "vendor", "extern", "tests", "test", "testing", "idlelib", "lib2to3"}
+    | {"site-packages", "turtledemo", "ensurepip", "__pycache__", "externals"}
+)
+MAX_CODE_LINES = 28
+MIN_CODE_LINES = 3
+MAX_CHARS = 1400
+MAX_LINE_CHARS = 110
+MAX_FILE_BYTES = 200_000
+
+
+@dataclass(frozen=True)
+class CorpusFunction:
+    """A function with its docstring folded away; site lines are 1-based into ``lines``."""
+
+    path: str
+    name: str
+    lines: tuple[str, ...]
+    sites: tuple[Site, ...]
+
+    @property
+    def text(self) -> str:
+        """Source without the docstring."""
+        return "\n".join(self.lines) + "\n"
+
+
+def function_digest(lines: Iterable[str]) -> str:
+    """SHA-256 (hex) of a function's text without white space: equal for copies that differ in formatting only."""
+    return hashlib.sha256("".join("".join(line.split()) for line in lines).encode()).hexdigest()
+
+
+def distribution_files(name: str) -> list[tuple[str, Path]]:
+    """(relative name, path) of the Python files of an installed distribution, or of ``stdlib``.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: the distribution is not installed.
+    """
+    if name == "stdlib":
+        root = Path(sysconfig.get_paths()["stdlib"])
+        found = [(str(path.relative_to(root)), path) for path in sorted(root.rglob("*.py"))]
+    else:
+        files = metadata.distribution(name).files or []
+        found = sorted((str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py")
+    return [(relative, path) for relative, path in found if not _SKIPPED_PARTS & set(Path(relative).parts)]
+
+
+def tree_files(root: Path) -> list[tuple[str, Path]]:
+    """(relative name, path) of the Python files of an unpacked package, tests left out."""
+    found = [(str(path.relative_to(root)), path) for path in sorted(root.rglob("*.py"))]
+    return [(relative, path) for relative, path in found if not _SKIPPED_PARTS & set(Path(relative).parts)]
+
+
+def corpus_functions(
+    files: Iterable[tuple[str, Path]], excluded_digests: frozenset[str], seen: set[str]
+) -> Iterator[CorpusFunction]:
+    """Functions of ``files`` that are new to ``seen`` (which grows) and not excluded."""
+    for relative, path in files:
+        try:
+            if path.stat().st_size > MAX_FILE_BYTES:
+                continue
+            source = path.read_text(encoding="utf-8")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                spans, sites, folded = find_functions(source), find_sites(source), docstring_lines(source)
+        except (SyntaxError, ValueError, OSError, RecursionError):
+            continue
+        lines = source.splitlines()
+        for span in spans:
+            function = _make_function(relative, span, sites, lines, folded)
+            if function is None:
+                continue
+            digest = function_digest(function.lines)
+            if digest not in seen and digest not in excluded_digests:
+                seen.add(digest)
+                yield function
+
+
+def _make_function(
+    relative: str, span: FunctionSpan, sites: list[Site], lines: list[str], folded: set[int]
+) -> CorpusFunction | None:
+    numbers = [n for n in range(span.first_line, span.last_line + 1) if n not in folded and lines[n - 1].strip()]
+    if not MIN_CODE_LINES <= len(numbers) <= MAX_CODE_LINES:
+        return None
+    text = [lines[n - 1] for n in numbers]
+    if sum(map(len, text)) > MAX_CHARS or max(map(len, text)) > MAX_LINE_CHARS:
+        return None
+    place = {n: k for k, n in enumerate(numbers, 1)}
+    inside = [
+        Site(site.operator, place[site.line], site.column, site.old, site.alternatives)
+        for site in sites
+        if site.line in place
+    ]
+    return CorpusFunction(relative, span.qualified_name, tuple(text), tuple(inside)) if inside else None

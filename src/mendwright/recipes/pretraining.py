@@ -1,0 +1,212 @@
+"""Pre-training of a small base: tokenizer and model, from scratch, on simulated repairs of corpus functions.
+
+Reads installed distributions (`corpus`); makes a model folder with ``manifest.json`` (digest of every function used, so
+that a test can show that nothing held out was seen), ``training.jsonl`` and a resumable state beside it. Invariants: the
+data of step k follows from the seed and k; functions in ``excluded`` never appear.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from mendwright.agent.teacher import TeacherNoise
+from mendwright.config.learning import SftConfig
+from mendwright.config.recipes import PretrainingConfig
+from mendwright.learning.checkpoints import load_training_state, save_training_state
+from mendwright.learning.samples import Sample
+from mendwright.learning.sft import SftTrainer
+from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.recipes.corpus import CorpusFunction, corpus_functions, distribution_files, function_digest
+from mendwright.recipes.progress import Progress, no_progress
+from mendwright.recipes.synthetic import Segment, synthesize
+
+NUM_VALIDATION = 300
+SAVE_EVERY = 100
+DIGEST_CHARS = 16
+"""Characters of a function's digest that the manifest keeps: 64 bits."""
+_CONTROL_KINDS = frozenset({"test", "undo", "submit"})
+
+
+def load_corpus(config: PretrainingConfig, excluded: frozenset[str] = frozenset()) -> list[CorpusFunction]:
+    """All functions, in a fixed random order; the first `NUM_VALIDATION` are never trained on."""
+    seen: set[str] = set()
+    functions = [
+        function
+        for name in config.distributions
+        for function in corpus_functions(distribution_files(name), excluded, seen)
+    ]
+    random.Random(config.seed).shuffle(functions)
+    return functions
+
+
+def pretrain(
+    config: PretrainingConfig,
+    folder: Path,
+    progress: Progress = no_progress,
+    *,
+    excluded: frozenset[str] = frozenset(),
+) -> None:
+    """Train from scratch into ``folder``; a killed call goes on from its last saved state."""
+    progress("corpus", 0, 0, "reading functions")
+    functions = load_corpus(config, excluded)
+    validation, train = functions[:NUM_VALIDATION], functions[NUM_VALIDATION:]
+    state = folder.with_name(f"{folder.name}-state")
+    tokenizer = _tokenizer(config, train, state)
+    num_steps = config.num_tokens // config.batch_tokens
+    model = create_model(config.model.model_copy(update={"vocab_size": len(tokenizer), "seed": config.seed}))
+    trainer = SftTrainer(
+        model, SftConfig(optimizer=config.optimizer, compute=config.compute), num_steps=num_steps
+    )
+    log = _resume(trainer, state)
+    probes = validation_probes(validation, ChatMLRenderer(tokenizer))
+    for step in range(trainer.learner.optimiser.num_done, num_steps):
+        samples = batch_of(config, train, ChatMLRenderer(tokenizer), step, num_steps)
+        metrics = trainer.step(samples)
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
+            exact, line = probe_accuracy(model, probes)
+            log.append({"step": step + 1, "loss": metrics["train/loss"], "exact_fix": exact, "line": line})
+            save_training_state(trainer.learner, tokenizer, state, {"log": json.dumps(log)})
+            progress("base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}, exact fix {exact:.0%}")
+        else:
+            progress("base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}")
+    _publish(config, model, tokenizer, folder, train, log)
+
+
+def _tokenizer(config: PretrainingConfig, train: list[CorpusFunction], state: Path) -> PreTrainedTokenizerFast:
+    if (state / "model" / "tokenizer.json").is_file():
+        return load_tokenizer(state / "model")
+    generator = random.Random(config.seed)
+    chosen = generator.sample(train, min(config.num_tokenizer_functions, len(train)))
+    texts = (_plain(synthesize(function, 1, TeacherNoise(), generator) or []) for function in chosen)
+    return train_tokenizer(texts, config.model.vocab_size, config.num_line_labels)
+
+
+def _plain(segments: Sequence[Segment]) -> str:
+    return "".join(f"user\n{s.text}\n" if s.kind == "context" else f"assistant\n{s.text}\n" for s in segments)
+
+
+def _resume(trainer: SftTrainer, state: Path) -> list[dict[str, Any]]:
+    if not (state / "training.pt").is_file():
+        return []
+    log: list[dict[str, Any]] = json.loads(load_training_state(trainer.learner, state)["log"])
+    return log
+
+
+def batch_of(
+    config: PretrainingConfig,
+    functions: Sequence[CorpusFunction],
+    renderer: ChatMLRenderer,
+    step: int,
+    num_steps: int,
+) -> list[Sample]:
+    """The samples of one optimiser step: about ``batch_tokens`` tokens."""
+    generator = random.Random(f"{config.seed}:{step}")
+    multi = config.multi_bug_share if step < num_steps * (1 - config.final_share) else 0.0
+    samples: list[Sample] = []
+    num_tokens = 0
+    while num_tokens < config.batch_tokens:
+        function = functions[generator.randrange(len(functions))]
+        num_bugs = generator.randint(2, 4) if generator.random() < multi else 1
+        segments = synthesize(function, min(num_bugs, max(1, len(function.sites) // 2)), TeacherNoise(), generator)
+        sample = weighted_sample(segments, renderer, config) if segments else None
+        if sample is not None and len(sample) <= config.model.max_len_tokens:
+            samples.append(sample)
+            num_tokens += len(sample)
+    return samples
+
+
+def weighted_sample(segments: Sequence[Segment], renderer: ChatMLRenderer, config: PretrainingConfig) -> Sample:
+    """An episode as tokens; guesses and typos weigh nothing."""
+    ids: list[int] = []
+    weights: list[float] = []
+    for segment in segments:
+        if segment.kind == "context":
+            new = renderer.observation_ids(segment.text, True) if ids else renderer.open_ids(segment.text)
+            weight = config.context_weight
+        else:
+            new = renderer.action_ids(segment.text)
+            weight = 1.0 if segment.kind == "fix" else config.control_weight * (segment.kind in _CONTROL_KINDS)
+        ids += new
+        weights += [weight] * len(new)
+    weights[0] = 0.0
+    token_id = np.asarray(ids, dtype=np.int32)
+    return Sample(token_id, np.asarray(weights, dtype=np.float32), np.zeros(len(ids), dtype=np.float32))
+
+
+Probe = tuple[list[int], list[int]]
+"""(prompt ids, ids of the right first edit)."""
+
+
+def validation_probes(functions: Sequence[CorpusFunction], renderer: ChatMLRenderer) -> list[Probe]:
+    """Single-bug prompts with the edit that repairs them."""
+    generator = random.Random(9)
+    sure = TeacherNoise(knows_fix=1.0, mistypes=0.0)
+    probes = []
+    for function in functions:
+        segments = synthesize(function, 1, sure, generator)
+        if segments and segments[1].kind == "fix":
+            probes.append((renderer.open_ids(segments[0].text), renderer.action_ids(segments[1].text)))
+    return probes
+
+
+@torch.no_grad()
+def probe_accuracy(model: torch.nn.Module, probes: Sequence[Probe]) -> tuple[float, float]:
+    """(share of exact greedy edits, share of right line labels), teacher-forced."""
+    num_exact = num_line = 0
+    for prompt, answer in probes:
+        ids = torch.tensor([prompt + answer])
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
+        is_right = logits.argmax(-1) == ids[0, len(prompt) :]
+        num_exact += int(is_right.all())
+        num_line += int(is_right[: _label_position(answer) + 1].all())
+    return num_exact / max(1, len(probes)), num_line / max(1, len(probes))
+
+
+def _label_position(answer: list[int]) -> int:
+    """Place of the line label: ``edit``, space, label."""
+    return min(2, len(answer) - 1)
+
+
+def _publish(
+    config: PretrainingConfig,
+    model: Any,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    train: Sequence[CorpusFunction],
+    log: list[dict[str, Any]],
+) -> None:
+    sha256 = save_checkpoint(model, tokenizer, folder)
+    manifest = {
+        "weights_sha256": sha256,
+        "config": config.model_dump(mode="json"),
+        "num_functions": len(train),
+        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "log": log,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    digests = sorted(function_digest(function.lines)[:DIGEST_CHARS] for function in train)
+    (folder / "functions.bin").write_bytes(bytes.fromhex("".join(digests)))
+    shutil.rmtree(folder.with_name(f"{folder.name}-state"), ignore_errors=True)
+
+
+def seen_functions(folder: Path) -> frozenset[str]:
+    """Digests (first `DIGEST_CHARS` characters) of the functions that a base was trained on."""
+    data = (folder / "functions.bin").read_bytes()
+    size = DIGEST_CHARS // 2
+    return frozenset(data[at : at + size].hex() for at in range(0, len(data), size))
+
+
+def iter_digests(functions: Sequence[CorpusFunction]) -> Iterator[str]:
+    """Digests of functions, as in ``functions.bin``."""
+    return (function_digest(function.lines)[:DIGEST_CHARS] for function in functions)

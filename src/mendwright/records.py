@@ -1,0 +1,406 @@
+"""The records that stages exchange: frozen, schema-versioned, JSON-serialisable.
+
+Reads and makes nothing by itself. Invariants: unknown fields are errors, a record never changes after it is made,
+and `TokenLedger` arrays have one length. Layers above add behaviour; nothing here imports any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical JSON form."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- tests ---------------------------------------------------------------------------------------------------------
+
+
+class TestOutcome(StrEnum):
+    """Outcome of one test over its setup, call and teardown phases."""
+
+    __test__ = False
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    MISSING = "missing"
+    """The test was asked for, but not collected or not finished before the run ended."""
+
+
+class TestResult(Record):
+    """What happened to one test."""
+
+    __test__ = False
+
+    outcome: TestOutcome
+    message: str = ""
+    """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
+    duration_s: float = 0.0
+
+
+class TestRequest(Record):
+    """Which tests to run and within which bounds."""
+
+    __test__ = False
+
+    test_ids: tuple[str, ...]
+    """pytest node ids relative to the repository root; empty means the whole suite."""
+    timeout_s: float = 60.0
+    """Bound on the whole run; the process tree is killed when it is passed."""
+    test_timeout_s: float = 10.0
+    """Bound on one test."""
+    source_paths: tuple[str, ...] = ("",)
+    """Folders, relative to the repository root, put on ``sys.path``; ``""`` is the root."""
+    plugins: tuple[str, ...] = ()
+    """pytest plugins that the task needs; auto-loading is off."""
+    traced_paths: tuple[str, ...] = ()
+    """Source files (relative) whose executed functions are reported per test; empty means no tracing."""
+    is_cold: bool = False
+    """True: a new interpreter instead of a fork of the warm one."""
+
+
+class TestRun(Record):
+    """Outcome of one :class:`TestRequest`."""
+
+    __test__ = False
+
+    results: dict[str, TestResult]
+    """One entry per requested id (or per collected id when the whole suite ran)."""
+    exit_status: int | None
+    """pytest's exit status as the kernel reports it; None when killed."""
+    signal: int | None = None
+    is_timed_out: bool = False
+    output_tail: str = ""
+    duration_s: float = 0.0
+    executed_functions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """test id -> sorted ``path::first_line`` of traced functions it executed, when tracing was asked for."""
+
+    def outcome(self, test_id: str) -> TestOutcome:
+        """Outcome of ``test_id``; a test without a record is *missing*."""
+        result = self.results.get(test_id)
+        return result.outcome if result else TestOutcome.MISSING
+
+    def passes(self, test_ids: tuple[str, ...]) -> bool:
+        """True when each of ``test_ids`` passed."""
+        return all(self.outcome(test_id) is TestOutcome.PASSED for test_id in test_ids)
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------
+
+
+class Environment(BaseModel):
+    """A pinned set of packages in which a task's tests run.
+
+    Strict like a :class:`Record`, but not one: its ``digest`` addresses the built environment, not the JSON form.
+    """
+
+    model_config = Record.model_config
+
+    lock: str
+    """``requirements.txt`` text with versions and hashes."""
+    python: str
+    """Full version of the interpreter, e.g. ``3.11.7``."""
+    digest: str
+    """Content address: SHA-256 over lock, python and platform."""
+
+
+class Provenance(Record):
+    """Where a task comes from."""
+
+    package: str
+    version: str
+    """Version whose code is the gold state."""
+    base_version: str = ""
+    """Version that has the bug (release pairs)."""
+    sdist_sha256: str
+    base_sdist_sha256: str = ""
+    recipe: str = ""
+    """How the bug was made: operator and place of a mutation, hunk numbers of an ablation."""
+
+
+class Location(Record):
+    """A place in the code that the report points to (paper A's cached localisation)."""
+
+    path: str
+    name: str
+    """Qualified name of the function."""
+    first_line: int
+    last_line: int
+
+
+class Certificate(Record):
+    """Proof that the task is a task: the empty patch fails and the gold patch passes, each time."""
+
+    num_empty_runs: int
+    num_empty_failed: int
+    num_gold_runs: int
+    num_gold_passed: int
+    unstable_tests: tuple[str, ...] = ()
+    """Tests whose outcome differed between equal runs; they are in neither test list."""
+    empty_duration_s: float = 0.0
+    gold_duration_s: float = 0.0
+    tool_versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_valid(self) -> bool:
+        """True when every empty run failed and every gold run passed."""
+        return (
+            self.num_empty_runs > 0
+            and self.num_gold_runs > 0
+            and self.num_empty_failed == self.num_empty_runs
+            and self.num_gold_passed == self.num_gold_runs
+        )
+
+
+Split = Literal["train", "validation", "test"]
+SourceKind = Literal["releases", "mutations"]
+
+
+class Task(Record):
+    """One repair task: a pinned, broken tree, the report, and the tests that decide.
+
+    The agent starts from the tree `base_tree` with `base_files` written over it. Hidden tests are absent from that
+    tree (their functions are cut out of the test files); grading restores the test files of `base_tree`.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    source: SourceKind
+    provenance: Provenance
+    issue: str
+    """What a user would report. Holds neither the fix nor test source."""
+    base_tree: str
+    """Digest of the pinned tree in the layer store."""
+    base_files: dict[str, str | None]
+    """Relative path -> text that replaces the file for the agent (None: absent)."""
+    environment: Environment
+    source_paths: tuple[str, ...] = ("",)
+    plugins: tuple[str, ...] = ()
+    build: tuple[tuple[str, ...], ...] = ()
+    """Build commands run before the tests."""
+    build_timeout_s: float = 120.0
+    visible_tests: tuple[str, ...]
+    """Tests that the agent can run; at least one fails before the repair."""
+    fail_to_pass: tuple[str, ...]
+    """Fail on the empty patch, must pass after the repair; includes hidden tests."""
+    pass_to_pass: tuple[str, ...]
+    """Pass before and must pass after the repair."""
+    test_paths: tuple[str, ...]
+    """Files that grading restores from the pinned tree."""
+    gold_files: dict[str, str | None]
+    """Relative path -> text of the repaired file."""
+    gold_patch: str
+    """`gold_files` as a unified diff against the agent's base."""
+    location: Location | None = None
+    created_at: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """``error_class``, ``difficulty``, ``operator``, ``package``."""
+    split: Split
+    certificate: Certificate
+    test_timeout_s: float = 10.0
+    timeout_s: float = 60.0
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+class VerdictKind(StrEnum):
+    """Only *passed* and *failed* enter group arithmetic."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    EXPLOITED = "exploited"
+    INVALID = "invalid"
+
+
+class Finding(Record):
+    """What an exploit detector saw."""
+
+    detector: str
+    severity: Literal["exploit", "suspicious"]
+    path: str = ""
+    detail: str
+
+
+class StepResult(Record):
+    """One build step of a grading."""
+
+    command: tuple[str, ...]
+    exit_status: int | None
+    duration_s: float
+    output_tail: str = ""
+    is_timed_out: bool = False
+
+
+class Verdict(Record):
+    """The grading of one patch."""
+
+    kind: VerdictKind
+    reason: str
+    is_restored: bool | None = None
+    """Strict: the source is as it was (ignoring white space); None when not compared."""
+    build: tuple[StepResult, ...] = ()
+    tests: dict[str, TestResult] = Field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    is_cold: bool = False
+    duration_s: float = 0.0
+    grader_version: str
+
+    @property
+    def is_valid(self) -> bool:
+        """True when the verdict says something about the patch."""
+        return self.kind is not VerdictKind.INVALID
+
+    @property
+    def reward(self) -> float:
+        """1.0 when passed, else 0.0 (paper B, section 3.1).
+
+        Raises:
+            ValueError: the verdict is invalid; infrastructure trouble has no reward.
+        """
+        if not self.is_valid:
+            raise ValueError(f"an invalid verdict has no reward ({self.reason})")
+        return 1.0 if self.kind is VerdictKind.PASSED else 0.0
+
+
+# --- trajectories --------------------------------------------------------------------------------------------------
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    SUBMITTED = "submitted"
+    TURN_LIMIT = "turn_limit"
+    TOKEN_LIMIT = "token_limit"
+    TIME_LIMIT = "time_limit"
+    INFRASTRUCTURE = "infrastructure"
+
+
+class Turn(Record):
+    """One action and the observation that it led to."""
+
+    action: str
+    tool: str | None
+    """Name of the tool, None when the action could not be parsed."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    observation: str
+    error: str = ""
+    """Kind of error: ``format`` (environment-format error, masked by RFT), ``tool`` or empty."""
+    action_span: tuple[int, int]
+    """[start, end) of the action's tokens in the ledger."""
+    generate_s: float = 0.0
+    tool_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TokenLedger:
+    """The tokens of one episode as they were sampled; text is a view of them.
+
+    All arrays are 1-D with one length T: ``token_id`` int32, ``is_action`` bool (sampled by the policy),
+    ``log_prob`` float32 (natural log under the sampling policy, 0.0 where not an action), ``policy_version`` int32
+    (-1 where not an action).
+    """
+
+    token_id: np.ndarray
+    is_action: np.ndarray
+    log_prob: np.ndarray
+    policy_version: np.ndarray
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.token_id), len(self.is_action), len(self.log_prob), len(self.policy_version)}
+        if len(lengths) != 1:
+            raise ValueError(f"token ledger arrays differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.token_id)
+
+
+class LedgerBuilder:
+    """Grows a :class:`TokenLedger` turn by turn; what was appended never changes."""
+
+    def __init__(self) -> None:
+        self._token_id: list[int] = []
+        self._is_action: list[bool] = []
+        self._log_prob: list[float] = []
+        self._policy_version: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._token_id)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All token ids so far: the next prompt."""
+        return self._token_id
+
+    def append_context(self, token_ids: list[int]) -> None:
+        """Append tokens that the environment wrote."""
+        self._extend(token_ids, False, [0.0] * len(token_ids), -1)
+
+    def append_action(self, token_ids: list[int], log_probs: list[float], policy_version: int) -> tuple[int, int]:
+        """Append sampled tokens; returns their [start, end) span.
+
+        Raises:
+            ValueError: a sampled token has no log-probability.
+        """
+        if len(token_ids) != len(log_probs):
+            raise ValueError(f"{len(token_ids)} sampled tokens came with {len(log_probs)} log-probabilities")
+        start = len(self)
+        self._extend(token_ids, True, log_probs, policy_version)
+        return start, len(self)
+
+    def _extend(self, ids: list[int], is_action: bool, log_probs: list[float], version: int) -> None:
+        self._token_id.extend(ids)
+        self._is_action.extend([is_action] * len(ids))
+        self._log_prob.extend(log_probs)
+        self._policy_version.extend([version] * len(ids))
+
+    def build(self) -> TokenLedger:
+        """The ledger so far."""
+        return TokenLedger(
+            token_id=np.asarray(self._token_id, dtype=np.int32),
+            is_action=np.asarray(self._is_action, dtype=bool),
+            log_prob=np.asarray(self._log_prob, dtype=np.float32),
+            policy_version=np.asarray(self._policy_version, dtype=np.int32),
+        )
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode: what was said, what was sampled, how it ended, what it was worth."""
+
+    id: str
+    task_id: str
+    group_id: str
+    pipeline: str
+    policy_id: str
+    sandbox_backend: str
+    turns: tuple[Turn, ...]
+    ledger: TokenLedger
+    stop_reason: StopReason
+    final_files: dict[str, str | None]
+    """Relative path -> text of each file the agent changed (None: deleted)."""
+    final_patch: str
+    """`final_files` as a unified diff against the agent's base."""
+    verdict: Verdict
+    seed: int
+    durations_s: dict[str, float] = field(default_factory=dict)
+    """Seconds per stage: ``generate``, ``tool``, ``grade``, ``queue``."""
+    schema_version: int = SCHEMA_VERSION

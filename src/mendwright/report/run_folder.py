@@ -1,0 +1,106 @@
+"""What a report reads from a run folder besides ``run.db``.
+
+Reads ``config.toml`` (resolved configuration) and the task folder ``tasks/``; makes plain values. Invariants: only
+``run.db`` is required; what is absent is empty, what is there and cannot be read is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mendwright.errors import InputError
+from mendwright.records import Record, Task
+from mendwright.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
+
+CONFIG_FILE = "config.toml"
+DATABASE_FILE = "run.db"
+TASKS_FOLDER = "tasks"
+
+
+class Funnel(Record):
+    """How many candidates each stage of task making left."""
+
+    by_source: dict[str, dict[str, int]]
+    """Task source -> stage or reason of rejection -> number, largest first."""
+    splits: dict[str, int]
+    """``<source>/<split>`` -> number of tasks."""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The resolved configuration; empty when the run left none.
+
+    Raises:
+        InputError: the file is no TOML.
+    """
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no TOML ({error}); restore the file that the run wrote") from error
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, value) of each setting."""
+    for key, value in config.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping):
+            yield from flatten(value, name)
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def read_tasks(folder: Path) -> dict[str, Task]:
+    """Task id -> task; empty when the run has no task file.
+
+    Raises:
+        InputError: a line is no task.
+    """
+    if not (folder / TASKS_FOLDER / TASKS_FILE).is_file():
+        return {}
+    return {task.id: task for task in TaskStore(folder / TASKS_FOLDER).load()}
+
+
+def task_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the task file, and the digest of the catalogue that it was made from."""
+    tasks, manifest = folder / TASKS_FOLDER / TASKS_FILE, folder / TASKS_FOLDER / MANIFEST_FILE
+    found = {}
+    if tasks.is_file():
+        found["tasks"] = hashlib.sha256(tasks.read_bytes()).hexdigest()
+    if manifest.is_file():
+        found["catalogue"] = str(_read_json(manifest).get("catalogue", ""))
+    return {name: digest for name, digest in found.items() if digest}
+
+
+def read_funnel(folder: Path) -> Funnel | None:
+    """The funnel of task making; None when the run left none.
+
+    Raises:
+        InputError: the file is no JSON.
+    """
+    path = folder / TASKS_FOLDER / FUNNEL_FILE
+    if not path.is_file():
+        return None
+    content = _read_json(path)
+    by_source = {source: _largest_first(counts) for source, counts in content.get("total", {}).items()}
+    return Funnel(by_source=by_source, splits=content.get("splits", {}))
+
+
+def _largest_first(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path} is no JSON ({error}); build the tasks again") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds no JSON object; build the tasks again")
+    return content

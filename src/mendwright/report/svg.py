@@ -1,0 +1,126 @@
+"""Small SVG plots without a plotting library: they follow the page's light or dark colours and stay small.
+
+Reads numbers; makes SVG markup whose colours are the CSS classes of the report. Invariant: text is escaped, and a plot
+holds no absolute colour, so that it prints and inverts with the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from markupsafe import Markup, escape
+
+
+class Range(NamedTuple):
+    """A closed interval of data."""
+
+    low: float
+    high: float
+
+
+class Margins(NamedTuple):
+    """Space around the plotting area, in view-box units."""
+
+    left: float = 44
+    right: float = 12
+    top: float = 10
+    bottom: float = 26
+
+
+def nice_ticks(span: Range, num_ticks: int = 4) -> list[float]:
+    """Round numbers within ``span``, about ``num_ticks`` of them."""
+    width = span.high - span.low
+    if width <= 0:
+        return [span.low]
+    rough = width / max(1, num_ticks)
+    magnitude = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= rough * 0.999)
+    first = math.ceil(span.low / step - 1e-9)
+    last = math.floor(span.high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def padded(values: Sequence[float], *, floor: float | None = None, share: float = 0.08) -> Range:
+    """A range around ``values`` with some air; starts at ``floor`` when that is given."""
+    low, high = min(values), max(values)
+    air = (high - low) * share or abs(high) * 0.1 or 0.1
+    return Range(low - air if floor is None else floor, high + air)
+
+
+class Plot:
+    """One plot, drawn element by element."""
+
+    def __init__(self, size: tuple[float, float], x: Range, y: Range, margins: Margins | None = None) -> None:
+        self.width, self.height = size
+        self._x, self._y = x, y
+        self._margins = margins or Margins()
+        self._parts: list[Markup] = []
+
+    def x(self, value: float) -> float:
+        """Horizontal place of a data value."""
+        inner = self.width - self._margins.left - self._margins.right
+        return round(self._margins.left + _position(value, self._x) * inner, 2)
+
+    def y(self, value: float) -> float:
+        """Vertical place of a data value."""
+        inner = self.height - self._margins.top - self._margins.bottom
+        return round(self.height - self._margins.bottom - _position(value, self._y) * inner, 2)
+
+    def element(self, name: str, text: str = "", **attributes: object) -> None:
+        """Add an element; ``css`` becomes its class, underscores in names become hyphens."""
+        words = {("class" if key == "css" else key.replace("_", "-")): value for key, value in attributes.items()}
+        inside = Markup("").join(Markup(' {}="{}"').format(Markup(key), value) for key, value in words.items())
+        self._parts.append(Markup("<{0}{1}>{2}</{0}>").format(Markup(name), inside, text))
+
+    def text(self, x: float, y: float, text: str, *, css: str = "label", anchor: str = "start") -> None:
+        """Text at a place in view-box units."""
+        self.element("text", text, x=x, y=y, css=css, text_anchor=anchor)
+
+    def line(self, points: Sequence[tuple[float, float]], css: str) -> None:
+        """A polyline through data points."""
+        path = " ".join(f"{self.x(x)},{self.y(y)}" for x, y in points)
+        self.element("polyline", points=path, css=css)
+
+    def area(self, points: Sequence[tuple[float, float, float]], css: str) -> None:
+        """The band between low and high: points are (x, low, high)."""
+        upper = [f"{self.x(x)},{self.y(high)}" for x, _, high in points]
+        lower = [f"{self.x(x)},{self.y(low)}" for x, low, _ in reversed(points)]
+        self.element("polygon", points=" ".join(upper + lower), css=css)
+
+    def dot(self, x: float, y: float, title: str, css: str, radius: float = 3.0) -> None:
+        """A point in data units that says ``title`` when pointed at."""
+        circle = Markup('<circle cx="{}" cy="{}" r="{}" class="{}"><title>{}</title></circle>')
+        self._parts.append(circle.format(self.x(x), self.y(y), radius, css, title))
+
+    def horizontal_grid(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+        """Lines at values of y with their labels on the left."""
+        left, right = self._margins.left, self.width - self._margins.right
+        for tick, label in zip(ticks, labels, strict=True):
+            self.element("line", x1=left, x2=right, y1=self.y(tick), y2=self.y(tick), css="grid")
+            self.text(left - 6, self.y(tick) + 3.5, label, anchor="end")
+
+    def vertical_grid(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+        """Lines at values of x with their labels below."""
+        top, bottom = self._margins.top, self.height - self._margins.bottom
+        for tick, label in zip(ticks, labels, strict=True):
+            self.element("line", x1=self.x(tick), x2=self.x(tick), y1=top, y2=bottom, css="grid")
+            self.text(self.x(tick), bottom + 15, label, anchor="middle")
+
+    def bottom_labels(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+        """Labels below, without lines."""
+        for tick, label in zip(ticks, labels, strict=True):
+            self.text(self.x(tick), self.height - self._margins.bottom + 16, label, anchor="middle")
+
+    def render(self, description: str) -> Markup:
+        """The SVG element; ``description`` is read to those who cannot see it."""
+        body = Markup("").join(self._parts)
+        return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+            f"{self.width:g}", f"{self.height:g}", escape(description), body
+        )
+
+
+def _position(value: float, span: Range) -> float:
+    width = span.high - span.low
+    return (value - span.low) / width if width else 0.5

@@ -1,0 +1,49 @@
+"""What is asked of the rollout workers, and how jobs are numbered.
+
+Invariants: a trajectory id names phase, step, task and index, so a resumed run makes the same ids; all members of a
+group have one task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """One episode to run."""
+
+    trajectory_id: str
+    group_id: str
+    task_id: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class PolicyRef:
+    """Which policy runs: a scripted one by name, or the weights of a model folder."""
+
+    name: str
+    folder: str = ""
+    """Model folder; empty for a scripted policy."""
+    version: int = 0
+    temperature: float = 1.0
+
+
+def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:
+    """``size`` jobs of one task; ids and seeds depend on the arguments alone."""
+    group_id = f"{phase}/{step}/{task_id}"
+    return [_job(group_id, task_id, index, seed) for index in range(start, start + size)]
+
+
+def _job(group_id: str, task_id: str, index: int, seed: int) -> EpisodeJob:
+    trajectory_id = f"{group_id}#{index}"
+    number = int.from_bytes(hashlib.sha256(f"{seed}:{trajectory_id}".encode()).digest()[:4], "big")
+    return EpisodeJob(trajectory_id, group_id, task_id, number)
+
+
+def make_groups(phase: str, step: int, task_ids: Sequence[str], size: int, seed: int) -> list[EpisodeJob]:
+    """Jobs of one group per task, group after group."""
+    return [job for task_id in task_ids for job in make_group(phase, step, task_id, size, seed)]

@@ -1,0 +1,45 @@
+"""Metrics and events of a run, in its ``run.db``.
+
+Reads and makes numbers by (phase, name, step) and messages. Invariant: one number per phase, name and step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from mendwright.rollout.connection import StoreConnection, now
+from mendwright.rollout.rows import Event
+
+
+class MeasurementTables(StoreConnection):
+    """The metrics and events of a run."""
+
+    def add_metrics(self, phase: str, step: int, values: Mapping[str, float]) -> None:
+        """Store one number per name; a resumed step overwrites its own."""
+        time = now()
+        # SQLite keeps NaN as NULL; `metrics` turns it back
+        rows = [(phase, step, name, float(value), time) for name, value in values.items()]
+        with self._transaction() as connection:
+            connection.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)", rows)
+
+    def metrics(self, phase: str, name: str) -> list[tuple[int, float]]:
+        """(step, value) of one metric by step."""
+        found = self._fetch("SELECT step, value FROM metrics WHERE phase = ? AND name = ? ORDER BY step", (phase, name))
+        return [(step, math.nan if value is None else value) for step, value in found]
+
+    def metric_names(self, phase: str) -> list[str]:
+        """Names of the metrics of a phase, sorted."""
+        return [row[0] for row in self._fetch("SELECT DISTINCT name FROM metrics WHERE phase = ? ORDER BY 1", (phase,))]
+
+    def add_event(self, kind: str, message: str, *, phase: str = "") -> None:
+        """Note that something worth telling happened, e.g. kind ``sandbox_lost``."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO events (time, phase, kind, message) VALUES (?, ?, ?, ?)", (now(), phase, kind, message)
+            )
+
+    def events(self) -> list[Event]:
+        """All events, oldest first."""
+        found = self._fetch("SELECT time, phase, kind, message FROM events ORDER BY number", ())
+        return [Event(time=row[0], phase=row[1], kind=row[2], message=row[3]) for row in found]

@@ -1,0 +1,112 @@
+"""Phases of a run: what was planned, what ran, how long, how much memory.
+
+Reads and makes the ``phases`` table. Names: ``teacher``, ``rft``, ``dapo`` for training (step = iteration) and
+``eval/<stage>/<test set>`` for evaluation. Invariants: a resumed phase adds to its seconds and keeps its first start;
+the peak is the largest seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from mendwright.errors import InputError, Interrupted
+from mendwright.rollout.connection import StoreConnection, now
+from mendwright.rollout.rows import PhaseRow
+
+_COLUMNS = "name, status, started_at, ended_at, wall_s, cpu_s, peak_rss_bytes, detail"
+
+
+class PhaseTable(StoreConnection):
+    """The phases of a run."""
+
+    def plan_phases(self, names: Iterable[str]) -> None:
+        """Say which phases the run is going to have, so that a report can name those that are missing."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO phases (name, status) VALUES (?, 'planned')", [(name,) for name in names]
+            )
+
+    def start_phase(self, name: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Start or resume a phase; ``detail`` is merged into what is there."""
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO phases (name, status) VALUES (?, 'planned')", (name,))
+            connection.execute(
+                "UPDATE phases SET status = 'running', started_at = coalesce(started_at, ?1), resumed_at = ?1, "
+                "ended_at = NULL, detail = json_patch(detail, ?2) WHERE name = ?3",
+                (now(), json.dumps(detail or {}), name),
+            )
+
+    def end_phase(
+        self,
+        name: str,
+        *,
+        status: str = "done",
+        cpu_s: float = 0.0,
+        peak_rss_bytes: int = 0,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End a phase: its wall and CPU seconds since the last start are added to those before.
+
+        Raises:
+            InputError: the phase is not running.
+        """
+        with self._transaction() as connection:
+            found = connection.execute("SELECT status, resumed_at FROM phases WHERE name = ?", (name,)).fetchone()
+            if not found or found[0] != "running":
+                raise InputError(f"phase {name!r} is {found[0] if found else 'unknown'}, not running; start it first")
+            ended_at = now()
+            wall_s = (datetime.fromisoformat(ended_at) - datetime.fromisoformat(found[1])).total_seconds()
+            connection.execute(
+                "UPDATE phases SET status = ?, ended_at = ?, wall_s = wall_s + ?, cpu_s = cpu_s + ?, "
+                "peak_rss_bytes = max(peak_rss_bytes, ?), detail = json_patch(detail, ?) WHERE name = ?",
+                (status, ended_at, wall_s, cpu_s, peak_rss_bytes, json.dumps(detail or {}), name),
+            )
+
+    @contextmanager
+    def phase(self, name: str, detail: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Run a phase and measure it; what is put into the yielded dict becomes part of its detail.
+
+        CPU seconds are this process's and its ended children's; the peak is the largest resident set of this process
+        or one child since the process began. An exception ends the phase as ``interrupted`` (Ctrl-C) or ``failed``.
+        """
+        more: dict[str, Any] = {}
+        start_cpu_s = _cpu_s()
+        self.start_phase(name, detail)
+        status = "failed"
+        try:
+            yield more
+            status = "done"
+        except (KeyboardInterrupt, Interrupted, asyncio.CancelledError):
+            status = "interrupted"
+            raise
+        finally:
+            used_s = _cpu_s() - start_cpu_s
+            self.end_phase(name, status=status, cpu_s=used_s, peak_rss_bytes=_peak_rss_bytes(), detail=more)
+
+    def phase_status(self, name: str) -> str:
+        """Status of a phase; ``missing`` when nothing is known of it."""
+        found = self._fetch("SELECT status FROM phases WHERE name = ?", (name,))
+        return str(found[0][0]) if found else "missing"
+
+    def phases(self) -> list[PhaseRow]:
+        """All phases, in the order in which they were planned or first started."""
+        found = self._fetch(f"SELECT {_COLUMNS} FROM phases ORDER BY number", ())
+        rows = [dict(zip(PhaseRow.model_fields, values, strict=True)) for values in found]
+        return [PhaseRow.model_validate({**row, "detail": json.loads(row["detail"])}) for row in rows]
+
+
+def _cpu_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _peak_rss_bytes() -> int:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024

@@ -1,0 +1,141 @@
+"""A pool of rollout workers: jobs in, graded trajectories out, groups kept together.
+
+Reads jobs; makes trajectories in the order in which they end. Invariants: every job gives one trajectory or the run
+stops with the reason; a group's members run in one worker (they share its prompt and its test runs); closing the pool, or
+the death of this process, ends every worker and sandbox.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Self
+
+from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import MendError, SandboxError
+from mendwright.records import Task, Trajectory
+from mendwright.rollout.jobs import EpisodeJob, PolicyRef
+from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest, worker_main
+
+
+class WorkerPool:
+    """Worker processes, started on first use. Use as a context manager."""
+
+    def __init__(self, setup: WorkerSetup) -> None:
+        self._setup = setup
+        self._workers: dict[Connection, SpawnProcess] = {}
+        self.reports: dict[Connection, WorkReport] = {}
+
+    @property
+    def config(self) -> RolloutConfig:
+        """How episodes run."""
+        return self._setup.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]
+    ) -> Iterator[Trajectory]:
+        """Run all ``jobs``; yields trajectories as they end.
+
+        Raises:
+            SandboxError: too many invalid episodes in a row, or a worker died.
+            MendError: what stopped a worker.
+        """
+        self._start()
+        waiting = self._portions(jobs)
+        busy: set[Connection] = set()
+        num_invalid = 0
+        for connection in self._workers:
+            self._give(connection, waiting, busy, policy, tasks)
+        while busy:
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)
+                message = self._receive(connection)
+                if isinstance(message, Trajectory):
+                    num_invalid = 0 if message.verdict.is_valid else num_invalid + 1
+                    self._stop_if_failing(num_invalid, message)
+                    yield message
+                    continue
+                self.reports[connection] = message
+                busy.discard(connection)
+                self._give(connection, waiting, busy, policy, tasks)
+
+    def _portions(self, jobs: Sequence[EpisodeJob]) -> list[tuple[EpisodeJob, ...]]:
+        """Whole groups, packed into portions small enough that workers end together."""
+        groups = [tuple(group) for _, group in groupby(jobs, key=lambda job: job.group_id)]
+        size = max(1, min(self.config.max_in_flight, -(-len(jobs) // (2 * self.config.num_workers))))
+        portions: list[tuple[EpisodeJob, ...]] = []
+        for group in groups:
+            if portions and len(portions[-1]) + len(group) <= size:
+                portions[-1] += group
+            else:
+                portions.append(group)
+        return portions[::-1]
+
+    def _give(
+        self,
+        connection: Connection,
+        waiting: list[tuple[EpisodeJob, ...]],
+        busy: set[Connection],
+        policy: PolicyRef,
+        tasks: Mapping[str, Task],
+    ) -> None:
+        if waiting:
+            jobs = waiting.pop()
+            connection.send(WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
+            busy.add(connection)
+
+    def _receive(self, connection: Connection) -> Trajectory | WorkReport:
+        try:
+            message = connection.recv()
+        except (EOFError, ConnectionResetError) as error:
+            exit_code = self._workers[connection].exitcode
+            raise SandboxError(f"a rollout worker ended (exit code {exit_code}); resume continues the run") from error
+        if isinstance(message, WorkFailure):
+            raise message.error or MendError(message.message)
+        assert isinstance(message, (Trajectory, WorkReport))
+        return message
+
+    def _stop_if_failing(self, num_invalid: int, last: Trajectory) -> None:
+        if num_invalid >= self.config.max_failures_in_row:
+            raise SandboxError(
+                f"{num_invalid} episodes in a row are invalid; the last: {last.verdict.reason}. "
+                "Run `mend doctor`, mend the cause, then resume"
+            )
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        while len(self._workers) < self.config.num_workers:
+            here, there = context.Pipe()
+            process = context.Process(target=worker_main, args=(there, self._setup), daemon=True)
+            process.start()
+            there.close()
+            self._workers[here] = process
+
+    def usage(self) -> tuple[float, int]:
+        """(CPU seconds, sum of peak resident bytes) of all workers at their last report."""
+        reports = self.reports.values()
+        return sum(report.cpu_s for report in reports), sum(report.peak_rss_bytes for report in reports)
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        for connection in self._workers:
+            connection.close()
+        for process in self._workers.values():
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._workers.clear()
+        self.reports.clear()

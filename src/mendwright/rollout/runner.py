@@ -1,0 +1,136 @@
+"""Runs and grades episodes in one process, many at a time.
+
+Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a fresh
+one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from mendwright.agent.episode import Episode, EpisodeRunner
+from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import SandboxError
+from mendwright.grading.grader import GRADER_VERSION, Grader
+from mendwright.models.base import Policy
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.pipelines.simplified import make_tools, open_episode
+from mendwright.records import LedgerBuilder, StopReason, Task, Trajectory, Verdict, VerdictKind
+from mendwright.rollout.jobs import EpisodeJob
+from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from mendwright.sandbox.cache import ExecutionCache
+from mendwright.tasks.diffs import unified_diff
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.validation import TaskLayers, task_layers
+from mendwright.tools.base import ToolContext
+from mendwright.tools.workspace import Workspace
+
+
+class Runner:
+    """One process's episodes: a sandbox back end, a grader and an execution cache, shared by all of them."""
+
+    def __init__(
+        self, config: RolloutConfig, backend: SandboxBackend, store: LayerStore, renderer: ChatMLRenderer
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._store = store
+        self._renderer = renderer
+        self._layers: dict[str, TaskLayers] = {}
+        self.cache = ExecutionCache()
+        self._tools = make_tools(config.pipeline, self.cache)
+        self._grader = Grader(backend, self._spec, config.grading, self.cache)
+
+    async def run(
+        self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
+    ) -> AsyncIterator[Trajectory]:
+        """Graded trajectories as they end, one per job."""
+        gate = asyncio.Semaphore(self._config.max_in_flight)
+
+        async def bounded(job: EpisodeJob) -> Trajectory:
+            async with gate:
+                return await self.run_job(job, tasks[job.task_id], policy, temperature)
+
+        pending = [asyncio.create_task(bounded(job)) for job in jobs]
+        try:
+            for done in asyncio.as_completed(pending):
+                yield await done
+        finally:
+            for task in pending:
+                task.cancel()
+
+    async def run_job(self, job: EpisodeJob, task: Task, policy: Policy, temperature: float) -> Trajectory:
+        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid."""
+        trouble = ""
+        for attempt in range(self._config.max_attempts):
+            try:
+                return await self._attempt(job, task, policy, temperature, attempt)
+            except SandboxError as error:
+                trouble = str(error)
+        verdict = Verdict(
+            kind=VerdictKind.INVALID,
+            reason=f"{self._config.max_attempts} episodes failed: {trouble}",
+            grader_version=GRADER_VERSION,
+        )
+        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {})
+        return self._trajectory(job, task, policy, empty, verdict)
+
+    async def _attempt(
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int
+    ) -> Trajectory:
+        workspace = Workspace(self._task_layers(task).tree, task.base_files, lambda files: self._sandbox(task, files))
+        context = ToolContext(task=task, workspace=workspace)
+        session_id = f"{job.trajectory_id}~{attempt}"
+        if isinstance(policy, ScriptedPolicy):
+            policy.begin_session(session_id, task, job.seed)
+        runner = EpisodeRunner(self._config.pipeline, self._tools, policy, self._renderer, temperature)
+        try:
+            opening = open_episode(self._config.pipeline, task, context)
+            episode = await runner.run(session_id, opening, context, job.seed)
+        finally:
+            await workspace.close()
+        started = time.monotonic()
+        verdict = await self._grader.grade(task, episode.files)
+        episode.durations_s["grade"] = time.monotonic() - started
+        return self._trajectory(job, task, policy, episode, verdict)
+
+    def _trajectory(
+        self, job: EpisodeJob, task: Task, policy: Policy, episode: Episode, verdict: Verdict
+    ) -> Trajectory:
+        base = {path: self._base_text(task, path) for path in episode.files}
+        return Trajectory(
+            id=job.trajectory_id,
+            task_id=task.id,
+            group_id=job.group_id,
+            pipeline=self._config.pipeline.type,
+            policy_id=policy.id,
+            sandbox_backend=self._backend.name,
+            turns=episode.turns,
+            ledger=episode.ledger,
+            stop_reason=episode.stop_reason,
+            final_files=episode.files,
+            final_patch=unified_diff(base, episode.files),
+            verdict=verdict,
+            seed=job.seed,
+            durations_s=episode.durations_s,
+        )
+
+    def _base_text(self, task: Task, path: str) -> str | None:
+        if path in task.base_files:
+            return task.base_files[path]
+        file = self._task_layers(task).tree / path
+        return file.read_text(encoding="utf-8") if file.is_file() else None
+
+    def _task_layers(self, task: Task) -> TaskLayers:
+        if task.id not in self._layers:
+            self._layers[task.id] = task_layers(task, self._store)
+        return self._layers[task.id]
+
+    def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:
+        return self._task_layers(task).spec(files, self._config.sandbox.limits)
+
+    async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
+        return await self._backend.create(self._spec(task, files))

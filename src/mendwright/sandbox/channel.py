@@ -1,0 +1,84 @@
+"""The host's end of the connection to the trusted process of a sandbox.
+
+Reads and writes frames (:mod:`mendwright.sandbox.guest.wire`) on a Unix socket. Invariants: one request at a time; a
+request that was cancelled or not answered leaves the channel closed, because its answer could be taken for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Sequence
+
+from mendwright.errors import SandboxError, SandboxLostError
+from mendwright.sandbox.guest import wire
+
+_ERRORS: dict[str, type[OSError]] = {
+    error.__name__: error for error in (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+}
+
+
+class Channel:
+    """Requests and answers over one socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, connection: socket.socket) -> Channel:
+        """A channel over a connected Unix socket, which it owns from now on."""
+        connection.setblocking(False)
+        return cls(*await asyncio.open_unix_connection(sock=connection))
+
+    async def request(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        """Send a request and wait for its answer.
+
+        Raises:
+            SandboxLostError: the other end is gone or does not answer in ``timeout_s``.
+            SandboxError: the trusted process could not do it.
+            OSError: a file operation failed (the kinds in ``_ERRORS``).
+        """
+        async with self._lock:
+            if self._is_closed:
+                raise SandboxLostError("the sandbox is closed; make another one")
+            try:
+                answer = await asyncio.wait_for(self._exchange(header, blobs), timeout_s)
+            except BaseException as error:
+                self.close()
+                if isinstance(error, (OSError, EOFError, asyncio.IncompleteReadError)):
+                    what = f"no answer in {timeout_s:.0f} s" if isinstance(error, TimeoutError) else "connection lost"
+                    raise SandboxLostError(f"the sandbox ended during {header['op']!r}: {what}") from error
+                raise
+        _raise_error(answer[0])
+        return answer
+
+    async def _exchange(self, header: wire.Header, blobs: Sequence[bytes]) -> wire.Frame:
+        self._writer.write(wire.pack(header, blobs))
+        await self._writer.drain()
+        return await self.receive()
+
+    async def receive(self) -> wire.Frame:
+        """The next frame."""
+        prefix = await self._reader.readexactly(wire.PREFIX.size)
+        num_header_bytes, num_body_bytes = wire.PREFIX.unpack(prefix)
+        text = await self._reader.readexactly(num_header_bytes)
+        return wire.unpack(text, await self._reader.readexactly(num_body_bytes))
+
+    def close(self) -> None:
+        """Hang up, which ends the other side; safe to call twice."""
+        self._is_closed = True
+        with contextlib.suppress(RuntimeError):
+            self._writer.close()
+
+
+def _raise_error(answer: wire.Header) -> None:
+    if "error" not in answer:
+        return
+    message = f"{answer['message']}"
+    if answer["error"] in _ERRORS:
+        raise _ERRORS[answer["error"]](message)
+    raise SandboxError(f"the sandbox could not do its work: {answer['error']}: {message}\n{answer['traceback']}")

@@ -1,0 +1,137 @@
+"""Files of the testbed, as trusted code reads, writes and compares them.
+
+Reads the testbed folder and its layers, makes bytes. Invariants: no path leads out of the testbed, not even through
+symbolic links (no untrusted process runs meanwhile, so what was resolved stays true); nothing but regular files is
+opened.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Dict, Optional
+
+SKIPPED_FOLDERS = frozenset({"__pycache__", ".pytest_cache"})
+
+Changes = Dict[str, Optional[bytes]]
+
+
+class TooLargeError(Exception):
+    """More bytes than the sandbox may hold."""
+
+
+def resolve(root: str, path: str) -> str:
+    """The real path of ``path`` below ``root``.
+
+    Raises:
+        PermissionError: ``path`` leads out of ``root``.
+    """
+    real_root = os.path.realpath(root)
+    real = os.path.realpath(os.path.join(real_root, path))
+    if os.path.isabs(path) or not real.startswith(real_root + os.sep):
+        raise PermissionError(f"got the path {path!r}, expected one below the repository; use a relative path")
+    return real
+
+
+def read_regular(path: str, limit: int) -> bytes:
+    """Content of a regular file of at most ``limit`` bytes.
+
+    Raises:
+        FileNotFoundError: there is no such file, or it is no regular file.
+        TooLargeError: it is larger.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise FileNotFoundError(f"{path}: {error.strerror}") from error
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(f"{path} is not a regular file")
+        if status.st_size > limit:
+            raise TooLargeError(f"{path} has {status.st_size} bytes, at most {limit} can be read")
+        return file.read()
+
+
+def write(root: str, path: str, content: bytes) -> None:
+    """Write ``path`` below ``root``, making parent folders.
+
+    Raises:
+        PermissionError: ``path`` leads out of ``root``.
+        OSError: the path cannot be written (a folder, no room).
+    """
+    real = resolve(root, path)
+    os.makedirs(os.path.dirname(real), exist_ok=True)
+    if os.path.lexists(real) and not os.path.isfile(real):
+        raise IsADirectoryError(f"{path} is not a regular file")
+    with open(real, "wb") as file:
+        file.write(content)
+
+
+class _Comparison:
+    """Walks two views of the testbed and collects the regular files that differ."""
+
+    def __init__(self, before: str, now: str, upper: Optional[str], limit: int) -> None:
+        self._before = before
+        self._now = now
+        self._upper = upper
+        self._room = limit
+        self.changes: Changes = {}
+
+    def walk(self, folder: str = "", is_pruned: bool = True) -> None:
+        """Compare ``folder``; when pruned, what the upper does not name is unchanged and left out."""
+        before = _entries(self._before, folder)
+        now = _entries(self._now, folder)
+        touched = _entries(self._upper, folder) if is_pruned and self._upper is not None else None
+        for name in sorted((before.keys() | now.keys()) - SKIPPED_FOLDERS):
+            if touched is not None and name not in touched and name in now:
+                continue
+            kinds = (before.get(name), now.get(name))
+            path = os.path.join(folder, name)
+            if stat.S_IFDIR in kinds:
+                self.walk(path, is_pruned and kinds == (stat.S_IFDIR, stat.S_IFDIR))
+            if stat.S_IFREG in kinds:
+                self._compare(path, *(kind == stat.S_IFREG for kind in kinds))
+
+    def _compare(self, path: str, was_regular: bool, is_regular: bool) -> None:
+        content = read_regular(os.path.join(self._now, path), self._room) if is_regular else None
+        limit = self._room if content is None else len(content)
+        if was_regular and content is not None and content == self._original(path, limit):
+            return
+        self.changes[path] = content
+        self._room -= len(content or b"")
+
+    def _original(self, path: str, limit: int) -> Optional[bytes]:
+        try:
+            return read_regular(os.path.join(self._before, path), limit)
+        except TooLargeError:
+            return None
+
+
+def _entries(root: str, folder: str) -> Dict[str, int]:
+    """Names in a folder and their file types; empty when it is no folder."""
+    path = os.path.join(root, folder)
+    if os.path.islink(path):
+        return {}
+    try:
+        with os.scandir(path) as entries:
+            return {entry.name: stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) for entry in entries}
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+
+
+def changed(before: str, now: str, upper: Optional[str], limit: int) -> Changes:
+    """Regular files that differ between the folders ``before`` and ``now`` (None: deleted).
+
+    Args:
+        before: The tree as it was at the start.
+        now: The tree as it is.
+        upper: Copy-on-write upper between the two, when there is one: what it does not name is unchanged.
+        limit: Bound on the bytes returned.
+
+    Raises:
+        TooLargeError: the changes are larger.
+    """
+    comparison = _Comparison(before, now, upper, limit)
+    comparison.walk()
+    return comparison.changes

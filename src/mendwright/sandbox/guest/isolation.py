@@ -1,0 +1,143 @@
+"""The namespaces and mounts of one sandbox, and the privileges of the code in it.
+
+Reads the size limits, makes (in a process just forked from a zygote, first of a new pid namespace) the sandbox's
+``/testbed``, ``/tmp``, ``/proc``, ``/dev/shm``, network and identity. Invariants: after :func:`isolate` the calling
+process has no privilege over its mounts or network; everything that untrusted code writes lies in one tmpfs of bounded
+size; the layers below ``/testbed`` cannot be reached by path.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import stat
+from typing import Any, Dict, NamedTuple, Optional
+
+from . import rootfs, seccomp, syscalls
+from .spawner import write_id_maps
+
+_NAMESPACES = (
+    syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWCGROUP
+)
+PYTHON = rootfs.ENVIRONMENT + "/bin/python"
+_INNER_ID = 1000
+_NUM_INODES_PER_MIB = 512
+_SECCOMP_PROGRAM = seccomp.build_filter()
+
+
+class Layers(NamedTuple):
+    """Folders that only trusted code reaches, as ``/proc/self/fd`` paths."""
+
+    before: str
+    """The tree with the sandbox's files written over it."""
+    upper: str
+
+
+def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]]) -> Layers:
+    """Leave the zygote's namespaces, mount the sandbox with ``files`` written over the tree."""
+    syscalls.unshare(_NAMESPACES)
+    syscalls.bring_loopback_up()
+    socket.sethostname("mend")
+    _mount_scratch(limits["disk_bytes"])
+    layers = _mount_testbed(files)
+    proc = _mount_system()
+    rootfs.hide_private()
+    syscalls.unshare(syscalls.CLONE_NEWUSER)
+    write_id_maps(f"/proc/self/fd/{proc}/self", _INNER_ID, 0, 0)
+    os.close(proc)
+    syscalls.drop_bounding_set()
+    os.chdir(rootfs.TESTBED)
+    return layers
+
+
+def _mount_scratch(disk_bytes: int) -> None:
+    num_inodes = max(4096, disk_bytes // (1 << 20) * _NUM_INODES_PER_MIB)
+    options = f"size={disk_bytes},nr_inodes={num_inodes},mode=0755"
+    syscalls.mount("mend", rootfs.SCRATCH, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+    for name in ("upper", "work", "files", "tmp", "shm"):
+        os.mkdir(f"{rootfs.SCRATCH}/{name}")
+    for name, target in (("tmp", "/tmp"), ("shm", "/dev/shm")):
+        os.chmod(f"{rootfs.SCRATCH}/{name}", 0o1777)
+        syscalls.mount(f"{rootfs.SCRATCH}/{name}", target, None, syscalls.MS_BIND)
+
+
+def _mount_testbed(files: Dict[str, Optional[str]]) -> Layers:
+    scratch, lower = rootfs.SCRATCH, rootfs.TREE
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+    before = rootfs.TREE
+    if files:
+        write_layer(f"{scratch}/files", rootfs.TREE, files)
+        lower, before = f"{scratch}/files:{rootfs.TREE}", rootfs.START
+        syscalls.mount("mend", before, "overlay", flags | syscalls.MS_RDONLY, f"lowerdir={lower},userxattr")
+    os.chmod(f"{scratch}/upper", stat.S_IMODE(os.stat(rootfs.TREE).st_mode) | 0o700)
+    options = f"lowerdir={lower},upperdir={scratch}/upper,workdir={scratch}/work,userxattr"
+    syscalls.mount("mend", rootfs.TESTBED, "overlay", flags, options)
+    return Layers(_hold(before), _hold(f"{scratch}/upper"))
+
+
+def _hold(folder: str) -> str:
+    return f"/proc/self/fd/{os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)}"
+
+
+def write_layer(layer: str, tree: str, files: Dict[str, Optional[str]]) -> None:
+    """Write ``files`` as an overlay layer above ``tree``; None becomes a whiteout (character device 0, 0)."""
+    for path, text in files.items():
+        target = os.path.normpath(os.path.join(layer, path))
+        if not target.startswith(layer + "/"):
+            raise PermissionError(f"got the path {path!r}, expected one below the repository")
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if text is None:
+            os.mknod(target, stat.S_IFCHR | 0o600, 0)
+            continue
+        with open(target, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.write(text)
+        below = os.path.join(tree, path)
+        if os.path.isfile(below):
+            os.chmod(target, stat.S_IMODE(os.stat(below).st_mode))
+
+
+def _mount_system() -> int:
+    """Mount ``/proc`` (read-only) and ``/dev/pts``; returns a descriptor of a writable proc that no path leads to."""
+    rootfs.mount_proc(rootfs.RAW_PROC)
+    syscalls.mount(rootfs.RAW_PROC, "/proc", None, syscalls.MS_BIND)
+    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+    syscalls.mount("none", "/proc", None, syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | flags)
+    proc = os.open(rootfs.RAW_PROC, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    no_exec = syscalls.MS_NOSUID | syscalls.MS_NOEXEC
+    syscalls.mount("devpts", "/dev/pts", "devpts", no_exec, "newinstance,ptmxmode=0666,mode=0620")
+    return proc
+
+
+def set_limits(limits: Dict[str, Any]) -> None:
+    """Apply the resource limits of untrusted code to this process (None: unlimited)."""
+    for kind, value in (
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_NPROC, limits["num_processes"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, 1024),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        if value is not None:
+            hard = resource.getrlimit(kind)[1]
+            bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (bounded, bounded))
+
+
+def drop_privileges() -> None:
+    """Give up every capability and system call that untrusted code must not have; there is no way back."""
+    syscalls.set_no_new_privileges()
+    syscalls.drop_capabilities()
+    syscalls.set_dumpable()
+    if _SECCOMP_PROGRAM:
+        syscalls.set_seccomp_filter(_SECCOMP_PROGRAM)
+
+
+def confine(limits: Dict[str, Any]) -> None:
+    """Turn the calling process into an untrusted one."""
+    set_limits(limits)
+    drop_privileges()

@@ -1,0 +1,173 @@
+"""The trusted process of a sandbox: answers the host's requests one at a time until the host hangs up.
+
+Reads frames (:mod:`.wire`) with an ``op``, makes answers. Invariants: one request at a time, and between two requests
+no untrusted process is alive; untrusted code gets none of this process's descriptors; trouble of this process is an
+``error`` in the answer, whatever untrusted code does is a result.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import files, process, wire
+
+_RECORD_BYTES = 1 << 26
+_TEST_OUTPUT_BYTES = 1 << 16
+_RUNNER_BOOT = (
+    "import sys; sys.path[0] = {guest!r}; from {package}.pytest_runner import main_from_stdin; main_from_stdin()"
+)
+Answer = Tuple[Dict[str, Any], Sequence[bytes]]
+
+
+class Place(NamedTuple):
+    """Where a sandbox's parts are and how its code is confined: what differs between back ends."""
+
+    testbed: str
+    python: str
+    guest: str
+    """Folder that holds the guest package."""
+    environment: Dict[str, str]
+    before: str
+    """The tree as it was at the start."""
+    upper: Optional[str]
+    """Copy-on-write upper of the testbed, when there is one."""
+    reaper: process.Reaper
+    confine: Callable[[Dict[str, Any]], None]
+    """Limits the calling (child) process and drops its privileges."""
+    run_warm: Optional[Callable[[bytes, str], int]]
+    """Runs a test request in a fork of this process; None when pytest is not loaded here."""
+
+
+class Server:
+    """Serves one sandbox over ``connection``."""
+
+    def __init__(self, connection: socket.socket, place: Place, limits: Dict[str, Any]) -> None:
+        self._connection = connection
+        self._place = place
+        self._limits = limits
+        self._operations: Dict[str, Callable[[Dict[str, Any], List[bytes]], Answer]] = {
+            "exec": self._exec,
+            "tests": self._tests,
+            "read": self._read,
+            "write": self._write,
+            "changed": self._changed,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until the host hangs up."""
+        try:
+            while True:
+                header, blobs = wire.receive(self._connection)
+                answer, parts = self._answer(header, blobs)
+                wire.send(self._connection, answer, parts)
+        except (EOFError, ConnectionError):
+            return
+
+    def _answer(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
+        try:
+            return self._operations[header["op"]](header, blobs)
+        except EOFError:
+            raise
+        except Exception as error:
+            return wire.describe_error(error), ()
+
+    def _run(self, body: Callable[[], int], stdin: bytes, timeout_s: float, limits: List[int]) -> process.Finished:
+        return process.run(
+            body,
+            prepare=lambda: self._place.confine(self._limits),
+            stdin=stdin,
+            timeout_s=timeout_s,
+            limits=limits,
+            watched=self._connection.fileno(),
+            reaper=self._place.reaper,
+        )
+
+    def _exec(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
+        place = self._place
+        environment = {**place.environment, **header["env"]}
+
+        def body() -> int:
+            os.close(process.RECORD_FD)
+            return _execute(header["argv"], _locate(header["cwd"], place.testbed), environment)
+
+        num_bytes = self._limits["output_bytes"]
+        finished = self._run(body, blobs[0], header["timeout_s"], [num_bytes, num_bytes, 0])
+        streams = (finished.stdout, finished.stderr)
+        answer = {
+            **_ending(finished),
+            "is_truncated": any(stream.is_truncated for stream in streams),
+            "num_output_bytes": sum(stream.num_bytes for stream in streams),
+        }
+        return answer, [stream.value() for stream in streams]
+
+    def _tests(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
+        run_warm = None if header["is_cold"] else self._place.run_warm
+        body = self._cold_body() if run_warm is None else self._warm_body(run_warm, blobs[0])
+        limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
+        finished = self._run(body, blobs[0] if run_warm is None else b"", header["timeout_s"], limits)
+        return _ending(finished), [finished.stdout.value(), finished.records.value()]
+
+    def _cold_body(self) -> Callable[[], int]:
+        place = self._place
+        boot = _RUNNER_BOOT.format(guest=place.guest, package=__package__)
+        argv = [place.python, "-c", boot, place.testbed]
+
+        def body() -> int:
+            os.dup2(1, 2)
+            return _execute(argv, place.testbed, place.environment)
+
+        return body
+
+    def _warm_body(self, run_warm: Callable[[bytes, str], int], request: bytes) -> Callable[[], int]:
+        def body() -> int:
+            os.dup2(1, 2)
+            return run_warm(request, self._place.testbed)
+
+        return body
+
+    def _read(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
+        path = files.resolve(self._place.testbed, header["path"])
+        return {}, [files.read_regular(path, self._limits["disk_bytes"])]
+
+    def _write(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
+        files.write(self._place.testbed, header["path"], blobs[0])
+        return {}, ()
+
+    def _changed(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
+        place = self._place
+        changes = files.changed(place.before, place.testbed, place.upper, self._limits["disk_bytes"])
+        present = {path: content for path, content in changes.items() if content is not None}
+        deleted = [path for path in changes if path not in present]
+        return {"present": list(present), "deleted": deleted}, list(present.values())
+
+
+def _locate(path: str, testbed: str) -> str:
+    """``path`` with ``/testbed`` replaced by where the testbed is."""
+    if path == "/testbed" or path.startswith("/testbed/"):
+        return testbed + path[len("/testbed") :]
+    return os.path.join(testbed, path)
+
+
+def _ending(finished: process.Finished) -> Dict[str, Any]:
+    return {
+        "exit_status": finished.exit_status,
+        "signal": finished.signal,
+        "is_timed_out": finished.status is None,
+        "duration_s": finished.duration_s,
+    }
+
+
+def _execute(argv: List[str], cwd: str, environment: Dict[str, str]) -> int:
+    """Become ``argv``; returns a shell-like exit status when that fails."""
+    try:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.chdir(cwd)
+        os.execvpe(argv[0], argv, environment)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"cannot run {argv[0]!r} in {cwd!r}: {error}\n")
+        sys.stderr.flush()
+        return 127 if isinstance(error, FileNotFoundError) else 126

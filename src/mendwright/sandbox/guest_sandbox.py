@@ -1,0 +1,140 @@
+"""A sandbox as the host sees it: each operation is one request to the trusted process inside.
+
+Reads a :class:`~mendwright.sandbox.channel.Channel`, makes the results of :mod:`mendwright.sandbox.base`. Invariants:
+bytes that come from untrusted code are decoded without trust (what is no record is dropped); trouble of the sandbox is
+an exception, trouble of the code inside a result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from mendwright.errors import SandboxError
+from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
+from mendwright.sandbox.base import ExecResult
+from mendwright.sandbox.channel import Channel
+
+_GRACE_S = 30.0
+"""How long after its deadline the trusted process may take to answer before the sandbox counts as lost."""
+_NUM_TAIL_CHARS = 16_000
+_RANKS = (TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
+
+
+class GuestSandbox:
+    """Implements :class:`~mendwright.sandbox.base.Sandbox` over a channel."""
+
+    def __init__(
+        self, backend: str, channel: Channel, has_pytest: bool, on_close: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``on_close`` is awaited once, after the channel was closed."""
+        self.backend = backend
+        self._channel = channel
+        self._has_pytest = has_pytest
+        self._on_close = on_close
+        self._is_closed = False
+
+    async def exec(
+        self,
+        argv: tuple[str, ...],
+        *,
+        timeout_s: float,
+        cwd: str = "/testbed",
+        env: dict[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """See :meth:`mendwright.sandbox.base.Sandbox.exec`; exit status 127 and 126 when ``argv`` cannot be run."""
+        header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}, "timeout_s": timeout_s}
+        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=timeout_s + _GRACE_S)
+        return ExecResult(stdout=stdout, stderr=stderr, **answer)
+
+    async def run_tests(self, request: TestRequest) -> TestRun:
+        """See :meth:`mendwright.sandbox.base.Sandbox.run_tests`.
+
+        A requested id that names a file, a class or a parametrised function stands for all its tests: its result is
+        the worst of theirs, and they are listed too.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: the environment has no pytest.
+        """
+        if not self._has_pytest:
+            raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
+        blob = request.model_dump_json().encode()
+        header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
+        answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + _GRACE_S)
+        return _test_run(request, answer, output=parts[0], records=parts[1])
+
+    async def read_file(self, path: str) -> bytes:
+        """See :meth:`mendwright.sandbox.base.Sandbox.read_file`."""
+        _, (content,) = await self._channel.request({"op": "read", "path": path}, timeout_s=_GRACE_S)
+        return content
+
+    async def write_file(self, path: str, content: bytes) -> None:
+        """See :meth:`mendwright.sandbox.base.Sandbox.write_file`."""
+        await self._channel.request({"op": "write", "path": path}, [content], timeout_s=_GRACE_S)
+
+    async def changed_files(self) -> dict[str, bytes | None]:
+        """See :meth:`mendwright.sandbox.base.Sandbox.changed_files`; regular files only, no byte-code, no caches."""
+        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=_GRACE_S)
+        changes: dict[str, bytes | None] = dict.fromkeys(answer["deleted"])
+        changes.update(zip(answer["present"], blobs, strict=True))
+        return dict(sorted(changes.items()))
+
+    async def close(self) -> None:
+        """See :meth:`mendwright.sandbox.base.Sandbox.close`; the kernel clears up after this returned."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._channel.close()
+            await self._on_close()
+
+
+def _parse_records(data: bytes) -> Iterable[dict[str, Any]]:
+    for line in data.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def _test_result(record: dict[str, Any]) -> TestResult | None:
+    try:
+        return TestResult(
+            outcome=TestOutcome(record["outcome"]),
+            message=str(record["message"])[:200],
+            duration_s=float(record["duration_s"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _test_run(request: TestRequest, answer: dict[str, Any], output: bytes, records: bytes) -> TestRun:
+    finished: dict[str, TestResult] = {}
+    selected: list[str] = []
+    functions: dict[str, tuple[str, ...]] = {}
+    for record in _parse_records(records):
+        if isinstance(record.get("selected"), list):
+            selected = [str(name) for name in record["selected"]]
+        result = _test_result(record)
+        if result is not None:
+            finished[str(record.get("id"))] = result
+            if request.traced_paths:
+                functions[str(record.get("id"))] = tuple(map(str, record.get("functions") or ()))
+    results = {name: finished.get(name, _MISSING) for name in selected} | finished
+    for name in request.test_ids:
+        results[name] = results.get(name) or _worst(name, results)
+    tail = output.decode(errors="replace")[-_NUM_TAIL_CHARS:]
+    return TestRun(results=results, output_tail=tail, executed_functions=functions, **answer)
+
+
+_MISSING = TestResult(outcome=TestOutcome.MISSING)
+
+
+def _worst(name: str, results: dict[str, TestResult]) -> TestResult:
+    """The worst result among the tests that ``name`` stands for; *missing* when there are none."""
+    prefixes = (name + "::", name + "[", name + "/")
+    members = [result for test_id, result in results.items() if test_id.startswith(prefixes)]
+    return max(members, key=lambda result: _RANKS.index(result.outcome), default=_MISSING)

@@ -1,0 +1,223 @@
+"""The default back end: Linux namespaces and overlayfs, without a daemon, root or a system package.
+
+Reads :class:`~mendwright.sandbox.base.SandboxSpec`, makes sandboxes. One resident spawner (:mod:`.guest.spawner`) starts
+one zygote per (environment, tree); a sandbox is a fork of a zygote in namespaces of its own. Invariants: nothing here
+forks, so the size of the calling process does not matter; what dies with its parent: sandbox, zygote, spawner, host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from mendwright.errors import SandboxError, SandboxLostError, SandboxUnavailableError
+from mendwright.sandbox.base import Sandbox, SandboxSpec
+from mendwright.sandbox.channel import Channel
+from mendwright.sandbox.guest_sandbox import GuestSandbox
+from mendwright.sandbox.interpreter import find_interpreter_folders
+
+GUEST_FOLDER = Path(__file__).parent / "guest"
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from guest.spawner import main; main(*map(int, sys.argv[2:]))"
+_START_TIMEOUT_S = 60.0
+_BUSY_WAIT_S = 0.005
+_Key = tuple[Path, Path]
+
+
+async def _send_fds(connection: socket.socket, message: bytes, fds: list[int]) -> None:
+    """Pass descriptors over a non-blocking socket."""
+    while True:
+        try:
+            socket.send_fds(connection, [message], fds)
+            return
+        except BlockingIOError:
+            await asyncio.sleep(_BUSY_WAIT_S)
+        except OSError as error:
+            raise SandboxLostError(f"the process that makes sandboxes is gone ({error})") from error
+
+
+class _Spawner:
+    """The resident spawner process."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair()
+        self._connection.setblocking(False)
+        arguments = [str(GUEST_FOLDER.parent), str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            # A session of its own: Ctrl-C in a terminal must not reach it before the host has cleaned up.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    async def start_zygote(self, spec: SandboxSpec) -> _Zygote:
+        """A zygote for the environment and tree of ``spec``."""
+        request = {
+            "environment": str(spec.environment.resolve()),
+            "tree": str(spec.tree.resolve()),
+            "guest": str(GUEST_FOLDER),
+            "binds": list(find_interpreter_folders(spec.environment)),
+        }
+        ours, theirs = socket.socketpair()
+        log_fd = os.memfd_create("mend-zygote-log")
+        try:
+            with theirs:
+                await _send_fds(self._connection, json.dumps(request).encode(), [theirs.fileno(), log_fd])
+            return await _Zygote.wait_ready(ours, log_fd)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            os.close(log_fd)
+
+    def close(self) -> None:
+        """End the process and, with it, every zygote."""
+        self._connection.close()
+        self._process.wait()
+
+
+class _Zygote:
+    """A resident interpreter; its sandboxes are forks of it."""
+
+    def __init__(self, control: socket.socket, has_pytest: bool) -> None:
+        self._control = control
+        self.has_pytest = has_pytest
+        self.num_live = 0
+
+    @classmethod
+    async def wait_ready(cls, control: socket.socket, log_fd: int) -> _Zygote:
+        """Wait until the zygote behind ``control`` is ready.
+
+        Raises:
+            SandboxUnavailableError: the kernel refused the namespaces or mounts.
+            SandboxError: the interpreter of the environment did not start.
+        """
+        channel = await Channel.open(control.dup())
+        try:
+            ready, _ = await asyncio.wait_for(channel.receive(), _START_TIMEOUT_S)
+        except (OSError, EOFError) as error:
+            log = os.pread(log_fd, 4000, 0).decode(errors="replace").strip()
+            raise SandboxError(f"the environment's interpreter did not start: {log or error!r}") from error
+        finally:
+            channel.close()
+        if "error" in ready:
+            raise SandboxUnavailableError(
+                f"this machine does not let an ordinary process make a sandbox: {ready['message']}; "
+                f"'mend doctor' says what to change\n{ready['traceback']}"
+            )
+        control.setblocking(False)
+        return cls(control, bool(ready["has_pytest"]))
+
+    async def fork(self) -> Channel:
+        """A channel to a new process in a new pid namespace."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await _send_fds(self._control, b".", [theirs.fileno()])
+        return await Channel.open(ours)
+
+    def close(self) -> None:
+        """End the zygote and all its sandboxes."""
+        self._control.close()
+
+
+class NamespaceBackend:
+    """Implements :class:`~mendwright.sandbox.base.SandboxBackend`.
+
+    Args:
+        max_zygotes: Resident interpreters kept; the longest idle one without a live sandbox goes first.
+    """
+
+    def __init__(self, max_zygotes: int = 16) -> None:
+        self.name = "namespace"
+        self._max_zygotes = max_zygotes
+        self._spawner: _Spawner | None = None
+        self._zygotes: dict[_Key, _Zygote] = {}
+        self._starting: dict[_Key, asyncio.Task[_Zygote]] = {}
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        """A fresh sandbox.
+
+        Raises:
+            InputError: ``spec`` names an environment without an interpreter.
+            SandboxUnavailableError: this machine refuses namespaces.
+            SandboxError: the sandbox could not be made.
+        """
+        key = (spec.environment, spec.tree)
+        try:
+            return await self._create(key, spec)
+        except SandboxLostError:
+            self._forget(key)
+            return await self._create(key, spec)
+
+    async def _create(self, key: _Key, spec: SandboxSpec) -> Sandbox:
+        zygote = await self._zygote(key, spec)
+        zygote.num_live += 1
+        channel = None
+        try:
+            channel = await zygote.fork()
+            header = {"op": "start", "limits": spec.limits.model_dump(), "files": spec.files}
+            await channel.request(header, timeout_s=_START_TIMEOUT_S)
+        except BaseException:
+            zygote.num_live -= 1
+            if channel is not None:
+                channel.close()
+            raise
+
+        async def release() -> None:
+            zygote.num_live -= 1
+
+        return GuestSandbox(self.name, channel, zygote.has_pytest, release)
+
+    async def _zygote(self, key: _Key, spec: SandboxSpec) -> _Zygote:
+        if key in self._zygotes:
+            self._zygotes[key] = zygote = self._zygotes.pop(key)
+            return zygote
+        if key not in self._starting:
+            self._starting[key] = asyncio.ensure_future(self._start(key, spec))
+        return await asyncio.shield(self._starting[key])
+
+    async def _start(self, key: _Key, spec: SandboxSpec) -> _Zygote:
+        try:
+            if self._spawner is None or not self._spawner.is_alive:
+                self._spawner = _Spawner()
+            self._evict()
+            zygote = await self._spawner.start_zygote(spec)
+            self._zygotes[key] = zygote
+            return zygote
+        finally:
+            del self._starting[key]
+
+    def _evict(self) -> None:
+        idle = [key for key, zygote in self._zygotes.items() if zygote.num_live == 0]
+        for key in idle[: max(0, len(self._zygotes) - self._max_zygotes + 1)]:
+            self._forget(key)
+
+    def _forget(self, key: _Key) -> None:
+        zygote = self._zygotes.pop(key, None)
+        if zygote is not None:
+            zygote.close()
+
+    async def close(self) -> None:
+        """End all sandboxes and resident processes; safe to call twice."""
+        for task in list(self._starting.values()):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, SandboxError):
+                await task
+        for key in list(self._zygotes):
+            self._forget(key)
+        if self._spawner is not None:
+            self._spawner.close()
+            self._spawner = None

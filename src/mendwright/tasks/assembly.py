@@ -1,0 +1,140 @@
+"""Puts a task together from a proven bug: what the agent sees, what stays hidden, what grading restores.
+
+Reads a pinned tree, the broken files and the certified test lists; makes a `Task`. Invariants: hidden test functions
+are absent from the agent's tree, every task test's file (and the conftest files that act on it) is restored by grading,
+and the gold patch leads from the agent's tree to the pinned sources.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mendwright.config.tasks import TasksConfig
+from mendwright.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
+from mendwright.tasks.catalogue import Package
+from mendwright.tasks.diffs import unified_diff
+from mendwright.tasks.layers import tree_digest
+from mendwright.tasks.testfiles import conftest_paths, cut_functions, file_of, function_id, functions_of
+
+NUM_VISIBLE_PASSING = 3
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which tests the agent sees."""
+
+    visible: tuple[str, ...]
+    hidden: tuple[str, ...]
+    """Failing tests whose functions are cut out."""
+    reported: str
+    """The failing test that the report tells about; empty when every failing test is hidden."""
+
+
+def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun) -> Visibility:
+    """Show one failing test function and some passing tests; hide the other failing functions.
+
+    With a single failing function nothing that fails is shown.
+    """
+    functions = functions_of(failing)
+    with_message = [i for i in failing if run.results[i].message]
+    reported = (with_message or list(failing))[0] if len(functions) > 1 else ""
+    shown = function_id(reported) if reported else ""
+    neighbours = [i for i in passing if function_id(i) not in functions][:NUM_VISIBLE_PASSING]
+    visible = [i for i in (*failing, *passing) if function_id(i) == shown] + neighbours
+    return Visibility(tuple(visible), tuple(i for i in failing if function_id(i) != shown), reported)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A proven bug in a package."""
+
+    package: Package
+    source: SourceKind
+    version: str
+    base_version: str
+    recipe: str
+    tree: Path
+    environment: Environment
+    broken: Mapping[str, str | None]
+    """Relative path -> text of each source file with the bug (None: absent)."""
+    gold: Mapping[str, str | None]
+    """The same paths, repaired."""
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    visibility: Visibility
+    certificate: Certificate
+    location: Location | None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -> Task:
+    """The task of ``bug``.
+
+    Raises:
+        TaskError: a hidden test cannot be cut out of its file.
+    """
+    seen = set(bug.visibility.visible)
+    ordered = sorted(bug.pass_to_pass, key=lambda test_id: test_id not in seen)
+    passing = set(ordered[:num_passing_kept])
+    pass_to_pass = tuple(test_id for test_id in bug.pass_to_pass if test_id in passing)
+    test_files = {file_of(test_id) for test_id in bug.fail_to_pass + pass_to_pass}
+    conftests = {path for path in conftest_paths(test_files) if (bug.tree / path).is_file()}
+    return Task(
+        id=_task_id(bug),
+        source=bug.source,
+        provenance=_provenance(bug),
+        issue=issue,
+        base_tree=tree_digest(bug.package.sdist(bug.version)),
+        base_files={**bug.broken, **files_without(bug.tree, bug.visibility.hidden)},
+        environment=bug.environment,
+        source_paths=bug.package.source_paths,
+        plugins=bug.package.plugins,
+        visible_tests=bug.visibility.visible,
+        fail_to_pass=bug.fail_to_pass,
+        pass_to_pass=pass_to_pass,
+        test_paths=tuple(sorted(test_files | conftests)),
+        gold_files=dict(bug.gold),
+        gold_patch=unified_diff(bug.broken, bug.gold),
+        location=bug.location,
+        labels={"error_class": "test", "package": bug.package.name, **bug.labels},
+        split=bug.package.split,
+        certificate=bug.certificate,
+    )
+
+
+def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
+    """Test files of ``tree`` without the functions of ``test_ids``.
+
+    Raises:
+        TaskError: a function cannot be cut out.
+    """
+    names: dict[str, list[str]] = defaultdict(list)
+    for test_id in functions_of(test_ids):
+        path, _, name = test_id.partition("::")
+        names[path].append(name)
+    return {path: cut_functions(read_text(tree / path), found) for path, found in names.items()}
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text of a file, line ends untouched."""
+    return path.read_bytes().decode("utf-8")
+
+
+def _provenance(bug: Bug) -> Provenance:
+    sdists = bug.package.sdists
+    return Provenance(
+        package=bug.package.name,
+        version=bug.version,
+        base_version=bug.base_version,
+        sdist_sha256=sdists[bug.version],
+        base_sdist_sha256=sdists.get(bug.base_version, ""),
+        recipe=bug.recipe,
+    )
+
+
+def _task_id(bug: Bug) -> str:
+    content = _provenance(bug).digest()
+    return f"{bug.package.name}-{bug.version}-{bug.source[:-1]}-{content[:10]}"

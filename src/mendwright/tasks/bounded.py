@@ -1,0 +1,38 @@
+"""Concurrency with a bound and an order, so that results do not depend on timing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from typing import TypeVar
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+async def ordered_map(
+    function: Callable[[ItemT], Awaitable[ResultT]], items: Iterable[ItemT], limit: int
+) -> AsyncGenerator[tuple[ItemT, ResultT], None]:
+    """Results of ``function`` in the order of ``items``, at most ``limit`` in flight.
+
+    Item n + ``limit`` is drawn from ``items`` only after result n was consumed, so a lazy iterable may depend on the
+    results so far and still give the same sequence each time. Leaving the loop cancels what is in flight.
+    """
+    source = iter(items)
+    pending: deque[tuple[ItemT, asyncio.Future[ResultT]]] = deque()
+    try:
+        while True:
+            while len(pending) < limit and (item := next(source, _END)) is not _END:
+                pending.append((item, asyncio.ensure_future(function(item))))  # type: ignore[arg-type]
+            if not pending:
+                return
+            done, future = pending.popleft()
+            yield done, await future
+    finally:
+        for _, future in pending:
+            future.cancel()
+        await asyncio.gather(*(future for _, future in pending), return_exceptions=True)
+
+
+_END = object()

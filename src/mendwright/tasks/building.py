@@ -1,0 +1,223 @@
+"""Builds tasks: every source on every package, over processes, resumable per unit.
+
+Reads a `TasksConfig` and the catalogue; makes a `TaskStore` folder. Invariants: a split's cap is spread over its
+packages before anything runs, so the result does not depend on which process is faster; a finished unit is never made
+again for the same key; a package that cannot be built is reported and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mendwright.config.tasks import SplitLimits, TasksConfig
+from mendwright.errors import (
+    DiskFullError,
+    IndexUnavailableError,
+    MendError,
+    PackageNotFoundError,
+    SandboxUnavailableError,
+)
+from mendwright.records import SourceKind, Split, Task
+from mendwright.sandbox.probe import create_backend
+from mendwright.tasks.catalogue import Package, catalogue_digest, load_catalogue
+from mendwright.tasks.environments import shipped_lock
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.sources.base import Workshop
+from mendwright.tasks.sources.registry import SOURCES
+from mendwright.tasks.store import TaskStore, Unit
+from mendwright.tasks.validation import tool_versions
+
+UNIT_FORMAT = 1
+"""Part of each unit key; grows when sources make other tasks from the same input."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit to make."""
+
+    source: SourceKind
+    package: Package
+    quota: int
+
+    @property
+    def name(self) -> str:
+        """Name of the unit."""
+        return f"{self.source}-{self.package.name}"
+
+    def key(self, config: TasksConfig) -> str:
+        """Digest of everything that decides the unit's tasks."""
+        lock = shipped_lock(self.package.requirements)
+        parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
+        irrelevant = {"sources", "packages", "catalogue", "splits", "limits", "num_workers"}
+        bounds = config.model_dump(mode="json", exclude=irrelevant)
+        return hashlib.sha256(repr((parts, bounds)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A unit that just ended."""
+
+    unit: Unit
+    num_done: int
+    num_jobs: int
+    num_tasks: int
+
+
+def plan(config: TasksConfig) -> list[Job]:
+    """The units of a build, the largest first.
+
+    Raises:
+        InputError: the catalogue is broken or a package is unknown.
+    """
+    packages = load_catalogue(Path(config.catalogue) if config.catalogue else None).select(config.packages)
+    packages = tuple(package for package in packages if package.split in config.splits)
+    jobs: list[Job] = []
+    if "mutations" in config.sources:
+        quotas = spread(packages, config.limits, config.mutations.num_per_package)
+        jobs += [Job("mutations", package, quotas[package.name]) for package in packages if quotas[package.name]]
+    if "releases" in config.sources:
+        most = config.releases.num_per_pair
+        jobs += [Job("releases", p, most * len(p.releases)) for p in packages if p.releases]
+    return sorted(jobs, key=lambda job: (-job.quota, job.name))
+
+
+def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:
+    """Mutation tasks wanted per package: equal shares of the split's cap, bounded by what each package yields."""
+    quotas: dict[str, int] = {}
+    by_split: dict[Split, list[Package]] = {}
+    for package in packages:
+        by_split.setdefault(package.split, []).append(package)
+    for split, members in by_split.items():
+        left = limits.of(split)
+        for number, package in enumerate(sorted(members, key=lambda p: (_capacity(p, most), p.name))):
+            quotas[package.name] = min(_capacity(package, most), -(-left // (len(members) - number)))
+            left -= quotas[package.name]
+    return quotas
+
+
+def _capacity(package: Package, most: int) -> int:
+    return min(package.num_tasks or most, most)
+
+
+def build(
+    config: TasksConfig,
+    folder: Path,
+    layers: LayerStore | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> TaskStore:
+    """Build tasks into ``folder``; units that are already there are kept.
+
+    Raises:
+        IndexUnavailableError: nothing could be built because no index answers.
+        SandboxUnavailableError: this machine cannot isolate.
+        MendError: not one unit could be made; the first reason.
+    """
+    store, jobs = TaskStore(folder), plan(config)
+    root = (layers or LayerStore()).root
+    units: list[Unit] = []
+    for unit in _finished_and_made(config, store, jobs, root):
+        units.append(unit)
+        report(Progress(unit, len(units), len(jobs), sum(len(u.tasks) for u in units)))
+    store.save((task for unit in units for task in unit.tasks), _funnel(units), _manifest(config, jobs))
+    return store
+
+
+def _finished_and_made(config: TasksConfig, store: TaskStore, jobs: list[Job], root: Path) -> Iterator[Unit]:
+    finished = {job.name: store.load_unit(job.name, job.key(config)) for job in jobs}
+    yield from (unit for unit in finished.values() if unit)
+    errors: list[MendError] = []
+    for job, result in _run_jobs(config, [job for job in jobs if not finished[job.name]], root):
+        if isinstance(result, MendError):
+            errors.append(result)
+            if _stops_build(result) or len(errors) == len(jobs):
+                raise result
+            result = Unit(job.name, job.key(config), {"failed": 1}, (), error=str(result))
+        store.save_unit(result)
+        yield result
+
+
+def _stops_build(error: MendError) -> bool:
+    """True for trouble that every other unit would run into as well."""
+    is_index = isinstance(error, IndexUnavailableError) and not isinstance(error, PackageNotFoundError)
+    return is_index or isinstance(error, (DiskFullError, SandboxUnavailableError))
+
+
+def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tuple[Job, Unit | MendError]]:
+    num_workers = min(config.num_workers or os.cpu_count() or 1, len(jobs))
+    if num_workers <= 1:
+        yield from ((job, make_unit(job, config, root)) for job in jobs)
+        return
+    others = set(multiprocessing.active_children())
+    # A spawned process holds nothing of this one, so its sandboxes start from a small parent.
+    pool = ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        running: dict[Future[Unit | MendError], Job] = {pool.submit(make_unit, job, config, root): job for job in jobs}
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    except BaseException:
+        # Ctrl-C or a fatal unit: what the workers are at is thrown away, their sandboxes end with them.
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def make_unit(job: Job, config: TasksConfig, root: Path) -> Unit | MendError:
+    """Make one unit in this process; trouble that concerns only this unit is returned, not raised."""
+    try:
+        return asyncio.run(_make_unit(job, config, root))
+    except MendError as error:
+        return error
+
+
+async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:
+    backend = create_backend(config.sandbox)
+    try:
+        made = await SOURCES[job.source].make(job.package, Workshop(LayerStore(root), backend, config, job.quota))
+    finally:
+        await backend.close()
+    return Unit(job.name, job.key(config), dict(made.funnel), tuple(made.tasks))
+
+
+def _funnel(units: list[Unit]) -> dict[str, Any]:
+    totals: dict[str, Counter[str]] = {}
+    for unit in units:
+        totals.setdefault(unit.name.split("-")[0], Counter()).update(unit.funnel)
+    return {
+        "total": {source: dict(counts) for source, counts in totals.items()},
+        "units": {unit.name: {**unit.funnel, **({"error": unit.error} if unit.error else {})} for unit in units},
+        "splits": dict(Counter(f"{task.source}/{task.split}" for task in _all_tasks(units))),
+    }
+
+
+def _all_tasks(units: list[Unit]) -> Iterator[Task]:
+    return (task for unit in units for task in unit.tasks)
+
+
+def _manifest(config: TasksConfig, jobs: list[Job]) -> dict[str, Any]:
+    packages = tuple({job.package.name: job.package for job in jobs}.values())
+    return {
+        "catalogue": catalogue_digest(packages),
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "tool_versions": {**tool_versions(), "mendwright": _own_version()},
+    }
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("mendwright")
+    except metadata.PackageNotFoundError:
+        return "uninstalled"

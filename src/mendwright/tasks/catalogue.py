@@ -1,0 +1,134 @@
+"""The catalogue of pinned packages that tasks are made from.
+
+Reads ``mendwright/data/catalogue.toml`` (or a user's file of the same form); makes frozen `Package` records.
+Invariants: each package belongs to one split, each version has a pinned SHA-256, and names are unique.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+from pydantic import ValidationError, model_validator
+
+from mendwright.errors import InputError, TaskError
+from mendwright.records import Record, Split
+from mendwright.tasks.index import Sdist
+from mendwright.tasks.layers import METADATA_FOLDER
+
+
+class Package(Record):
+    """One package: which files may be broken, which tests decide, what they need."""
+
+    name: str
+    split: Split
+    version: str
+    """Version whose code is mutated."""
+    sdists: dict[str, str]
+    """Version -> SHA-256 of its sdist, for `version` and every version in `releases`."""
+    root: str = ""
+    """Folder, relative to the sdist, that holds the import package (``src``)."""
+    sources: tuple[str, ...]
+    """Glob patterns of files that may be broken."""
+    tests: tuple[str, ...]
+    """Glob patterns of test files: fast and deterministic ones."""
+    excluded: tuple[str, ...] = ()
+    """Glob patterns taken out of both."""
+    requirements: tuple[str, ...] = ()
+    """What the tests need beyond pytest."""
+    plugins: tuple[str, ...] = ()
+    num_tasks: int = 0
+    """Mutation tasks that a full build with seed 0 yields; spreads a split's cap over its packages."""
+    releases: tuple[tuple[str, str], ...] = ()
+    """Pairs (version with the bugs, next version)."""
+
+    @model_validator(mode="after")
+    def _versions_are_pinned(self) -> Package:
+        needed = {self.version, *(version for pair in self.releases for version in pair)}
+        missing = sorted(needed - set(self.sdists))
+        if missing:
+            raise ValueError(f"{self.name}: no SHA-256 in sdists for {', '.join(missing)}")
+        return self
+
+    @property
+    def source_paths(self) -> tuple[str, ...]:
+        """Folders of the tree that go on ``sys.path``."""
+        return (self.root, METADATA_FOLDER)
+
+    def sdist(self, version: str = "") -> Sdist:
+        """The pin of ``version`` (default: the mutated version)."""
+        version = version or self.version
+        return Sdist(name=self.name, version=version, sha256=self.sdists[version])
+
+    def source_files(self, tree: Path) -> tuple[str, ...]:
+        """Relative paths of the files that may be broken, sorted.
+
+        Raises:
+            TaskError: the patterns match nothing.
+        """
+        return self._match(tree, self.sources, "sources")
+
+    def test_files(self, tree: Path) -> tuple[str, ...]:
+        """Relative paths of the selected test files, sorted.
+
+        Raises:
+            TaskError: the patterns match nothing.
+        """
+        return self._match(tree, self.tests, "tests")
+
+    def _match(self, tree: Path, patterns: tuple[str, ...], field: str) -> tuple[str, ...]:
+        found = {path for pattern in patterns for path in tree.glob(pattern) if path.is_file()}
+        found -= {path for pattern in self.excluded for path in tree.glob(pattern)}
+        if not found:
+            raise TaskError(f"{self.name}: {field} = {list(patterns)} matches no file in {tree}; correct the catalogue")
+        return tuple(sorted(path.relative_to(tree).as_posix() for path in found))
+
+
+class Catalogue(Record):
+    """All packages."""
+
+    package: tuple[Package, ...]
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Catalogue:
+        names = [package.name for package in self.package]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"packages listed twice: {', '.join(twice)}")
+        return self
+
+    def select(self, names: tuple[str, ...] = ()) -> tuple[Package, ...]:
+        """The named packages, all when none is named.
+
+        Raises:
+            InputError: a name is not in the catalogue.
+        """
+        known = {package.name: package for package in self.package}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")
+        return tuple(known[name] for name in names) if names else self.package
+
+    def requirement_sets(self) -> tuple[tuple[str, ...], ...]:
+        """The distinct test requirements: one environment each."""
+        return tuple(sorted({tuple(sorted(package.requirements)) for package in self.package}))
+
+
+def load_catalogue(path: Path | None = None) -> Catalogue:
+    """The catalogue in ``path`` (default: the shipped one).
+
+    Raises:
+        InputError: the file cannot be read or has another form.
+    """
+    source = path or resources.files("mendwright") / "data" / "catalogue.toml"
+    try:
+        return Catalogue.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise InputError(f"catalogue {source} cannot be used: {error}") from error
+
+
+def catalogue_digest(packages: tuple[Package, ...]) -> str:
+    """SHA-256 over ``packages``: what a build was made from."""
+    return hashlib.sha256("".join(package.digest() for package in packages).encode()).hexdigest()

@@ -1,0 +1,124 @@
+"""Pinned environments: locks with hashes, and the virtual environments built from them.
+
+Reads test requirements; makes locks (``uv pip compile --universal --generate-hashes``, so one lock serves every
+supported Python) and environment layers. The locks of the shipped catalogue live in ``mendwright/data/locks``, so a
+build today and one in a year install the same files. Invariants: equal requirements share one environment, and an
+environment holds exactly what its lock names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+from importlib import resources
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from mendwright.errors import DiskFullError, IndexUnavailableError, TaskError
+from mendwright.records import Environment
+from mendwright.tasks.index import index_settings
+from mendwright.tasks.layers import LayerStore
+
+PYTEST = "pytest==8.3.5"
+OLDEST_PYTHON = "3.11"
+"""Locks hold for this version of Python and every later one."""
+UV_TIMEOUT_S = 600.0
+
+
+def lock_name(requirements: tuple[str, ...]) -> str:
+    """File name of the lock of ``requirements`` (beyond pytest)."""
+    parts = [re.sub(r"[^A-Za-z0-9.]+", "-", requirement).strip("-") for requirement in sorted(requirements)]
+    return "+".join(["pytest", *parts]) + ".txt"
+
+
+def shipped_locks_folder() -> Path:
+    """Folder of the locks that come with the package."""
+    return Path(str(resources.files("mendwright") / "data" / "locks"))
+
+
+def shipped_lock(requirements: tuple[str, ...]) -> str:
+    """Text of the lock that comes with the package.
+
+    Raises:
+        TaskError: no lock was made for these requirements.
+    """
+    path = shipped_locks_folder() / lock_name(requirements)
+    if not path.is_file():
+        raise TaskError(f"no lock {lock_name(requirements)} in mendwright/data/locks; make it with: mend tasks lock")
+    return path.read_text(encoding="utf-8")
+
+
+def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
+    """Resolve pytest and ``requirements`` to a lock with hashes.
+
+    Args:
+        requirements: test requirements beyond pytest.
+        exclude_newer: RFC 3339 time; later uploads are ignored (needs an index that gives upload times).
+
+    Raises:
+        IndexUnavailableError: the index does not answer or cannot satisfy the requirements.
+    """
+    argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
+    argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *_index_arguments()]
+    argv += ["--exclude-newer", exclude_newer] if exclude_newer else []
+    return _run_uv(argv, stdin="\n".join([PYTEST, *sorted(requirements)]) + "\n")
+
+
+def describe_environment(lock: str) -> Environment:
+    """The environment that ``lock`` makes on this machine, not yet built."""
+    python = platform.python_version()
+    key = "\n".join([lock, python, sys.implementation.name, sysconfig.get_platform()])
+    return Environment(lock=lock, python=python, digest=hashlib.sha256(key.encode()).hexdigest())
+
+
+def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
+    """The environment of ``lock`` and its folder, built when it is missing.
+
+    Raises:
+        IndexUnavailableError: a wheel is neither in uv's cache nor on an index that answers.
+        DiskFullError: no room.
+    """
+    environment = describe_environment(lock)
+    return environment, store.build_once("environments", environment.digest, lambda place: _install(place, lock))
+
+
+def _install(place: Path, lock: str) -> None:
+    venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
+    _run_uv([*venv, str(place)])
+    lock_path = place / "mend.lock"
+    lock_path.write_text(lock, encoding="utf-8")
+    # Copies, not hard links: a layer must not share files with a cache that something else may write to.
+    sync = ["pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy"]
+    sync += ["--only-binary", ":all:", "--python", str(place / "bin" / "python"), *_index_arguments()]
+    _run_uv([*sync, str(lock_path)])
+
+
+def base_python() -> Path:
+    """The interpreter behind this process, outside any virtual environment."""
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def _index_arguments() -> list[str]:
+    # uv reads its own UV_* variables but not pip's.
+    settings = index_settings()
+    is_pip_default = settings.default and not os.environ.get("UV_DEFAULT_INDEX")
+    arguments = ["--default-index", settings.default] if is_pip_default else []
+    return arguments + [part for url in settings.extra for part in ("--index", url)]
+
+
+def _run_uv(argv: list[str], stdin: str = "") -> str:
+    command = [find_uv_bin(), *argv]
+    # The root folder has no project whose uv settings could change the result.
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=UV_TIMEOUT_S, cwd="/")
+    if done.returncode == 0:
+        return done.stdout
+    detail = " ".join(done.stderr.split())[-600:]
+    if "No space left on device" in detail or "os error 28" in detail:
+        raise DiskFullError(f"no space left for an environment: {detail}; free some space and run the command again")
+    raise IndexUnavailableError(f"uv {argv[0]} {argv[1]} failed: {detail}; check the network or PIP_INDEX_URL")

@@ -1,0 +1,77 @@
+"""What a task source is, and what it is given.
+
+A source turns one catalogue package into tasks. Adding one: a file in this folder with a `TaskSource`, one line in
+`registry.SOURCES`, one test. Invariant: for one seed, catalogue and machine architecture a source gives the same tasks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mendwright.config.tasks import TasksConfig
+from mendwright.records import Environment, Task, TestRequest
+from mendwright.sandbox.base import SandboxBackend, SandboxSpec
+from mendwright.tasks.bytecode import tree_with_bytecode
+from mendwright.tasks.catalogue import Package
+from mendwright.tasks.environments import build_environment, shipped_lock
+from mendwright.tasks.layers import LayerStore
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where tasks are made: layers, a sandbox back end, bounds."""
+
+    store: LayerStore
+    backend: SandboxBackend
+    config: TasksConfig
+    quota: int
+    """Tasks wanted from this package; a source stops when it has them."""
+    report: Callable[[int], None] = lambda num_tasks: None
+    """Called with the number of tasks made so far."""
+
+    def pinned(self, package: Package, version: str = "") -> tuple[Environment, SandboxSpec]:
+        """The environment of ``package`` and a sandbox of its pinned tree (default: the mutated version)."""
+        environment, folder = build_environment(self.store, shipped_lock(package.requirements))
+        tree = self.store.tree(package.sdist(version))
+        return environment, SandboxSpec(environment=folder, tree=tree, limits=self.config.sandbox.limits)
+
+    async def compiled(self, spec: SandboxSpec, request: TestRequest) -> SandboxSpec:
+        """``spec`` over the twin of its tree that has byte-code for ``request``."""
+        timeout_s = self.config.suite_timeout_s
+        tree = await tree_with_bytecode(self.store, self.backend, spec, request, timeout_s)
+        return spec.model_copy(update={"tree": tree})
+
+    def request(self, package: Package, test_ids: tuple[str, ...], timeout_s: float) -> TestRequest:
+        """A run of ``test_ids`` of ``package`` while tasks are made."""
+        return TestRequest(
+            test_ids=test_ids,
+            timeout_s=timeout_s,
+            test_timeout_s=self.config.test_timeout_s,
+            source_paths=package.source_paths,
+            plugins=package.plugins,
+        )
+
+
+@dataclass
+class Yield:
+    """Tasks made from one package and the count of everything that fell away."""
+
+    tasks: list[Task] = field(default_factory=list)
+    funnel: Counter[str] = field(default_factory=Counter)
+
+
+class TaskSource(Protocol):
+    """Makes tasks of one kind."""
+
+    async def make(self, package: Package, workshop: Workshop) -> Yield:
+        """Tasks from ``package``, certified, at most ``workshop.quota``.
+
+        Raises:
+            IndexUnavailableError: a layer is missing and no index answers.
+            SandboxError: the sandbox could not do its work.
+            TaskError: the catalogue entry does not fit the package.
+        """
+        ...

@@ -1,0 +1,155 @@
+"""Changelog entries as issue texts.
+
+Reads the changelog that a sdist ships; makes the entry that tells about a group of hunks. Invariants: only entries of
+the asked version are considered, an entry is used only when it fits better than every other one, and headings,
+versions, links and author credits are taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILE_NAME = re.compile(r"(change(s|log)?|history|news|versions|release[-_]?notes)(\.(rst|md|txt))?$", re.IGNORECASE)
+_VERSION_HEADING = re.compile(r"^(#+\s*)?(release|version|=+|-+)?\s*\[?v?\d+\.\d+[\w.]*\]?", re.IGNORECASE)
+_UNDERLINE = re.compile(r"^([=\-~^*#\"'`+])\1{2,}\s*$")
+_BULLET = re.compile(r"^(\s*)(?:[-*+•]|\d+[.)])\s+(.*)$")
+_ISSUE_NUMBER = re.compile(r"(?:issue|gh|bug|pr|#)[\s_#:-]*(\d{2,6})", re.IGNORECASE)
+_WORD = re.compile(r"[a-z]{4,}")
+_COMMON_WORDS = frozenset(
+    {
+        "test",
+        "tests",
+        "testing",
+        "with",
+        "from",
+        "that",
+        "this",
+        "when",
+        "into",
+        "have",
+        "does",
+        "issue",
+        "regression",
+        "should",
+        "only",
+        "also",
+        "more",
+        "added",
+        "support",
+        "function",
+        "method",
+        "class",
+        "return",
+        "returns",
+        "value",
+        "values",
+        "case",
+        "cases",
+        "fixed",
+        "changed",
+        "python",
+        "version",
+    }
+)
+ISSUE_SCORE, NAME_SCORE, WORD_SCORE = 6, 3, 1
+MIN_SCORE = 2
+
+
+@dataclass(frozen=True)
+class Clues:
+    """What is known about a group of hunks."""
+
+    issue_numbers: frozenset[str]
+    names: frozenset[str]
+    """Functions and classes that the hunks touch."""
+    words: frozenset[str]
+    """Words of the failing tests' names."""
+
+    @classmethod
+    def collect(cls, names: Iterable[str], test_functions: Iterable[str], hunk_text: str) -> Clues:
+        """Clues from touched names, failing test functions and the text of the hunks."""
+        tests = " ".join(function.partition("::")[2] for function in test_functions)
+        parts = {part for name in names for part in name.split(".") if len(part) > 3 and not part.startswith("__")}
+        words = set(_WORD.findall(re.sub(r"[_:]", " ", tests).lower())) - _COMMON_WORDS
+        numbers = _ISSUE_NUMBER.findall(f"{tests} {hunk_text}")
+        return cls(frozenset(numbers), frozenset(parts), frozenset(words))
+
+    def score(self, entry: str) -> int:
+        """How well ``entry`` fits."""
+        numbers = set(_ISSUE_NUMBER.findall(entry)) & self.issue_numbers
+        names = {name for name in self.names if re.search(rf"\b{re.escape(name)}\b", entry)}
+        words = set(_WORD.findall(entry.lower())) & self.words
+        return ISSUE_SCORE * len(numbers) + NAME_SCORE * len(names) + WORD_SCORE * len(words)
+
+
+def read_entries(tree: Path, version: str) -> list[str]:
+    """Cleaned entries of ``version`` in the changelog of ``tree``; empty when there is none."""
+    for folder in (tree, tree / "docs", tree / "doc", tree / "docs" / "source"):
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.is_file() and _FILE_NAME.match(path.name):
+                section = _section(path.read_text(encoding="utf-8", errors="replace").splitlines(), version)
+                if entries := list(filter(None, map(clean_entry, _split_entries(section)))):
+                    return entries
+    return []
+
+
+def best_entry(entries: list[str], clues: Clues) -> str:
+    """The entry that fits the clues better than every other one; empty when none does."""
+    ranked = sorted(((clues.score(entry), entry) for entry in entries), reverse=True)
+    if not ranked or ranked[0][0] < MIN_SCORE:
+        return ""
+    is_tied = len(ranked) > 1 and ranked[1][0] == ranked[0][0]
+    return "" if is_tied else ranked[0][1]
+
+
+def clean_entry(entry: str) -> str:
+    """An entry as plain text: no markup, links or credits."""
+    text = re.sub(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^>]*>)?`", r"`\1`", entry)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`([^`<]+?)\s*<[^>]*>`_+", r"\1", text)
+    text = re.sub(r"``([^`]+)``", r"`\1`", text)
+    text = re.sub(r"<?https?://\S+>?", "", text)
+    text = re.sub(r"[\s,;]*[(\[](?:thanks|by|patch|contributed|courtesy|reported)\b[^)\]]*[)\]]", "", text, flags=re.I)
+    text = re.sub(r"\s+(?:by|thanks to)\s+@?[\w-]+(?:\s+in\s*)?[.!]?$", "", text, flags=re.IGNORECASE)
+    return " ".join(text.split()).strip(" -*")
+
+
+def _section(lines: list[str], version: str) -> list[str]:
+    wanted = re.compile(rf"(?<![\d.])v?{re.escape(version)}(?![\d]|\.\d)")
+    section: list[str] = []
+    is_inside = False
+    for number, line in enumerate(lines):
+        if _is_version_heading(lines, number):
+            if is_inside:
+                return section
+            is_inside = bool(wanted.search(line))
+        elif is_inside:
+            section.append(line)
+    return section
+
+
+def _is_version_heading(lines: list[str], number: int) -> bool:
+    line = lines[number].strip()
+    if not line or len(line) > 80 or lines[number][:1].isspace() or not _VERSION_HEADING.match(line):
+        return False
+    is_underlined = number + 1 < len(lines) and bool(_UNDERLINE.match(lines[number + 1]))
+    return is_underlined or line.startswith("#") or len(line.split()) <= 5
+
+
+def _split_entries(section: list[str]) -> Iterator[str]:
+    entry: list[str] = []
+    for number, line in enumerate(section):
+        bullet = _BULLET.match(line)
+        is_underlined = number + 1 < len(section) and bool(_UNDERLINE.match(section[number + 1]))
+        is_heading = line.startswith("#") or bool(_UNDERLINE.match(line)) or is_underlined
+        if bullet or is_heading or not line.strip():
+            if entry:
+                yield " ".join(entry)
+            entry = [bullet.group(2)] if bullet and not is_heading else []
+        else:
+            entry.append(line.strip())
+    if entry:
+        yield " ".join(entry)

@@ -1,0 +1,195 @@
+"""Task source `mutations`: synthetic bugs in real code, judged by the package's own tests.
+
+Reads a pinned sdist; makes tasks whose bug is one mutated function. The suite runs once, traced, to learn which tests
+execute which function. Each mutant then runs its function's fastest covering tests; it becomes a task when at least two
+distinct test functions fail, so that one can be shown and the other hidden. Functions take turns, so a small quota
+still covers the package, and results are consumed in a fixed order: a seed gives the same tasks on any machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mendwright.config.tasks import MutationConfig
+from mendwright.errors import TaskError
+from mendwright.records import Environment, Location, Task, TestOutcome, TestRequest, TestRun
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.tasks.assembly import Bug, assemble, choose_visible, read_text
+from mendwright.tasks.bounded import ordered_map
+from mendwright.tasks.catalogue import Package
+from mendwright.tasks.issue_text import mutation_issue
+from mendwright.tasks.sources.base import Workshop, Yield
+from mendwright.tasks.sources.mutants import MutableFunction, Mutant, mutable_functions, mutants
+from mendwright.tasks.testfiles import functions_of
+from mendwright.tasks.tracing import SuiteMap, first_lines, trace_suite
+from mendwright.tasks.validation import Evidence, run_fresh, run_times
+
+MIN_FAILING_FUNCTIONS = 2
+"""One failing test function to show, one to hide."""
+
+
+class MutationSource:
+    """Makes `mutations` tasks."""
+
+    async def make(self, package: Package, workshop: Workshop) -> Yield:
+        """See `TaskSource.make`."""
+        bench = await _Bench.set_up(package, workshop)
+        targets = bench.targets()
+        made = Yield(funnel=Counter(functions=len(targets)))
+        num_kept: Counter[Target] = Counter()
+        queue = bench.candidates(targets, num_kept)
+        async with aclosing(ordered_map(bench.judge, queue, workshop.config.num_concurrent)) as judged:
+            async for (target, _), outcome in judged:
+                made.funnel["mutants_run"] += 1
+                if isinstance(outcome, Task):
+                    num_kept[target] += 1
+                    made.tasks.append(outcome)
+                    workshop.report(len(made.tasks))
+                made.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
+                if len(made.tasks) >= workshop.quota:
+                    break
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A function and the tests that judge its mutants."""
+
+    function: MutableFunction
+    test_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    package: Package
+    workshop: Workshop
+    environment: Environment
+    spec: SandboxSpec
+    suite: SuiteMap
+    gold_runs: dict[tuple[str, ...], list[TestRun]] = field(default_factory=dict)
+    gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    async def set_up(cls, package: Package, workshop: Workshop) -> _Bench:
+        """Build the layers and trace the suite."""
+        environment, spec = workshop.pinned(package)
+        tree, config = spec.tree, workshop.config
+        bound = config.mutations.max_file_bytes
+        request = workshop.request(package, _not_larger(tree, package.test_files(tree), bound), config.suite_timeout_s)
+        traced = request.model_copy(update={"traced_paths": _not_larger(tree, package.source_files(tree), bound)})
+        spec = await workshop.compiled(spec, request)
+        suite = await trace_suite(workshop.backend, spec, traced, config.mutations.max_test_s)
+        return cls(package, workshop, environment, spec, suite)
+
+    @property
+    def config(self) -> MutationConfig:
+        return self.workshop.config.mutations
+
+    @property
+    def seed(self) -> str:
+        return f"{self.workshop.config.seed}:{self.package.name}:{self.package.version}"
+
+    def targets(self) -> list[Target]:
+        """Functions that can be broken and are judged by enough test functions, in random order."""
+        found: list[Target] = []
+        for path in sorted({path for path, _ in self.suite.covering}):
+            source = read_text(self.spec.tree / path)
+            lines = first_lines(source)
+            bounds = self.config.min_function_lines, self.config.max_function_lines
+            for function in mutable_functions(path, source, bounds):
+                covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
+                test_ids = self.suite.fastest(covering, self.config.num_tests)
+                if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
+                    found.append(Target(function, test_ids))
+        random.Random(self.seed).shuffle(found)
+        return found
+
+    def candidates(self, targets: list[Target], num_kept: Counter[Target]) -> Iterator[tuple[Target, Mutant]]:
+        """Targets take turns; one that has its share, or no mutant left, steps out."""
+        queues = {t: mutants(t.function, self.seed, self.config.two_edit_share) for t in targets}
+        for _ in range(self.config.num_tries_per_function):
+            for target in list(queues):
+                if num_kept[target] >= self.config.num_per_function:
+                    del queues[target]
+                elif mutant := next(queues[target], None):
+                    yield target, mutant
+                else:
+                    del queues[target]
+
+    async def judge(self, candidate: tuple[Target, Mutant]) -> Task | str:
+        """The task that a mutant makes, or why it makes none."""
+        target, mutant = candidate
+        path = mutant.function.path
+        spec = self.spec.model_copy(update={"files": {path: mutant.text}})
+        first = await run_fresh(self.workshop.backend, spec, self._request(target.test_ids))
+        if reason := _why_not(first, target.test_ids):
+            return reason
+        again = self.workshop.config.num_certificate_runs - 1
+        empty = [first, *await run_times(self.workshop.backend, spec, self._request(target.test_ids), again)]
+        evidence = Evidence(empty, await self._gold(target.test_ids))
+        failing, passing, _ = evidence.split_tests(target.test_ids)
+        if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
+            return "unstable"
+        try:
+            return self._assemble(mutant, evidence, failing, passing)
+        except TaskError:
+            return "test_not_cuttable"
+
+    async def _gold(self, test_ids: tuple[str, ...]) -> list[TestRun]:
+        async with self.gold_lock:
+            if test_ids not in self.gold_runs:
+                num_runs = self.workshop.config.num_certificate_runs
+                request = self._request(test_ids)
+                self.gold_runs[test_ids] = await run_times(self.workshop.backend, self.spec, request, num_runs)
+            return self.gold_runs[test_ids]
+
+    def _request(self, test_ids: tuple[str, ...]) -> TestRequest:
+        return self.workshop.request(self.package, test_ids, self.workshop.config.run_timeout_s)
+
+    def _assemble(self, mutant: Mutant, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]) -> Task:
+        function, span = mutant.function, mutant.function.span
+        visibility = choose_visible(failing, passing, evidence.empty[0])
+        bug = Bug(
+            package=self.package,
+            source="mutations",
+            version=self.package.version,
+            base_version="",
+            recipe=f"{function.path} {span.qualified_name} {mutant.recipe}",
+            tree=self.spec.tree,
+            environment=self.environment,
+            broken={function.path: mutant.text},
+            gold={function.path: function.source},
+            fail_to_pass=failing,
+            pass_to_pass=passing,
+            visibility=visibility,
+            certificate=evidence.certificate(failing, passing),
+            location=Location(
+                path=function.path, name=span.qualified_name, first_line=span.first_line, last_line=span.last_line
+            ),
+            labels={"operator": mutant.operator, "difficulty": str(len(mutant.mutations))},
+        )
+        message = evidence.empty[0].results[visibility.reported].message
+        issue = mutation_issue(span.qualified_name, function.path, message, random.Random(f"{self.seed}:{bug.recipe}"))
+        return assemble(bug, issue, self.workshop.config, self.config.num_passing_kept)
+
+
+def _not_larger(tree: Path, paths: tuple[str, ...], num_bytes: int) -> tuple[str, ...]:
+    return tuple(path for path in paths if (tree / path).stat().st_size <= num_bytes)
+
+
+def _why_not(run: TestRun, test_ids: tuple[str, ...]) -> str:
+    """Why a mutant cannot become a task after its first run; empty when it can."""
+    failing = [test_id for test_id in test_ids if run.outcome(test_id) is TestOutcome.FAILED]
+    if run.is_timed_out or any(run.results[i].message.startswith("timed out") for i in failing):
+        return "timed_out"
+    if any(run.outcome(i) in (TestOutcome.ERROR, TestOutcome.MISSING) for i in test_ids):
+        return "does_not_import"
+    if not failing:
+        return "survived"
+    return "" if len(functions_of(failing)) >= MIN_FAILING_FUNCTIONS else "one_test_only"

@@ -1,0 +1,123 @@
+"""A folder of tasks on disk.
+
+Reads and writes::
+
+    tasks.jsonl      one task per line, by split, package and id
+    funnel.json      what each stage let through and why the rest fell away, per unit and in all
+    manifest.json    catalogue digest, seed, config, tool versions
+    units/           finished units (one source on one package) of a build, so that a killed one goes on
+
+Invariants: every file is written beside its place and renamed, a unit is whole or absent, and it counts only for the
+key (catalogue entry, config, seed, lock) that it was made with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mendwright.errors import InputError, disk_full_as_mend_error
+from mendwright.records import SourceKind, Split, Task
+
+TASKS_FILE, FUNNEL_FILE, MANIFEST_FILE, UNITS_FOLDER = "tasks.jsonl", "funnel.json", "manifest.json", "units"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one source made of one package."""
+
+    name: str
+    """``<source>-<package>``."""
+    key: str
+    funnel: dict[str, int]
+    tasks: tuple[Task, ...]
+    error: str = ""
+    """Why the unit could not be made; empty when it could."""
+
+
+class TaskStore:
+    """Tasks in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use ``folder``, which need not exist yet."""
+        self.folder = folder
+
+    def load(
+        self, split: Split | None = None, source: SourceKind | None = None, ids: Iterable[str] = ()
+    ) -> tuple[Task, ...]:
+        """Tasks that match every given filter, in file order.
+
+        Raises:
+            InputError: there is no task file, a line is broken, or an id is unknown.
+        """
+        wanted = frozenset(ids)
+        found = tuple(
+            task
+            for task in self._read()
+            if (split is None or task.split == split)
+            and (source is None or task.source == source)
+            and (not wanted or task.id in wanted)
+        )
+        missing = sorted(wanted - {task.id for task in found})
+        if missing:
+            raise InputError(f"no task {', '.join(missing)} in {self.folder}; see: mend tasks show {self.folder}")
+        return found
+
+    def save(self, tasks: Iterable[Task], funnel: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Write the whole folder.
+
+        Raises:
+            DiskFullError: no room; what was there before is intact.
+        """
+        ordered = sorted(tasks, key=lambda task: (task.split, task.provenance.package, task.id))
+        self._write(TASKS_FILE, (task.model_dump_json() + "\n" for task in ordered))
+        self._write(FUNNEL_FILE, [json.dumps(funnel, indent=2, sort_keys=True) + "\n"])
+        self._write(MANIFEST_FILE, [json.dumps(manifest, indent=2, sort_keys=True) + "\n"])
+
+    def save_unit(self, unit: Unit) -> None:
+        """Write a finished unit."""
+        head = json.dumps({"name": unit.name, "key": unit.key, "funnel": unit.funnel, "error": unit.error})
+        lines = [head, *(task.model_dump_json() for task in unit.tasks)]
+        self._write(f"{UNITS_FOLDER}/{unit.name}.jsonl", (line + "\n" for line in lines))
+
+    def load_unit(self, name: str, key: str) -> Unit | None:
+        """The finished unit ``name`` when it was made with ``key``."""
+        path = self.folder / UNITS_FOLDER / f"{name}.jsonl"
+        if not path.is_file():
+            return None
+        head, *lines = path.read_text(encoding="utf-8").split("\n")
+        fields = json.loads(head)
+        if fields["key"] != key or fields["error"]:
+            return None
+        return Unit(**fields, tasks=tuple(Task.model_validate_json(line) for line in lines if line))
+
+    def _read(self) -> Iterator[Task]:
+        path = self.folder / TASKS_FILE if self.folder.is_dir() else self.folder
+        if not path.is_file():
+            raise InputError(f"no {TASKS_FILE} in {self.folder}; make it with: mend tasks build {self.folder}")
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                try:
+                    yield Task.model_validate_json(line)
+                except ValidationError as error:
+                    raise InputError(f"{path} line {number} is no task: {error}; build the tasks again") from error
+
+    def _write(self, name: str, parts: Iterable[str]) -> None:
+        path = self.folder / name
+        with disk_full_as_mend_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+                    stream.writelines(parts)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""Test files as text: the function a test id belongs to, and cutting test functions out.
+
+Reads pytest node ids and test source; makes source without the hidden tests. Invariants: a cut file parses, holds
+none of the cut functions, and nothing left in it names one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from mendwright.errors import TaskError
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def function_id(test_id: str) -> str:
+    """The node id without parameters: ``tests/test_a.py::test_b`` of ``tests/test_a.py::test_b[x::y]``."""
+    return test_id.split("[", 1)[0]
+
+
+def file_of(test_id: str) -> str:
+    """The file part of a node id."""
+    return test_id.split("::", 1)[0]
+
+
+def functions_of(test_ids: Iterable[str]) -> tuple[str, ...]:
+    """The distinct test functions of ``test_ids``, in order."""
+    return tuple(dict.fromkeys(function_id(test_id) for test_id in test_ids))
+
+
+def conftest_paths(test_paths: Iterable[str]) -> set[str]:
+    """Every place where a ``conftest.py`` would act on ``test_paths``."""
+    folders = {parent for path in test_paths for parent in PurePosixPath(path).parents}
+    return {(folder / "conftest.py").as_posix() for folder in folders}
+
+
+def function_names(source: str) -> frozenset[str]:
+    """Names (``test_a``, ``TestB::test_c``) of the functions that ``source`` itself defines; none when it is broken."""
+    try:
+        return frozenset(name for name, _, _ in _walk(ast.parse(source), ""))
+    except SyntaxError:
+        return frozenset()
+
+
+def cut_functions(source: str, names: Iterable[str]) -> str:
+    """``source`` without the test functions ``names`` (``test_a`` or ``TestB::test_c``).
+
+    Raises:
+        TaskError: a function is not defined here (inherited or generated), something left names it, or the rest does
+            not parse.
+    """
+    tree = ast.parse(source)
+    wanted = set(names)
+    found = {name: (node, parent) for name, node, parent in _walk(tree, "") if name in wanted}
+    if set(found) != wanted:
+        raise TaskError(f"test functions not defined in the file itself: {', '.join(sorted(wanted - set(found)))}")
+    lines = source.splitlines(keepends=True)
+    for node, _ in found.values():
+        first, last = _line_range(node)
+        lines[first - 1 : last] = [""] * (last - first + 1)
+    cut_nodes = {id(node) for node, _ in found.values()}
+    for _, parent in found.values():
+        if isinstance(parent, ast.ClassDef) and all(id(child) in cut_nodes for child in parent.body):
+            first = _line_range(parent.body[0])[0]
+            lines[first - 1] = " " * parent.body[0].col_offset + "pass\n"
+    text = "".join(lines)
+    _check(text, {name.rpartition("::")[2] for name in wanted})
+    return text
+
+
+def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from _walk(child, f"{prefix}{child.name}::")
+        elif isinstance(child, FunctionNode):
+            yield prefix + child.name, child, node
+
+
+def _line_range(node: ast.stmt) -> tuple[int, int]:
+    decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
+    return min([node.lineno, *decorators]), node.end_lineno or node.lineno
+
+
+def _check(text: str, names: set[str]) -> None:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise TaskError(f"the test file does not parse without its hidden tests: {error}") from error
+    for node in ast.walk(tree):
+        mention = getattr(node, "id", None) or getattr(node, "attr", None)
+        if mention in names:
+            raise TaskError(f"the test file still uses {mention} after it was cut out")

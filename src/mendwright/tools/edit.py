@@ -1,0 +1,96 @@
+"""Tools that change the open window: ``edit``, ``line`` and ``undo``."""
+
+from __future__ import annotations
+
+from mendwright.tools.base import Observation, ToolContext, tool_error
+from mendwright.tools.patching import explain_missing, parse_compact_edit, parse_line_edit, replace_on_line
+from mendwright.tools.window import Window, render_line
+
+NO_WINDOW = "no file is open; use view PATH"
+UNDONE = "undone"
+
+
+class EditTool:
+    """``edit @LABEL OLD => NEW [#K]``: replace one token sequence on one line."""
+
+    name = "edit"
+    usage = "edit @LABEL OLD => NEW [#K] - on that line replace the K-th OLD (default the first) by NEW"
+
+    async def run(self, context: ToolContext, argument: str) -> Observation:
+        """Apply a compact edit and show the new line."""
+        edit = parse_compact_edit(argument)
+        if edit is None:
+            return tool_error(f"usage: {self.usage}")
+        opened = _open_text(context)
+        if isinstance(opened, Observation):
+            return opened
+        window, text = opened
+        number = window.line_number(edit.label)
+        if number is None:
+            return tool_error(no_such_line(edit.label, window))
+        lines = text.splitlines(keepends=True)
+        new_line = replace_on_line(lines[number - 1], edit)
+        if new_line is None:
+            return tool_error(explain_missing(text, window, edit))
+        return await _replace_line(context, window, lines, edit.label, new_line)
+
+
+class LineTool:
+    """``line @LABEL TEXT``: replace a whole line."""
+
+    name = "line"
+    usage = "line @LABEL TEXT - replace the whole line by TEXT, written with its indentation"
+
+    async def run(self, context: ToolContext, argument: str) -> Observation:
+        """Apply a whole-line edit and show the new line."""
+        edit = parse_line_edit(argument)
+        if edit is None:
+            return tool_error(f"usage: {self.usage}")
+        opened = _open_text(context)
+        if isinstance(opened, Observation):
+            return opened
+        window, text = opened
+        number = window.line_number(edit.label)
+        if number is None:
+            return tool_error(no_such_line(edit.label, window))
+        lines = text.splitlines(keepends=True)
+        ending = "\n" if lines[number - 1].endswith("\n") else ""
+        return await _replace_line(context, window, lines, edit.label, edit.text.rstrip() + ending)
+
+
+class UndoTool:
+    """``undo``: take back the last edit."""
+
+    name = "undo"
+    usage = "undo - take back the last edit"
+
+    async def run(self, context: ToolContext, argument: str) -> Observation:
+        """Restore the text before the last edit."""
+        if not context.undo_stack:
+            return tool_error("nothing to undo")
+        path, text = context.undo_stack.pop()
+        await context.workspace.write(path, text)
+        return Observation(text=UNDONE)
+
+
+def no_such_line(label: int, window: Window) -> str:
+    """What to answer to a label that the window lacks."""
+    return f"no line @{label}; the window ends at @{len(window.line_numbers)}"
+
+
+def _open_text(context: ToolContext) -> tuple[Window, str] | Observation:
+    if context.window is None:
+        return tool_error(NO_WINDOW)
+    text = context.workspace.read(context.window.path)
+    return (context.window, text) if text is not None else tool_error(f"{context.window.path} cannot be read")
+
+
+async def _replace_line(
+    context: ToolContext, window: Window, lines: list[str], label: int, new_line: str
+) -> Observation:
+    number = window.line_numbers[label - 1]
+    before = "".join(lines)
+    lines[number - 1] = new_line
+    context.undo_stack.append((window.path, before))
+    await context.workspace.write(window.path, "".join(lines))
+    return Observation(text=render_line(label, new_line.rstrip("\n")))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from mendwright.analysis.behaviour import by_step, exploit_findings, habits, is_loop, lengths_by_outcome, stop_reasons
+from mendwright.analysis.curves import find_metric, mean_log_prob_gap, metric_curve, reward_curve, rolling_mean
+from mendwright.analysis.episodes import UNPARSED, read_episodes
+from mendwright.analysis.tool_use import END, START, shares, tool_counts, tool_shares_by_step, transitions
+from mendwright.records import StopReason, VerdictKind
+
+EDIT = ("edit", "@1 a => b", "@1 b", "")
+OTHER_EDIT = ("line", "@2 x", "@2 x", "")
+REFUSED = ("edit", "@9 a => b", "error: no such line", "tool")
+TEST = ("test", "", "failed 1 of 2", "")
+SUBMIT = ("submit", "", "submitted", "")
+GARBLED = ("", "", "error: one line", "format")
+
+
+@pytest.fixture
+def add(store, trajectory_maker):
+    def add_episode(name, steps, step=1, **more):
+        trajectory = trajectory_maker(name, name, steps=steps, group_id=name, **more)
+        store.add_trajectory(trajectory, phase="dapo", step=step, split="train")
+
+    return add_episode
+
+
+def episode_of(store):
+    (episode,) = read_episodes(store)
+    return episode
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_blind"),
+    [
+        ([EDIT, TEST, SUBMIT], False),
+        ([EDIT, SUBMIT], True),
+        ([EDIT, TEST, OTHER_EDIT, SUBMIT], True),
+        ([EDIT, TEST, REFUSED, SUBMIT], False),
+        ([EDIT, TEST, ("undo", "", "undone", ""), SUBMIT], True),
+        ([SUBMIT], True),
+        ([TEST, SUBMIT], False),
+        ([EDIT, ("shell", "python -m pytest -q", "1 passed", ""), SUBMIT], False),
+        ([EDIT, ("shell", "ls tests", "a", ""), SUBMIT], True),
+    ],
+)
+def test_blind_submit(store, add, steps, is_blind):
+    add("a", steps)
+    assert episode_of(store).is_blind_submit is is_blind
+
+
+def test_an_episode_that_was_not_submitted_is_no_blind_submit(store, add):
+    add("a", [EDIT], stop_reason=StopReason.TURN_LIMIT)
+    assert not episode_of(store).is_blind_submit
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_repeats"),
+    [
+        ([TEST, TEST, TEST, TEST], 3),
+        ([EDIT, TEST, OTHER_EDIT, TEST, SUBMIT], 0),
+        ([EDIT, EDIT, EDIT], 2),
+        ([REFUSED, REFUSED, TEST], 1),
+        ([EDIT, TEST, EDIT, TEST], 2),
+    ],
+)
+def test_repeats(store, add, steps, num_repeats):
+    add("a", steps)
+    assert episode_of(store).num_repeats == num_repeats
+    assert is_loop(episode_of(store)) is (num_repeats >= 3)
+
+
+def test_tool_tables(store, add):
+    add("a", [EDIT, TEST, SUBMIT], step=1)
+    add("b", [GARBLED, EDIT, SUBMIT], step=2)
+    episodes = list(read_episodes(store, phase="dapo"))
+    assert tool_counts(episodes) == {"edit": 2, "submit": 2, UNPARSED: 1, "test": 1}
+    by = tool_shares_by_step(episodes)
+    assert by[1] == pytest.approx({"edit": 1 / 3, "test": 1 / 3, "submit": 1 / 3})
+    assert UNPARSED in by[2]
+    table = transitions(episodes)
+    assert table.counts["edit"] == {"submit": 1, "test": 1}
+    assert table.counts[START] == {UNPARSED: 1, "edit": 1}
+    assert table.counts["submit"] == {END: 2}
+    assert all(sum(row.values()) == pytest.approx(1) for row in table.probabilities().values())
+    assert shares({}) == {}
+
+
+def test_habits(store, add):
+    add("a", [EDIT, TEST, SUBMIT])
+    add("b", [GARBLED, REFUSED, EDIT, SUBMIT], kind=VerdictKind.EXPLOITED)
+    add("c", [TEST] * 5, stop_reason=StopReason.TURN_LIMIT, kind=VerdictKind.INVALID)
+    episodes = list(read_episodes(store))
+    found = habits(episodes)
+    assert (found.num_episodes, found.mean_turns, found.test_runs_per_episode) == (3, 4.0, 2.0)
+    assert found.submit_rate == pytest.approx(2 / 3)
+    assert found.blind_submit_rate == 0.5
+    assert found.format_error_rate == pytest.approx(1 / 12)
+    assert found.tool_error_rate == pytest.approx(1 / 12)
+    assert found.loop_rate == found.exploit_rate == found.invalid_rate == pytest.approx(1 / 3)
+    assert exploit_findings(episodes) == {"test_files_edited": 1}
+    assert stop_reasons(episodes) == {StopReason.SUBMITTED: 2, StopReason.TURN_LIMIT: 1}
+    lengths = {one.verdict: one for one in lengths_by_outcome(episodes)}
+    assert lengths[VerdictKind.INVALID].mean_turns == 5
+    assert lengths[VerdictKind.PASSED].mean_tokens > lengths[VerdictKind.PASSED].mean_action_tokens > 0
+
+
+def test_rates_over_nothing_are_none():
+    found = habits([])
+    assert found.num_episodes == 0
+    assert found.blind_submit_rate is None
+    assert found.format_error_rate is None
+
+
+def test_measures_by_step(store, add):
+    add("a", [EDIT, TEST, SUBMIT], step=2)
+    add("b", [EDIT, SUBMIT], step=1)
+    add("c", [TEST], step=3, stop_reason=StopReason.TURN_LIMIT)
+    episodes = list(read_episodes(store))
+    assert by_step(episodes, lambda some: habits(some).mean_turns) == [(1, 2.0), (2, 3.0), (3, 1.0)]
+    assert by_step(episodes, lambda some: habits(some).blind_submit_rate) == [(1, 1.0), (2, 0.0)]
+
+
+def test_reward_curve_leaves_invalids_out(store, add):
+    add("a", [SUBMIT], step=1)
+    add("b", [SUBMIT], step=1, kind=VerdictKind.FAILED)
+    add("c", [SUBMIT], step=1, kind=VerdictKind.INVALID)
+    add("d", [SUBMIT], step=2, kind=VerdictKind.INVALID)
+    (point,) = reward_curve(store.rows())
+    assert (point.step, point.value, point.num_samples) == (1, 0.5, 2)
+    assert point.standard_error == pytest.approx(0.5)
+
+
+def test_metric_curves(store):
+    for step, gap in enumerate([0.001, -0.003, math.nan]):
+        store.add_metrics("dapo", step, {"policy/log_prob_gap": gap, "entropy/mean": 0.5})
+    assert mean_log_prob_gap(store, "dapo") == pytest.approx(0.002)
+    assert mean_log_prob_gap(store, "rft") is None
+    assert find_metric(store, "dapo", "entropy") is None
+    assert find_metric(store, "dapo", "nothing", "mean") == "entropy/mean"
+    curve = metric_curve(store, "dapo", "policy/log_prob_gap")
+    assert [point.value for point in rolling_mean(curve, 2)] == pytest.approx([0.001, -0.001])
+    with pytest.raises(ValueError, match="at least 1"):
+        rolling_mean(curve, 0)

@@ -1,0 +1,131 @@
+"""`mend doctor`: statuses, exit codes, JSON as documented."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from mendwright.cli import machine, stack
+from mendwright.cli.doctor import DoctorReport, default_checks, examine, worst_status
+from mendwright.cli.machine import Finding, Status
+from mendwright.cli.main import create_app
+
+DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+def finding(status: Status) -> Finding:
+    return Finding(id=status, status=status, summary=status)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "worst"),
+    [([], "ok"), (["ok"], "ok"), (["ok", "warn"], "warn"), (["fail", "warn", "ok"], "fail")],
+)
+def test_the_worst_status_decides(statuses: list[Status], worst: Status) -> None:
+    assert worst_status([finding(status) for status in statuses]) == worst
+
+
+def test_a_check_that_breaks_does_not_hide_the_others() -> None:
+    def broken() -> list[Finding]:
+        raise ZeroDivisionError("oops")
+
+    report = examine({"broken": broken, "fine": lambda: [finding("ok")]})
+    assert [(item.id, item.status) for item in report.findings] == [("broken", "fail"), ("ok", "ok")]
+    assert "ZeroDivisionError: oops" in report.findings[0].summary
+    assert report.status == "fail"
+
+
+def test_local_checks_find_this_machine() -> None:
+    checks = {name: check for name, check in default_checks().items() if name not in ("index", "sandbox", "torch")}
+    report = examine(checks)
+    found = {item.id: item for item in report.findings}
+    assert {"python", "cores", "memory", "disk", "packages", "uv"} <= set(found)
+    assert found["python"].status == "ok"
+    assert found["packages"].status == "ok"
+    assert found["extra.dev"].facts["is_installed"] is True
+    assert found["cores"].facts["num_cores"] >= 1
+    for item in report.findings:
+        assert item.status == "ok" or item.remedy, item
+
+
+def test_json_report_round_trips_and_its_ids_are_documented() -> None:
+    checks = {name: check for name, check in default_checks().items() if name != "index"}
+    report = examine(checks)
+    assert DoctorReport.model_validate_json(report.model_dump_json()) == report
+    documented = set(re.findall(r"^\| `([a-z.*]+)` \|", DOCS.read_text(), re.MULTILINE))
+    for item in report.findings:
+        assert not item.summary.startswith("the check broke"), item.summary
+        head = item.id.partition(".")[0]
+        assert item.id in documented or f"{head}.*" in documented, item.id
+
+
+def test_documented_example_is_a_report() -> None:
+    example = re.search(r"```json\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert example
+    assert DoctorReport.model_validate(json.loads(example[1])).status == "warn"
+    with pytest.raises(ValidationError):
+        DoctorReport.model_validate({**json.loads(example[1]), "surprise": 1})
+
+
+@pytest.mark.network
+def test_the_command_speaks_json_and_words() -> None:
+    runner = CliRunner()
+    as_json = runner.invoke(create_app(), ["doctor", "--json"])
+    report = DoctorReport.model_validate_json(as_json.stdout)
+    assert as_json.exit_code == (1 if report.status == "fail" else 0)
+    words = runner.invoke(create_app(), ["doctor"])
+    assert words.exit_code == as_json.exit_code
+    assert all(item.id in words.stdout for item in report.findings)
+
+
+def test_an_index_that_does_not_answer_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    (found,) = stack.check_index()
+    assert found.status == "warn"
+    assert "PIP_INDEX_URL" in found.remedy
+
+
+def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
+    (found,) = machine.check_disk([tmp_path / "not" / "yet"])
+    assert found.facts["path"] == str(tmp_path / "not" / "yet")
+    assert found.facts["free_bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "cores", "memory_bytes"),
+    [
+        ({"cpu.max": "150000 100000\n", "memory.max": "1073741824\n"}, 1.5, 1 << 30),
+        ({"cpu.max": "max 100000\n", "memory.max": "max\n"}, None, None),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2.0, None),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None, None),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712"}, None, None),
+        ({"memory/memory.limit_in_bytes": "4096"}, None, 4096),
+        ({}, None, None),
+    ],
+)
+def test_cgroup_bounds(tmp_path: Path, files: dict[str, str], cores: float | None, memory_bytes: int | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert machine.cgroup_cores(tmp_path) == cores
+    assert machine.cgroup_memory_bytes(tmp_path) == memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("flags : fpu avx512_bf16 amx_bf16", "amx"),
+        ("flags : fpu avx512_bf16", "avx512"),
+        ("Features : fp bf16", "arm"),
+        ("flags : fpu avx2", "emulated"),
+    ],
+)
+def test_cpu_bf16(tmp_path: Path, flags: str, expected: str) -> None:
+    (tmp_path / "cpuinfo").write_text(flags)
+    assert stack.cpu_bf16(tmp_path / "cpuinfo") == expected

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mendwright.evaluation.stages import (
+    eval_phase,
+    is_temperature_control,
+    parse_eval_phase,
+    stage_label,
+    stage_order,
+    training_step,
+)
+from mendwright.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
+from mendwright.records import VerdictKind
+from mendwright.rollout.store import RunStore
+
+CONFIG = {"seed": 1, "rl": {"lr": 1e-4}}
+
+
+@pytest.fixture(scope="module")
+def summary(synthetic_run):
+    with RunStore.open(synthetic_run / "run.db", is_read_only=True) as store:
+        packages = {f"mut-{i:03d}": f"pkg{i % 4}" for i in range(12)}
+        return build_summary(store, CONFIG, packages=packages, digests={"tasks": "abc"}, num_resamples=500)
+
+
+def test_stage_counts_agree_with_the_store(summary, synthetic_run):
+    with RunStore.open(synthetic_run / "run.db", is_read_only=True) as store:
+        for result in summary.stages:
+            rows = store.rows(phase=eval_phase(result.stage, result.test_set))
+            assert result.num_samples == len(rows)
+            assert result.num_invalid == sum(row.verdict is VerdictKind.INVALID for row in rows)
+            total = result.num_passed + result.num_failed + result.num_exploited + result.num_invalid
+            assert total == result.num_samples
+            # every task of the synthetic run has as many samples as the others
+            assert result.pass_at_1.value == pytest.approx(result.num_passed / result.num_samples)
+
+
+def test_pass_at_k_grows_with_k(summary):
+    result = summary.stage("dapo", "test-mutations")
+    assert [one.k for one in result.pass_at_k] == [2]
+    assert result.pass_at_k[0].value >= result.pass_at_1.value
+
+
+def test_headline_is_dapo_against_its_start(summary):
+    assert (summary.headline.treatment, summary.headline.reference) == ("dapo", "rft")
+    left, right = summary.stage("dapo", "test-mutations"), summary.stage("rft", "test-mutations")
+    assert summary.headline.difference == pytest.approx(left.pass_at_1.value - right.pass_at_1.value)
+    assert summary.headline.num_clusters == 4
+
+
+def test_comparisons_hold_every_control(summary):
+    pairs = [(one.treatment, one.reference) for one in summary.comparisons if one.test_set == "test-mutations"]
+    assert pairs == [
+        ("dapo", "rft"),
+        ("dapo", "rft-t0.5"),
+        ("dapo", "submit-at-once"),
+        ("dapo", "base"),
+        ("dapo", "sft-continued"),
+        ("rft", "base"),
+    ]
+
+
+def test_missing_phases_and_digests(summary):
+    assert summary.missing == ("teacher", "rft")
+    assert summary.digests["tasks"] == "abc"
+    assert summary.digests["dapo: weights_sha256"] == "ab" * 32
+    assert len(summary.digests["config"]) == 64
+    assert summary.event_counts == {"sandbox_lost": 1}
+    assert summary.peak_rss_bytes > 0
+
+
+def test_summary_file_round_trip(summary, tmp_path):
+    write_summary(summary, tmp_path / "summary.json")
+    assert Summary.model_validate(json.loads((tmp_path / "summary.json").read_text())) == summary
+
+
+def test_an_empty_run_has_a_summary(store):
+    summary = build_summary(store, {})
+    assert summary.headline is None
+    assert summary.stages == ()
+    assert summary.missing == REQUIRED_PHASES
+
+
+def test_stage_names():
+    assert parse_eval_phase("eval/dapo/test-mutations").stage == "dapo"
+    assert parse_eval_phase("dapo") is None
+    assert parse_eval_phase("eval/dapo") is None
+    assert [training_step(name) for name in ("rft", "dapo-step-0010", "dapo", "base")] == [0, 10, None, None]
+    assert is_temperature_control("rft-t0.5")
+    assert not is_temperature_control("rft")
+    assert stage_label("rft-t0.5") == "RFT at temperature 0.5"
+    assert stage_label("dapo-step-0010") == "DAPO after 10 iterations"
+    names = ["dapo", "other", "dapo-step-0010", "rft", "base", "dapo-step-0002", "random", "rft-t0.5", "sft"]
+    expected = ["random", "base", "sft", "rft", "rft-t0.5", "dapo-step-0002", "dapo-step-0010", "dapo", "other"]
+    assert sorted(names, key=stage_order) == expected

@@ -1,0 +1,81 @@
+"""From ledgers to samples: what is learned, and what is shared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mendwright.learning.samples import (
+    Sample,
+    policy_sample,
+    share_prefixes,
+    supervised_sample,
+    text_sample,
+    weigh_by_trajectory,
+)
+from mendwright.records import Trajectory
+
+
+def new_sample(ids: list[int], learned: list[int], group_id: str = "g") -> Sample:
+    weight = np.zeros(len(ids), np.float32)
+    weight[learned] = 1.0
+    return Sample(np.array(ids, np.int32), weight, np.zeros(len(ids), np.float32), 1.0, group_id)
+
+
+def test_only_sampled_tokens_are_learned(trajectory: Trajectory) -> None:
+    sample = policy_sample(trajectory, 0.7)
+    assert sample.token_id.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert sample.weight.tolist() == [0, 0, 0, 1, 1, 0, 0, 1, 1]
+    assert sample.old_log_prob.tolist() == pytest.approx([0, 0, 0, -0.5, -1.0, 0, 0, -0.25, 0])
+    assert (sample.advantage, sample.group_id, sample.num_learned) == (0.7, "g", 4)
+
+
+def test_format_errors_stay_in_the_context_but_are_not_learned(trajectory: Trajectory) -> None:
+    masked = supervised_sample(trajectory, is_format_error_masked=True)
+    assert masked.weight.tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1]
+    assert len(masked) == 9
+    assert supervised_sample(trajectory).weight.sum() == 4
+
+
+@pytest.mark.parametrize(("field", "value"), [("log_prob", np.nan), ("log_prob", 0.5), ("policy_version", -1)])
+def test_a_learned_token_without_sampling_log_prob_is_refused(trajectory: Trajectory, field: str, value: float) -> None:
+    array = getattr(trajectory.ledger, field).copy()
+    array[4] = value
+    broken = replace(trajectory, ledger=replace(trajectory.ledger, **{field: array}))
+    with pytest.raises(ValueError, match="token 4"):
+        policy_sample(broken, 1.0)
+    assert policy_sample(broken, 1.0, is_format_error_masked=True).num_learned == 2
+    assert supervised_sample(broken).num_learned == 4
+
+
+def test_prefix_ends_at_a_difference_or_before_the_first_learned_token() -> None:
+    samples = [
+        new_sample([1, 2, 3, 4, 5], [3], "a"),
+        new_sample([1, 2, 9, 4, 5], [3], "a"),
+        new_sample([1, 2, 3, 4, 5], [3], "b"),
+        new_sample([1, 2, 3, 4, 5, 6], [2], "b"),
+        new_sample([1, 2, 3], [1], "alone"),
+        new_sample([1, 2, 3], [1], ""),
+        new_sample([1, 2, 3], [1], ""),
+    ]
+    assert [sample.prefix_length for sample in share_prefixes(samples)] == [2, 2, 2, 2, 0, 0, 0]
+
+
+def test_trajectory_weights_sum_to_one_each() -> None:
+    weighed = weigh_by_trajectory([new_sample([1, 2, 3, 4], [1, 2, 3]), new_sample([1, 2], [1])])
+    assert [float(sample.weight.sum()) for sample in weighed] == pytest.approx([1.0, 1.0])
+
+
+def test_text_learns_everything_but_the_first_token() -> None:
+    assert text_sample([5, 6, 7]).weight.tolist() == [0, 1, 1]
+
+
+def test_unusable_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="first token"):
+        new_sample([1, 2], [0])
+    with pytest.raises(ValueError, match="shared prefix"):
+        replace(new_sample([1, 2, 3], [1]), prefix_length=2)
+    with pytest.raises(ValueError, match="not empty"):
+        text_sample([])

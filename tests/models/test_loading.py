@@ -1,0 +1,81 @@
+"""Model folders: exact round trips, atomic replacement, readable refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
+
+from mendwright.config.models import ModelConfig
+from mendwright.errors import ModelFolderError
+from mendwright.models.loading import create_model, load_model, load_tokenizer, save_checkpoint, weights_digest
+
+TINY = ModelConfig(
+    vocab_size=420, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64
+)
+
+
+def test_round_trip_and_digest(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    model = create_model(TINY)
+    digest = save_checkpoint(model, tokenizer, tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+    assert load_tokenizer(tmp_path / "m").encode("if a <= b:") == tokenizer.encode("if a <= b:")
+    assert digest == weights_digest(tmp_path / "m")
+    assert digest != save_checkpoint(create_model(TINY.model_copy(update={"seed": 1})), tokenizer, tmp_path / "m")
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_creation_follows_the_seed_and_leaves_torchs_generator_alone() -> None:
+    torch.manual_seed(5)
+    first = create_model(TINY)
+    drawn = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(drawn, torch.rand(1))
+    assert torch.equal(first.get_input_embeddings().weight, create_model(TINY).get_input_embeddings().weight)
+    assert create_model(TINY, "bfloat16").dtype is torch.bfloat16
+
+
+def test_a_failed_save_keeps_what_was_there(tmp_path: Path) -> None:
+    model = create_model(TINY)
+    digest = save_checkpoint(model, None, tmp_path / "m")
+    model.config.id2label = {0: object()}  # no JSON
+    with pytest.raises(Exception, match=r"."):
+        save_checkpoint(model, None, tmp_path / "m")
+    assert weights_digest(tmp_path / "m") == digest
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_folders_that_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(ModelFolderError, match="is no folder"):
+        load_model(tmp_path / "nothing")
+    with pytest.raises(ModelFolderError, match=r"no config\.json"):
+        load_model(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelFolderError, match=r"no \*\.safetensors"):
+        load_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(ModelFolderError, match="does not load"):
+        load_model(tmp_path)
+    with pytest.raises(ModelFolderError, match=r"no tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_missing_weights_are_refused_not_made_up(tmp_path: Path) -> None:
+    save_checkpoint(create_model(TINY), None, tmp_path / "m")
+    path = tmp_path / "m" / "model.safetensors"
+    weights = load_file(path)
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, path, metadata={"format": "pt"})
+    with pytest.raises(ModelFolderError, match="up_proj"):
+        load_model(tmp_path / "m")
+
+
+def test_the_attention_implementation_is_not_written_into_the_config(tmp_path: Path) -> None:
+    save_checkpoint(create_model(TINY), None, tmp_path / "m")
+    assert "mend" not in json.dumps(json.loads((tmp_path / "m" / "config.json").read_text()))

@@ -1,0 +1,68 @@
+"""Simulated episodes say what the tools would say and end in a repair."""
+
+import random
+
+import pytest
+
+from mendwright.agent.teacher import TeacherNoise
+from mendwright.recipes.corpus import CorpusFunction, corpus_functions, function_digest
+from mendwright.recipes.synthetic import mutate, synthesize
+from mendwright.tools.patching import parse_compact_edit, replace_on_line
+
+SOURCE = '''\
+def clip(values, low, high):
+    """Doc."""
+    kept = []
+    for value in values:
+        if value < low or value > high:
+            continue
+        kept.append(value - 1)
+    return kept if len(kept) >= 2 else None
+'''
+
+
+@pytest.fixture
+def function(tmp_path) -> CorpusFunction:
+    path = tmp_path / "clip.py"
+    path.write_text(SOURCE)
+    (found,) = corpus_functions([("pkg/clip.py", path)], frozenset(), set())
+    return found
+
+
+def test_functions_lose_docstrings_and_keep_sites(function):
+    assert not any("Doc" in line for line in function.lines)
+    for site in function.sites:
+        line = function.lines[site.line - 1]
+        assert line[site.column : site.column + len(site.old)] == site.old
+
+
+def test_excluded_and_repeated_functions_are_left_out(function, tmp_path):
+    files = [("a.py", tmp_path / "clip.py"), ("b.py", tmp_path / "clip.py")]
+    assert len(list(corpus_functions(files, frozenset(), set()))) == 1
+    assert not list(corpus_functions(files, frozenset({function_digest(function.lines)}), set()))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_edits_of_an_episode_repair_the_function(function, seed):
+    generator = random.Random(seed)
+    segments = synthesize(function, 1, TeacherNoise(), generator)
+    assert segments is not None
+    shown = [line for line in segments[0].text.splitlines()[1:]]
+    lines = [line[len(f"@{k}") :].removeprefix(" ") if k < 2 else line[len(f"@{k}") :] for k, line in enumerate(shown, 1)]
+    undo: list[tuple[int, str]] = []
+    for segment in segments[1::2]:
+        edit = parse_compact_edit(segment.text.removeprefix("edit "))
+        if segment.text == "undo":
+            number, text = undo.pop()
+            lines[number] = text
+        elif edit and (new := replace_on_line(lines[edit.label - 1], edit)) is not None:
+            undo.append((edit.label - 1, lines[edit.label - 1]))
+            lines[edit.label - 1] = new
+    assert tuple(lines) == function.lines
+    assert segments[-1].kind == "submit"
+
+
+def test_several_bugs_stand_on_different_lines(function):
+    broken, mutations = mutate(function, 3, random.Random(2))
+    assert len({mutation.site.line for mutation in mutations}) == len(mutations) > 1
+    assert broken != function.text

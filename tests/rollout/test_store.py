@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mendwright.errors import InputError
+from mendwright.records import TokenLedger, VerdictKind
+from mendwright.rollout.rows import pack_ledger, unpack_ledger
+from mendwright.rollout.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
+from mendwright.rollout.store import RunStore
+
+LEDGER_FIELDS = ("token_id", "is_action", "log_prob", "policy_version")
+
+
+def assert_equal(got, expected):
+    for name in LEDGER_FIELDS:
+        array = getattr(got.ledger, name)
+        assert array.dtype == getattr(expected.ledger, name).dtype
+        np.testing.assert_array_equal(array, getattr(expected.ledger, name))
+    names = [name for name in vars(expected) if name != "ledger"]
+    assert {name: getattr(got, name) for name in names} == {name: getattr(expected, name) for name in names}
+
+
+def test_trajectory_round_trip(store, trajectory_maker):
+    expected = trajectory_maker()
+    assert store.add_trajectory(expected, phase="dapo", step=3, split="train")
+    (got,) = store.trajectories(phase="dapo", step=3)
+    assert_equal(got, expected)
+    assert_equal(store.trajectory("t-1"), expected)
+
+
+def test_row_says_what_the_trajectory_says(store, trajectory_maker):
+    trajectory = trajectory_maker()
+    store.add_trajectory(trajectory, phase="dapo", step=3, split="train")
+    (row,) = store.rows()
+    assert (row.phase, row.step, row.split, row.reward, row.num_turns) == ("dapo", 3, "train", 1.0, 3)
+    assert row.num_tokens == len(trajectory.ledger)
+    assert row.num_action_tokens == trajectory.ledger.is_action.sum() > 0
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 1000])
+def test_ledger_round_trip_is_bitwise(length):
+    generator = np.random.default_rng(length)
+    ledger = TokenLedger(
+        token_id=generator.integers(0, 2**31 - 1, length).astype(np.int32),
+        is_action=generator.random(length) < 0.3,
+        log_prob=np.where(generator.random(length) < 0.1, np.nan, generator.normal(size=length)).astype(np.float32),
+        policy_version=generator.integers(-1, 9, length).astype(np.int32),
+    )
+    got = unpack_ledger(pack_ledger(ledger))
+    for name in LEDGER_FIELDS:
+        np.testing.assert_array_equal(getattr(got, name), getattr(ledger, name))
+
+
+def test_adding_twice_changes_nothing(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    assert not store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    assert len(store.rows()) == 1
+
+
+def test_an_id_of_another_phase_is_refused(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    with pytest.raises(InputError, match="already stored"):
+        store.add_trajectory(trajectory_maker(), phase="eval/dapo/test", step=1, split="test")
+
+
+def test_a_group_holds_one_task(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker("a", "task-1"), phase="dapo", step=1, split="train")
+    with pytest.raises(InputError, match="holds task 'task-1'"):
+        store.add_trajectory(trajectory_maker("b", "task-2"), phase="dapo", step=1, split="train")
+    assert store.trajectory_ids(phase="dapo") == {"a"}
+    store.add_trajectory(trajectory_maker("c", "task-2"), phase="dapo", step=2, split="train")
+
+
+def test_invalid_has_no_reward(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker(kind=VerdictKind.INVALID), phase="dapo", step=1, split="train")
+    (row,) = store.rows()
+    assert row.reward is None
+    assert row.verdict is VerdictKind.INVALID
+
+
+def test_filters(store, trajectory_maker):
+    for index, (phase, step) in enumerate([("dapo", 1), ("dapo", 2), ("eval/a/x", 0), ("eval/b/x", 0)]):
+        trajectory = trajectory_maker(f"t{index}", f"task{index}", group_id=f"g{index}")
+        store.add_trajectory(trajectory, phase=phase, step=step, split="train")
+    assert [row.id for row in store.rows(phase="dapo")] == ["t0", "t1"]
+    assert [row.id for row in store.rows(phase="dapo", step=2)] == ["t1"]
+    assert [row.id for row in store.rows(phase_prefix="eval/")] == ["t2", "t3"]
+    assert [row.id for row in store.rows(task_ids=["task0", "task3"])] == ["t0", "t3"]
+    assert [row.id for row in store.rows(task_ids=[])] == []
+    assert [t.id for t in store.trajectories(task_ids={"task2"})] == ["t2"]
+
+
+def test_group_status(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    store.set_group_status("group-1", phase="dapo", step=1, task_id="task-1", status="trained")
+    store.set_group_status("lost", phase="dapo", step=1, task_id="task-2", status="failed")
+    assert {group.id: group.status for group in store.groups(phase="dapo")} == {"group-1": "trained", "lost": "failed"}
+
+
+def test_metrics_overwrite_and_keep_nan(store):
+    store.add_metrics("dapo", 2, {"entropy": 0.5, "loss": math.nan})
+    store.add_metrics("dapo", 1, {"entropy": math.inf})
+    store.add_metrics("dapo", 2, {"entropy": 0.25})
+    assert store.metrics("dapo", "entropy") == [(1, math.inf), (2, 0.25)]
+    assert math.isnan(store.metrics("dapo", "loss")[0][1])
+    assert store.metric_names("dapo") == ["entropy", "loss"]
+
+
+def test_phases_add_up(store):
+    store.plan_phases(["rft", "dapo"])
+    assert store.phase_status("dapo") == "planned"
+    for cpu_s, peak in ((2.0, 300), (3.0, 100)):
+        store.start_phase("dapo", {"seed": 1})
+        assert store.phase_status("dapo") == "running"
+        store.end_phase("dapo", cpu_s=cpu_s, peak_rss_bytes=peak, detail={"cpu": cpu_s})
+    rft, dapo = store.phases()
+    assert (rft.name, rft.status) == ("rft", "planned")
+    assert (dapo.cpu_s, dapo.peak_rss_bytes, dapo.detail) == (5.0, 300, {"seed": 1, "cpu": 3.0})
+    assert dapo.ended_at >= dapo.started_at
+
+
+def test_phase_that_raises_is_failed_and_can_resume(store):
+    with pytest.raises(ZeroDivisionError), store.phase("rft"):
+        raise ZeroDivisionError
+    assert store.phase_status("rft") == "failed"
+    with pytest.raises(KeyboardInterrupt), store.phase("rft"):
+        raise KeyboardInterrupt
+    assert store.phase_status("rft") == "interrupted"
+    with store.phase("rft") as detail:
+        detail["digest"] = "abc"
+    (phase,) = store.phases()
+    assert (phase.status, phase.detail) == ("done", {"digest": "abc"})
+    assert phase.peak_rss_bytes > 1 << 20
+
+
+def test_ending_a_phase_that_does_not_run_is_refused(store):
+    with pytest.raises(InputError, match="unknown, not running"):
+        store.end_phase("dapo")
+
+
+def test_events(store):
+    store.add_event("sandbox_lost", "spawner ended", phase="dapo")
+    (event,) = store.events()
+    assert (event.kind, event.message, event.phase) == ("sandbox_lost", "spawner ended", "dapo")
+
+
+def test_create_and_open_refuse_what_they_cannot_use(tmp_path):
+    path = tmp_path / "run.db"
+    with pytest.raises(InputError, match="does not exist"):
+        RunStore.open(path)
+    with pytest.raises(InputError, match="no folder"):
+        RunStore.create(tmp_path / "none" / "run.db")
+    RunStore.create(path).close()
+    with pytest.raises(InputError, match="exists"):
+        RunStore.create(path)
+    (tmp_path / "text").write_text("no database, and longer than a header of one hundred bytes " * 3)
+    with pytest.raises(InputError, match="cannot be read as a run store"):
+        RunStore.open(tmp_path / "text")
+
+
+def test_a_file_of_another_program_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("CREATE TABLE t (x)")
+    with pytest.raises(InputError, match="another program"):
+        RunStore.open(tmp_path / "other.db")
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    path = tmp_path / "run.db"
+    RunStore.create(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(InputError, match=f"schema version {SCHEMA_VERSION + 1}"):
+        RunStore.open(path)
+
+
+def test_a_store_killed_at_birth_opens(tmp_path):
+    (tmp_path / "run.db").touch()
+    with pytest.raises(InputError, match="open it once for writing"):
+        RunStore.open(tmp_path / "run.db", is_read_only=True)
+    with RunStore.open(tmp_path / "run.db") as store:
+        assert store.rows() == []
+
+
+def test_migration_keeps_the_rows(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    store.close()
+    connection = sqlite3.connect(store.path, isolation_level=None)
+    newest = SCHEMA_VERSION + 1
+    more = {**MIGRATIONS, SCHEMA_VERSION: ("ALTER TABLE trajectories ADD COLUMN note TEXT NOT NULL DEFAULT 'old'",)}
+    migrate(connection, newest=newest, migrations=more)
+    assert schema_version(connection) == newest
+    assert connection.execute("SELECT id, note FROM trajectories").fetchall() == [("t-1", "old")]
+    assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+
+
+def test_a_failed_migration_changes_nothing(store):
+    store.close()
+    connection = sqlite3.connect(store.path, isolation_level=None)
+    more = {SCHEMA_VERSION: ("CREATE TABLE extra (x)", "nonsense")}
+    with pytest.raises(sqlite3.OperationalError):
+        migrate(connection, newest=SCHEMA_VERSION + 1, migrations=more)
+    assert schema_version(connection) == SCHEMA_VERSION
+    assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'extra'").fetchall()
+
+
+def test_every_version_has_a_migration():
+    assert sorted(MIGRATIONS) == list(range(SCHEMA_VERSION))
+
+
+def test_a_reader_sees_what_a_writer_committed(store, trajectory_maker):
+    with RunStore.open(store.path, is_read_only=True) as reader:
+        assert reader.rows() == []
+        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        assert [row.id for row in reader.rows()] == ["t-1"]
+        with pytest.raises(InputError, match="read-only"):
+            reader.add_event("kind", "message")
+
+
+def test_iteration_survives_writes(store, trajectory_maker):
+    for index in range(3):
+        store.add_trajectory(trajectory_maker(f"t{index}"), phase="dapo", step=1, split="train")
+    seen = []
+    for trajectory in store.trajectories(phase="dapo"):
+        seen.append(trajectory.id)
+        store.add_trajectory(trajectory_maker(f"new-{trajectory.id}"), phase="dapo", step=1, split="train")
+    assert seen == ["t0", "t1", "t2"]
+    assert len(store.rows()) == 6
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import numpy as np
+from mendwright.records import StopReason, TokenLedger, Trajectory, Verdict
+from mendwright.rollout.store import RunStore
+ledger = TokenLedger(np.arange(50, dtype=np.int32), np.ones(50, bool), np.zeros(50, np.float32), np.zeros(50, np.int32))
+verdict = Verdict(kind="failed", reason="r", grader_version="1")
+with RunStore.open(Path(sys.argv[1])) as store:
+    for i in range(10**9):
+        ids = str(i), "task", "g", "p", "m", "s"
+        trajectory = Trajectory(*ids, (), ledger, StopReason.SUBMITTED, {}, "x" * 5000, verdict, i)
+        store.add_trajectory(trajectory, phase="dapo", step=1, split="train")
+        print(i, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path):
+    RunStore.create(tmp_path / "run.db").close()
+    arguments = [sys.executable, "-c", WRITER, str(tmp_path / "run.db")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment)
+    reported = [process.stdout.readline().strip() for _ in range(25)]
+    process.send_signal(signal.SIGKILL)
+    reported += process.stdout.read().splitlines()[:-1]  # the last line may be cut
+    process.wait()
+    with RunStore.open(tmp_path / "run.db") as store:
+        stored = [trajectory.id for trajectory in store.trajectories(phase="dapo")]
+        assert set(reported) <= set(stored)
+        assert len(stored) <= len(reported) + 2
+        assert store._fetch("PRAGMA integrity_check", ()) == [("ok",)]
+        assert store._fetch("PRAGMA foreign_key_check", ()) == []

@@ -1,0 +1,52 @@
+"""The execution cache runs each key once, forgets failures and stays within its bound."""
+
+import asyncio
+
+import pytest
+
+from mendwright.errors import SandboxError
+from mendwright.records import TestRun
+from mendwright.sandbox.cache import ExecutionCache
+
+RUN = TestRun(results={}, exit_status=0)
+
+
+class Counter:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.num_calls = 0
+        self.error = error
+
+    async def __call__(self) -> TestRun:
+        self.num_calls += 1
+        await asyncio.sleep(0)
+        if self.error:
+            raise self.error
+        return RUN
+
+
+@pytest.mark.asyncio
+async def test_simultaneous_callers_share_one_run():
+    cache, execute = ExecutionCache(), Counter()
+    runs = await asyncio.gather(*(cache.get_or_run(("a",), execute) for _ in range(5)))
+    assert runs == [RUN] * 5
+    assert (execute.num_calls, cache.num_hits, cache.num_misses) == (1, 4, 1)
+
+
+@pytest.mark.asyncio
+async def test_failures_are_not_kept():
+    cache, execute = ExecutionCache(), Counter(SandboxError("gone"))
+    with pytest.raises(SandboxError):
+        await cache.get_or_run(("a",), execute)
+    assert await cache.get_or_run(("a",), Counter()) == RUN
+
+
+@pytest.mark.asyncio
+async def test_bound_and_switch():
+    cache, execute = ExecutionCache(max_entries=1), Counter()
+    for key in ("a", "b", "a"):
+        await cache.get_or_run((key,), execute)
+    assert execute.num_calls == 3
+    off = ExecutionCache(max_entries=0)
+    await off.get_or_run(("a",), execute)
+    await off.get_or_run(("a",), execute)
+    assert execute.num_calls == 5

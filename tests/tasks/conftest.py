@@ -1,0 +1,70 @@
+"""A tiny package in two releases, packed as sdists, so that building tasks needs no network."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from mendwright.tasks.catalogue import Package
+from mendwright.tasks.index import Sdist, sha256_of
+from mendwright.tasks.layers import LayerStore
+
+collect_ignore_glob = ["fixture/*"]
+FIXTURE = Path(__file__).parent / "fixture"
+
+
+def pack(version: str, folder: Path, name: str = "tinycalc") -> Path:
+    """An sdist of the fixture, byte for byte the same each time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}.tar"
+    with tarfile.open(path, "w") as tar:
+        for file in sorted((FIXTURE / version).rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                content = file.read_bytes()
+                info = tarfile.TarInfo(f"{name}-{version}/{file.relative_to(FIXTURE / version)}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return path.rename(path.with_suffix(".tar.gz"))
+
+
+class FolderIndex:
+    """An index that serves one folder and counts what it served."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.num_fetched = 0
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        self.num_fetched += 1
+        return self.folder / f"{sdist.name}-{sdist.version}.tar.gz"
+
+
+@pytest.fixture(scope="session")
+def sdists(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdists")
+    for version in ("1.0.0", "1.1.0"):
+        pack(version, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tinycalc(sdists: Path) -> Package:
+    hashes = {version: sha256_of(sdists / f"tinycalc-{version}.tar.gz") for version in ("1.0.0", "1.1.0")}
+    return Package(
+        name="tinycalc",
+        split="train",
+        version="1.1.0",
+        sdists=hashes,
+        root="src",
+        sources=("src/tinycalc/*.py",),
+        tests=("tests/test_*.py",),
+        releases=(("1.0.0", "1.1.0"),),
+    )
+
+
+@pytest.fixture(scope="session")
+def layers(tmp_path_factory: pytest.TempPathFactory, sdists: Path) -> LayerStore:
+    return LayerStore(tmp_path_factory.mktemp("layers"), FolderIndex(sdists))

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mendwright.tasks.sources.changelog import Clues, best_entry, clean_entry, read_entries
+
+RST = """
+Development Version
+-------------------
+
+Nothing yet.
+
+Release 0.5.1 (Jul 15, 2024)
+----------------------------
+
+Enhancements
+
+* New "compact" option for formatter. If set, the formatter tries to produce
+  a more compact output by avoiding some line breaks (issue783).
+
+Bug Fixes
+
+* The strip comments filter was a bit greedy and removed too much
+  whitespace (issue772, pr773 by someone).
+* Fix token types for asterisks in `SELECT COUNT(*)`.
+
+Release 0.5.0 (Apr 13, 2024)
+----------------------------
+
+* Older entry about comments (issue772).
+"""
+MARKDOWN = """# Changelog
+
+## [1.2.0] - 2024-05-05
+
+### Fixed
+
+- Fix `parse` for empty tables ([#33](https://example.org/33))
+
+## [1.1.0] - 2024-01-01
+
+- Something else
+"""
+
+
+def make_tree(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return folder
+
+
+def test_entries_of_one_version_only(tmp_path: Path) -> None:
+    entries = read_entries(make_tree(tmp_path, "CHANGELOG", RST), "0.5.1")
+    assert entries == [
+        "Enhancements",
+        'New "compact" option for formatter. If set, the formatter tries to produce a more compact output by avoiding '
+        "some line breaks (issue783).",
+        "Bug Fixes",
+        "The strip comments filter was a bit greedy and removed too much whitespace (issue772, pr773 by someone).",
+        "Fix token types for asterisks in `SELECT COUNT(*)`.",
+    ]
+
+
+@pytest.mark.parametrize("name", ["CHANGES.md", "docs/changelog.md", "HISTORY.md"])
+def test_markdown_and_places(tmp_path: Path, name: str) -> None:
+    assert read_entries(make_tree(tmp_path, name, MARKDOWN), "1.2.0") == ["Fix `parse` for empty tables (#33)"]
+    assert read_entries(tmp_path, "9.9") == []
+
+
+def test_issue_number_beats_words(tmp_path: Path) -> None:
+    entries = read_entries(make_tree(tmp_path, "CHANGELOG", RST), "0.5.1")
+    by_number = Clues.collect(["StripCommentsFilter.process"], ["tests/t.py::test_issue772"], "")
+    assert best_entry(entries, by_number).startswith("The strip comments filter")
+    by_name = Clues.collect([], ["tests/t.py::test_compact_formatter_output"], "")
+    assert "compact" in best_entry(entries, by_name)
+
+
+def test_no_entry_rather_than_a_wrong_one(tmp_path: Path) -> None:
+    entries = read_entries(make_tree(tmp_path, "CHANGELOG", RST), "0.5.1")
+    assert best_entry(entries, Clues.collect(["unknown"], ["t.py::test_thing"], "")) == ""
+    assert best_entry(["fix parse of x", "fix parse of y"], Clues.collect(["parse"], [], "")) == ""
+
+
+def test_clean_entry_has_no_links_roles_or_credits() -> None:
+    entry = "Fix :func:`a.b <x>` and ``c`` in `docs <https://example.org>`_, see https://example.org/1 (by Ada)"
+    assert clean_entry(entry) == "Fix `a.b` and `c` in docs, see"

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import ast
+from itertools import islice
+
+from mendwright.tasks.sources.mutants import mutable_functions, mutants
+
+SOURCE = '''
+def tiny(): return 1 + 1
+
+
+class Box:
+    def find(self, items, low):
+        """Find 1 < 2."""
+        for item in items:
+            if item is None:
+                continue
+            if item >= low and item != 3:
+                return item + 1
+        return 0
+
+
+def far(values):
+    return max(values) - min(values) \\
+        if values else 0
+'''
+
+
+def functions() -> list[str]:
+    return [f.span.qualified_name for f in mutable_functions("m.py", SOURCE, (3, 30))]
+
+
+def test_only_functions_within_the_bounds_and_with_sites() -> None:
+    assert functions() == ["Box.find", "far"]
+    assert mutable_functions("m.py", SOURCE, (20, 30)) == []
+    assert mutable_functions("m.py", "def broken(:\n", (1, 30)) == []
+    assert mutable_functions("m.py", "x = 1\x0c\n" + SOURCE, (1, 30)) == []
+
+
+def test_docstring_is_never_edited() -> None:
+    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
+    assert all("Find 1 < 2." in mutant.text for mutant in mutants(find, "0", 0.5))
+
+
+def test_sequence_is_fixed_by_the_seed_and_has_no_repetition() -> None:
+    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
+    texts = [mutant.text for mutant in mutants(find, "0", 0.3)]
+    assert texts == [mutant.text for mutant in mutants(find, "0", 0.3)]
+    assert texts != [mutant.text for mutant in mutants(find, "1", 0.3)]
+    assert len(set(texts)) == len(texts)
+    assert all(ast.parse(text) for text in texts)
+
+
+def test_operator_families_take_turns() -> None:
+    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
+    families = {site.operator for site in find.sites}
+    first = [mutant.operator for mutant in islice(mutants(find, "0", 0.0), len(families))]
+    assert sorted(first) == sorted(families)
+
+
+def test_share_of_two_edit_mutants() -> None:
+    find = mutable_functions("m.py", SOURCE, (3, 30))[0]
+    assert {len(mutant.mutations) for mutant in mutants(find, "0", 0.0)} == {1}
+    both = [mutant for mutant in mutants(find, "0", 1.0) if len(mutant.mutations) == 2]
+    assert both
+    assert all(len({m.site.line for m in mutant.mutations}) == 2 for mutant in both)
