@@ -24,7 +24,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup demo test lint types contracts check bench docs lock clean
+.PHONY: help setup demo test lint format types contracts check bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
@@ -42,6 +42,9 @@ test: setup ## the default tests with coverage (ARGS="tests/config -x" for a sel
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+
+format: setup ## ruff: mend what can be mended
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 types: setup ## mypy --strict
 	@$(BIN)/mypy

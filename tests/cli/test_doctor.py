@@ -72,23 +72,45 @@ def test_documented_example_is_a_report() -> None:
         DoctorReport.model_validate({**json.loads(example[1]), "surprise": 1})
 
 
-@pytest.mark.network
+@pytest.fixture
+def unreachable_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+
+
+@pytest.mark.usefixtures("unreachable_index")
 def test_the_command_speaks_json_and_words() -> None:
     runner = CliRunner()
     as_json = runner.invoke(create_app(), ["doctor", "--json"])
     report = DoctorReport.model_validate_json(as_json.stdout)
+    assert report.status != "ok"
     assert as_json.exit_code == (1 if report.status == "fail" else 0)
     words = runner.invoke(create_app(), ["doctor"])
     assert words.exit_code == as_json.exit_code
     assert all(item.id in words.stdout for item in report.findings)
+    assert "-> check the network" in words.stdout
 
 
-def test_an_index_that_does_not_answer_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
-    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+@pytest.mark.usefixtures("unreachable_index")
+def test_an_index_that_does_not_answer_is_a_warning() -> None:
     (found,) = stack.check_index()
     assert found.status == "warn"
     assert "PIP_INDEX_URL" in found.remedy
+
+
+@pytest.mark.network
+def test_an_index_that_answers_is_ok() -> None:
+    assert [found.status for found in stack.check_index()] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("has_device", "is_cuda_build", "status", "remedy"),
+    [(False, True, "ok", ""), (True, True, "warn", "driver"), (True, False, "warn", "CPU build")],
+)
+def test_why_there_is_no_gpu(has_device: bool, is_cuda_build: bool, status: Status, remedy: str) -> None:
+    found = stack.explain_no_gpu(has_device=has_device, is_cuda_build=is_cuda_build)
+    assert found.status == status
+    assert remedy in found.remedy
 
 
 def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
 from mendwright.config.models import EngineConfig
@@ -127,6 +127,23 @@ def test_gradient_checkpointing_gives_the_same_step(make_model: MakeModel, make_
         learner = Learner(model, OptimizerConfig(), ComputeConfig())
         norms.append(learner.step(samples, sft_loss, LossSettings(normaliser=1.0))["optim/grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_evaluation_measures_what_a_step_would_report_and_changes_nothing(model: PreTrainedModel) -> None:
+    trainer = SftTrainer(model, SftConfig(optimizer=FAST))
+    before = weights(model)
+    measured = trainer.evaluate(TEXTS)
+    assert_equal(weights(model), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert measured["sft/nll"] == pytest.approx(trainer.step(TEXTS)["sft/nll"], rel=1e-5)
+
+
+def test_dropout_is_off_while_learning(make_group: MakeGroup) -> None:
+    config = GPT2Config(vocab_size=120, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
+    learner = Learner(GPT2LMHeadModel(config), OptimizerConfig(), ComputeConfig())
+    group = make_group(1, 30, (10, 12))
+    want = learner.evaluate(group, sft_loss, LossSettings(normaliser=1.0))["sft/nll"]
+    assert learner.step(group, sft_loss, LossSettings(normaliser=1.0))["sft/nll"] == pytest.approx(want, rel=1e-5)
 
 
 def test_a_batch_without_learned_tokens_changes_nothing(model: PreTrainedModel) -> None:

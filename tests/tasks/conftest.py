@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
+import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mendwright.config.tasks import SplitLimits, TasksConfig
+from mendwright.tasks.building import build
 from mendwright.tasks.catalogue import Package
+from mendwright.tasks.environments import describe_environment, shipped_lock
 from mendwright.tasks.index import Sdist, sha256_of
 from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.store import TaskStore
 
 collect_ignore_glob = ["fixture/*"]
 FIXTURE = Path(__file__).parent / "fixture"
@@ -68,3 +75,46 @@ def tinycalc(sdists: Path) -> Package:
 @pytest.fixture(scope="session")
 def layers(tmp_path_factory: pytest.TempPathFactory, sdists: Path) -> LayerStore:
     return LayerStore(tmp_path_factory.mktemp("layers"), FolderIndex(sdists))
+
+
+@pytest.fixture(scope="session")
+def seeded_layers(layers: LayerStore, tinycalc: Package) -> LayerStore:
+    """Layers whose pytest environment is the one that runs these tests: nothing is downloaded."""
+    environment = describe_environment(shipped_lock(()))
+    place = layers.root / "environments" / environment.digest
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if not place.is_symlink():
+        place.symlink_to(sys.prefix)
+    for version in tinycalc.sdists:
+        layers.tree(tinycalc.sdist(version))
+    return layers
+
+
+@pytest.fixture(scope="session")
+def write_config(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TasksConfig]:
+    """Makes the configuration of a small build over given packages."""
+
+    def write(*packages: Package) -> TasksConfig:
+        path = tmp_path_factory.mktemp("catalogue") / "catalogue.toml"
+        path.write_text("".join(map(catalogue_text, packages)))
+        return TasksConfig(catalogue=str(path), limits=SplitLimits(train=4, validation=0, test=0), num_workers=1)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def built(
+    tinycalc: Package,
+    seeded_layers: LayerStore,
+    write_config: Callable[..., TasksConfig],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> TaskStore:
+    """Tasks of the fixture package, built once: every source, in this process."""
+    return build(write_config(tinycalc), tmp_path_factory.mktemp("built") / "tasks", seeded_layers)
+
+
+def catalogue_text(package: Package) -> str:
+    lines = ["[[package]]"]
+    for name, value in package.model_dump(exclude={"sdists"}).items():
+        lines.append(f"{name} = {json.dumps(value)}")
+    return "\n".join([*lines, "[package.sdists]", *(f'"{v}" = "{h}"' for v, h in package.sdists.items())]) + "\n"

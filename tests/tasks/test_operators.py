@@ -104,7 +104,9 @@ def test_functions_know_their_docstrings():
     assert fits.num_code_lines == fits.last_line - fits.first_line + 1 - 2
 
 
-@given(st.lists(st.sampled_from(["a < b", "not a", "a and b", "a[1:]", "(a) + (b)", "f(a, 2)"]), min_size=1, max_size=4))
+@given(
+    st.lists(st.sampled_from(["a < b", "not a", "a and b", "a[1:]", "(a) + (b)", "f(a, 2)"]), min_size=1, max_size=4)
+)
 def test_sites_of_generated_expressions_hold_their_text(parts):
     source = "".join(f"if {part}:\n    pass\n" for part in parts)
     lines = source.splitlines()

@@ -6,13 +6,13 @@ from mendwright.errors import TaskError
 from mendwright.tasks.testfiles import (
     conftest_paths,
     cut_functions,
+    cuttable_names,
     file_of,
     function_id,
-    function_names,
     functions_of,
 )
 
-SOURCE = '''import pytest
+SOURCE = """import pytest
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def helper():
 
 def test_e():
     assert helper()
-'''
+"""
 
 
 def test_ids_keep_whole_parameters() -> None:
@@ -51,7 +51,7 @@ def test_ids_keep_whole_parameters() -> None:
 
 def test_cut_takes_decorators_and_leaves_the_rest_as_it_was() -> None:
     cut = cut_functions(SOURCE, ["test_a", "TestB::test_c"])
-    assert function_names(cut) == {"TestB::test_d", "helper", "test_e"}
+    assert cuttable_names(cut) == {"TestB::test_d", "test_e"}
     assert "parametrize" not in cut
     assert cut.endswith("def helper():\n    return 1\n\n\ndef test_e():\n    assert helper()\n")
 
@@ -59,12 +59,12 @@ def test_cut_takes_decorators_and_leaves_the_rest_as_it_was() -> None:
 def test_class_that_loses_all_its_tests_still_parses() -> None:
     cut = cut_functions(SOURCE, ["TestB::test_c", "TestB::test_d"])
     assert "class TestB:\n    pass\n" in cut
-    assert function_names(cut) == {"test_a", "helper", "test_e"}
+    assert cuttable_names(cut) == {"test_a", "test_e"}
 
 
 @pytest.mark.parametrize("name", ["helper", "TestB::test_inherited", "test_missing"])
 def test_cut_refuses_what_others_use_or_the_file_does_not_define(name: str) -> None:
-    with pytest.raises(TaskError, match="still uses helper|not defined"):
+    with pytest.raises(TaskError, match=r"still uses helper|not defined"):
         cut_functions(SOURCE, [name])
 
 

@@ -9,15 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
-
-if TYPE_CHECKING:
-    CommandBase = Any
-else:
-    CommandBase = TyperCommand
 
 
 class CommandEntry(NamedTuple):

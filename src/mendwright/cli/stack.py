@@ -47,7 +47,7 @@ def _check_gpu() -> Finding:
     import torch
 
     if not torch.cuda.is_available():
-        return _no_gpu(has_device=NVIDIA_DEVICE.exists(), is_cuda_build=torch.version.cuda is not None)
+        return explain_no_gpu(has_device=NVIDIA_DEVICE.exists(), is_cuda_build=torch.version.cuda is not None)
     devices: list[JsonValue] = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
@@ -57,7 +57,8 @@ def _check_gpu() -> Finding:
     return Finding(id="gpu", status="ok", summary=summary, facts=facts)
 
 
-def _no_gpu(*, has_device: bool, is_cuda_build: bool) -> Finding:
+def explain_no_gpu(*, has_device: bool, is_cuda_build: bool) -> Finding:
+    """Why torch has no GPU: there is none (fine), the driver does not fit, or torch is a CPU build."""
     facts: dict[str, JsonValue] = {"devices": [], "has_nvidia_device": has_device, "is_cuda_build": is_cuda_build}
     if not has_device:
         return Finding(id="gpu", status="ok", summary="none; the small models train on the CPU", facts=facts)

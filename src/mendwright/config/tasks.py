@@ -33,7 +33,7 @@ class MutationConfig(Record):
     max_file_bytes: int = Field(64_000, ge=1)
     """Larger modules are left alone, larger test files are not cut: tasks carry the text of both."""
     num_tests: int = Field(12, ge=2)
-    """Covering tests run per mutant, the fastest of each test function first."""
+    """Covering tests run per mutant, the most specific of each test function first."""
     max_test_s: float = Field(0.3, gt=0)
     """Slower tests are skipped."""
     num_passing_kept: int = Field(20, ge=1)

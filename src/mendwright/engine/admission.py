@@ -67,6 +67,8 @@ class Admission:
         own_length = 0 if own is None else self._slots.common_prefix(own, prompt)
         if own is not None and self._is_continued(own, own_length):
             return self._start(request, own, own_length, num_shared=0)
+        if own is None and not self._slots.has_room:
+            return None
         donor, shared = self._slots.best_donor(prompt)
         if self._best_planned(prompt, wave) >= max(shared, own_length) + self._min_share_tokens:
             return None

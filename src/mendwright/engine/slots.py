@@ -22,6 +22,11 @@ class SlotTable:
         self._clock = 0
         self.num_evictions = 0
 
+    @property
+    def has_room(self) -> bool:
+        """True when `take` would succeed."""
+        return not bool(self.is_busy.all())
+
     def find(self, session_id: str) -> int | None:
         """The session's slot, None when it has none."""
         return self._slot_of.get(session_id)

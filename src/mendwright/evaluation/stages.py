@@ -2,7 +2,8 @@
 
 Reads and makes names only. A stage is a policy at one moment of a run, or a control: ``base``, ``sft``, ``rft`` (where
 RL starts), ``dapo-step-0010``, ``dapo``; ``rft-t0.5`` (the start at another temperature), ``sft-continued`` (as much
-further supervised training), ``random``, ``submit-at-once``.
+further supervised training), ``random``, ``submit-at-once``; ``rft-pass-at-k`` is the start with many samples on a part
+of the tasks, for Pass@k alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ RELEASES = "test-releases"
 
 START = "rft"
 TREATMENT = "dapo"
+MANY_SAMPLES = "rft-pass-at-k"
 
 TEST_SET_LABELS = {
     MUTATIONS: "held-out mutation tasks",
@@ -30,6 +32,7 @@ _FIXED = {
     "base": (2, "base model"),
     "sft": (3, "SFT"),
     START: (4, "RFT (start of RL)"),
+    MANY_SAMPLES: (4, "RFT, many samples"),
     "sft-continued": (6, "SFT continued"),
     TREATMENT: (8, "DAPO"),
 }
@@ -68,6 +71,16 @@ def training_step(stage: str, run: str = TREATMENT) -> int | None:
 def is_temperature_control(stage: str) -> bool:
     """True for an untrained-further policy at another sampling temperature, e.g. ``rft-t0.5``."""
     return _TEMPERATURE.fullmatch(stage) is not None
+
+
+def is_checkpoint(stage: str) -> bool:
+    """True for a policy during training; its evaluation is part of the training phase."""
+    return stage != START and training_step(stage) is not None
+
+
+def is_control(stage: str) -> bool:
+    """True for a stage that the trained policy is compared with, other than its start."""
+    return is_temperature_control(stage) or (stage in _FIXED and stage not in (START, TREATMENT, MANY_SAMPLES))
 
 
 def stage_label(stage: str) -> str:

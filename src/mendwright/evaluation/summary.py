@@ -31,10 +31,11 @@ from mendwright.evaluation.stages import (
     START,
     TREATMENT,
     eval_phase,
+    is_checkpoint,
+    is_control,
     is_temperature_control,
     parse_eval_phase,
     stage_order,
-    training_step,
 )
 from mendwright.records import SCHEMA_VERSION, Record, VerdictKind
 from mendwright.rollout.rows import PhaseRow, TrajectoryRow
@@ -84,6 +85,7 @@ class Summary(Record):
     """Phases that were planned or are needed, and are not done."""
     wall_s: float
     cpu_s: float
+    """Sums over the phases; evaluations of checkpoints ran within training and are counted there."""
     peak_rss_bytes: int
     event_counts: dict[str, int]
     """Kind of event (``sandbox_lost``, ...) -> how often."""
@@ -124,8 +126,8 @@ def build_summary(
         comparisons=comparisons,
         phases=tuple(phases),
         missing=_missing(statuses),
-        wall_s=sum(phase.wall_s for phase in phases),
-        cpu_s=sum(phase.cpu_s for phase in phases),
+        wall_s=sum(phase.wall_s for phase in phases if not _is_nested(phase)),
+        cpu_s=sum(phase.cpu_s for phase in phases if not _is_nested(phase)),
         peak_rss_bytes=max((phase.peak_rss_bytes for phase in phases), default=0),
         event_counts=dict(sorted(Counter(event.kind for event in store.events()).items())),
         digests=_digests(config, phases, digests or {}),
@@ -200,7 +202,7 @@ def _comparisons(
 
 def _pairs(stages: Sequence[str]) -> list[tuple[str, str]]:
     """(treatment, reference): DAPO against its start first, then its controls; the start against the base."""
-    controls = [one for one in stages if one not in (START, TREATMENT) and training_step(one) is None]
+    controls = [one for one in stages if is_control(one)]
     references = [START, *sorted(controls, key=lambda one: (not is_temperature_control(one), stage_order(one)))]
     pairs = [(TREATMENT, one) for one in references if TREATMENT in stages and one in stages]
     return pairs + [(START, "base")] * (START in stages and "base" in stages)
@@ -208,6 +210,11 @@ def _pairs(stages: Sequence[str]) -> list[tuple[str, str]]:
 
 def _is_headline(comparison: Comparison) -> bool:
     return (comparison.treatment, comparison.reference, comparison.test_set) == (TREATMENT, START, MUTATIONS)
+
+
+def _is_nested(phase: PhaseRow) -> bool:
+    found = parse_eval_phase(phase.name)
+    return found is not None and is_checkpoint(found.stage)
 
 
 def _missing(statuses: Mapping[str, str]) -> tuple[str, ...]:

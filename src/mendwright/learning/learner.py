@@ -68,18 +68,32 @@ class Learner:
         normaliser = sum(float(sample.weight.sum()) for sample in samples)
         if normaliser <= 0:
             return {}
-        self.model.train()
+        # Training mode switches two things: dropout, which would part learner from sampler, and checkpointing.
+        self.model.train(self._is_checkpointing)
         metrics = self._accumulate(samples, loss, replace(settings, normaliser=normaliser))
         metrics |= self.optimiser.step()
         self.model.eval()
         metrics["train/step_s"] = time.perf_counter() - begin
         return metrics
 
+    def evaluate(self, samples: Sequence[Sample], loss: Loss, settings: LossSettings) -> dict[str, float]:
+        """The metrics of `step` without learning: no gradients, no optimiser metrics; empty like there."""
+        normaliser = sum(float(sample.weight.sum()) for sample in samples)
+        if normaliser <= 0:
+            return {}
+        self.model.eval()
+        with torch.no_grad():
+            return self._accumulate(samples, loss, replace(settings, normaliser=normaliser))
+
+    @property
+    def _is_checkpointing(self) -> bool:
+        return bool(getattr(self.model, "is_gradient_checkpointing", False))
+
     def _accumulate(self, samples: Sequence[Sample], loss: Loss, settings: LossSettings) -> dict[str, float]:
         sums: dict[str, float] = defaultdict(float)
         num_learned = num_tokens = num_padded = 0
         # With gradient checkpointing transformers drops the cache that carries shared prefixes.
-        is_sharing = not getattr(self.model, "is_gradient_checkpointing", False)
+        is_sharing = not self._is_checkpointing
         for batch in pack(samples, self.compute.micro_batch_tokens, is_sharing=is_sharing):
             total = torch.zeros((), device=next(self.model.parameters()).device)
             for scores in score(self.model, batch, self.compute):
@@ -88,7 +102,8 @@ class Learner:
                 num_learned += len(scores.weight)
                 for name, value in output.metric_sums.items():
                     sums[name] += float(value)
-            torch.autograd.backward(total)
+            if torch.is_grad_enabled():
+                torch.autograd.backward(total)
             sums["train/loss"] += float(total.detach())
             num_tokens += batch.num_tokens
             num_padded += batch.num_padded_tokens

@@ -14,6 +14,9 @@ import numpy as np
 
 from mendwright.records import Trajectory
 
+_LOG_PROB_NOISE = 1e-3
+"""Engines of lower precision may report a certain token slightly above log 1."""
+
 
 @dataclass(frozen=True, eq=False)
 class Sample:
@@ -75,7 +78,7 @@ def policy_sample(trajectory: Trajectory, advantage: float, *, is_format_error_m
     ledger = trajectory.ledger
     weight = _action_weight(trajectory, is_format_error_masked)
     learned = weight > 0
-    is_known = (ledger.policy_version >= 0) & np.isfinite(ledger.log_prob) & (ledger.log_prob <= 0)
+    is_known = (ledger.policy_version >= 0) & np.isfinite(ledger.log_prob) & (ledger.log_prob <= _LOG_PROB_NOISE)
     if not is_known[learned].all():
         position = int(np.flatnonzero(learned & ~is_known)[0])
         raise ValueError(

@@ -40,6 +40,10 @@ class SftTrainer:
         """One optimiser step on exactly these samples; returns metrics (see `Learner.step`)."""
         return self.learner.step(samples, sft_loss, LossSettings(normaliser=1.0))
 
+    def evaluate(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """``sft/nll``, ``policy/entropy`` and counts of these samples; nothing is learned."""
+        return self.learner.evaluate(samples, sft_loss, LossSettings(normaliser=1.0))
+
     def fit(self, samples: Sequence[Sample]) -> Iterator[dict[str, float]]:
         """Train from the optimiser's current step to the end of the last epoch, yielding each step's metrics."""
         per_epoch = -(-len(samples) // self.config.batch_size)

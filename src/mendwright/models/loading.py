@@ -65,11 +65,12 @@ def load_model(folder: Path, dtype: DtypeName = "float32", device: str = "cpu") 
     logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        model, info = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=_DTYPES[dtype], local_files_only=True, output_loading_info=True
         )
     except Exception as error:
         raise ModelFolderError(f"{folder} does not load as a causal LM: {_first_line(error)}") from error
+    model, info = loaded
     lost = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
     if lost:
         # transformers would fill them with random numbers and only warn.

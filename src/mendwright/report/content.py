@@ -181,7 +181,7 @@ def _points(values: Sequence[tuple[int, float]]) -> list[Point]:
 
 
 def _other_metrics(store: RunStore) -> Iterator[Figure]:
-    for phase in ("rft", TREATMENT):
+    for phase in store.metric_phases():
         for name in store.metric_names(phase):
             if figure := curve(Series(name, phase, metric_curve(store, phase, name))):
                 yield figure

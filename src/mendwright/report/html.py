@@ -15,14 +15,14 @@ from markupsafe import Markup
 from mendwright import __version__
 from mendwright.errors import InputError, disk_full_as_mend_error
 from mendwright.evaluation.stages import (
+    MANY_SAMPLES,
     MUTATIONS,
     RELEASES,
     START,
     TREATMENT,
-    VALIDATION,
+    is_checkpoint,
     label_of_test_set,
     stage_label,
-    training_step,
 )
 from mendwright.evaluation.summary import StageResult, write_summary
 from mendwright.report import wording
@@ -68,6 +68,7 @@ def render(content: Content) -> str:
             headline=wording.headline(summary),
             claims=wording.claims(summary, before.habits if before else None, after.habits if after else None),
             test_sets=[(one, _results(content, one), stage_plot(_results(content, one))) for one in test_sets],
+            pass_at_k=_pass_at_k(content),
             differences=_differences(content),
             num_colours=NUM_COLOURS,
             start=START,
@@ -77,11 +78,20 @@ def render(content: Content) -> str:
 
 
 def _results(content: Content, test_set: str) -> list[StageResult]:
-    """Results on a test set; of the checkpoints only the last when the final policy was not tried."""
-    found = [one for one in content.summary.stages if one.test_set == test_set]
-    if test_set == VALIDATION or not any(one.stage == TREATMENT for one in found):
+    """Results to show side by side: on the same tasks, without checkpoints unless the final policy was not tried."""
+    found = [one for one in content.summary.stages if one.test_set == test_set and one.stage != MANY_SAMPLES]
+    if not any(one.stage == TREATMENT for one in found):
         return found
-    return [one for one in found if not training_step(one.stage)]
+    return [one for one in found if not is_checkpoint(one.stage)]
+
+
+def _pass_at_k(content: Content) -> tuple[list[int], list[tuple[StageResult, dict[int, float | None]]]]:
+    """The values of k, and Pass@k by k of each stage that has several samples per task."""
+    rows = []
+    for one in content.summary.stages:
+        if one.test_set == MUTATIONS and one.pass_at_k:
+            rows.append((one, {1: one.pass_at_1.value, **{more.k: more.value for more in one.pass_at_k}}))
+    return sorted({k for _, values in rows for k in values}), rows
 
 
 def _differences(content: Content) -> Markup | None:

@@ -22,6 +22,8 @@ from mendwright.evaluation.stages import (
 )
 from mendwright.evaluation.summary import StageResult, Summary
 
+_MIN_CLUSTERS = 10
+"""With fewer clusters a cluster bootstrap understates the doubt."""
 _NO_BREAK = "\u00a0"
 SINGLE_RUN = (
     "This is one training run. The intervals cover the choice of tasks and the luck of sampling; "
@@ -89,7 +91,9 @@ def _result(found: Comparison) -> str:
         return f"RL raised Pass@1 on {place} from {before} to {after} ({tail})."
     if found.ci_high < 0:
         return f"RL lowered Pass@1 on {place} from {before} to {after} ({tail})."
-    return f"This run does not show whether RL helped: Pass@1 on {place} was {before} before and {after} after ({tail})."
+    return (
+        f"This run does not show whether RL helped: Pass@1 on {place} was {before} before and {after} after ({tail})."
+    )
 
 
 def _no_headline(unfinished: Sequence[str]) -> str:
@@ -133,10 +137,11 @@ def _packages(summary: Summary) -> Iterator[str]:
     if found is None or found.num_clusters is None or found.cluster_ci_low is None or found.cluster_ci_high is None:
         return
     spans = found.cluster_ci_low <= 0 <= found.cluster_ci_high
-    meaning = "so other packages may show nothing" if spans else "so the effect is not that of one package"
+    meaning = "which includes zero: other packages may show nothing" if spans else "which leaves zero out"
+    caution = "; so few packages make it too narrow" if found.num_clusters < _MIN_CLUSTERS else ""
     yield (
         f"Resampling the {found.num_clusters} packages instead of the tasks gives an interval of "
-        f"{interval(found.cluster_ci_low, found.cluster_ci_high)}, {meaning}."
+        f"{interval(found.cluster_ci_low, found.cluster_ci_high)}, {meaning}{caution}."
     )
 
 
@@ -165,6 +170,6 @@ def _behaviour(before: Habits, after: Habits) -> Iterator[str]:
 
 def _honesty(result: StageResult) -> str:
     return (
-        f"Exploits: {result.num_exploited}, invalid (infrastructure): {result.num_invalid}, of the {result.num_samples} "
-        f"samples of {stage_label(result.stage)}; both count as not passed."
+        f"Exploits: {result.num_exploited}, invalid (infrastructure): {result.num_invalid}, of the "
+        f"{result.num_samples} samples of {stage_label(result.stage)}; both count as not passed."
     )

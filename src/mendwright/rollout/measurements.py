@@ -32,6 +32,10 @@ class MeasurementTables(StoreConnection):
         """Names of the metrics of a phase, sorted."""
         return [row[0] for row in self._fetch("SELECT DISTINCT name FROM metrics WHERE phase = ? ORDER BY 1", (phase,))]
 
+    def metric_phases(self) -> list[str]:
+        """Phases that have metrics, in the order of their first number."""
+        return [row[0] for row in self._fetch("SELECT phase FROM metrics GROUP BY phase ORDER BY min(time)", ())]
+
     def add_event(self, kind: str, message: str, *, phase: str = "") -> None:
         """Note that something worth telling happened, e.g. kind ``sandbox_lost``."""
         with self._transaction() as connection:

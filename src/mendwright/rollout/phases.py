@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import resource
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from mendwright.errors import InputError, Interrupted
 from mendwright.rollout.connection import StoreConnection, now
@@ -73,8 +74,9 @@ class PhaseTable(StoreConnection):
     def phase(self, name: str, detail: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Run a phase and measure it; what is put into the yielded dict becomes part of its detail.
 
-        CPU seconds are this process's and its ended children's; the peak is the largest resident set of this process
-        or one child since the process began. An exception ends the phase as ``interrupted`` (Ctrl-C) or ``failed``.
+        CPU seconds are those of the process tree. The peak is the sum of its processes' peaks since each began, an
+        upper bound. An exception ends the phase as ``interrupted`` (Ctrl-C) or ``failed``. Phases may be nested: the
+        outer one includes the inner.
         """
         more: dict[str, Any] = {}
         start_cpu_s = _cpu_s()
@@ -87,7 +89,7 @@ class PhaseTable(StoreConnection):
             status = "interrupted"
             raise
         finally:
-            used_s = _cpu_s() - start_cpu_s
+            used_s = max(0.0, _cpu_s() - start_cpu_s)
             self.end_phase(name, status=status, cpu_s=used_s, peak_rss_bytes=_peak_rss_bytes(), detail=more)
 
     def phase_status(self, name: str) -> str:
@@ -102,11 +104,26 @@ class PhaseTable(StoreConnection):
         return [PhaseRow.model_validate({**row, "detail": json.loads(row["detail"])}) for row in rows]
 
 
+def _process_tree() -> list[psutil.Process]:
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
 def _cpu_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """CPU seconds of this process, its living descendants, and what each of them has waited for."""
+    total = 0.0
+    for process in _process_tree():
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def _peak_rss_bytes() -> int:
-    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(kind).ru_maxrss for kind in kinds) * 1024
+    """Sum of the peaks of this process and its living descendants: an upper bound, shared pages count again."""
+    total_kib = 0
+    for process in _process_tree():
+        with suppress(OSError):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            total_kib += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
+    return total_kib * 1024

@@ -21,11 +21,10 @@ from pathlib import Path
 from mendwright.errors import InputError, SandboxLostError
 from mendwright.sandbox.base import Sandbox, SandboxSpec
 from mendwright.sandbox.channel import Channel
-from mendwright.sandbox.guest_sandbox import GuestSandbox
+from mendwright.sandbox.guest_sandbox import GuestSandbox, start
 from mendwright.sandbox.namespace import GUEST_FOLDER
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from mend_guest.local import main; main()"
-_START_TIMEOUT_S = 120.0
 
 
 class DegradedBackend:
@@ -49,26 +48,21 @@ class DegradedBackend:
         (folder / "mend_guest").symlink_to(GUEST_FOLDER)
         ours, process = _start_server(python, folder)
         channel = await Channel.open(ours)
-        header = {
-            "op": "start",
-            "folder": str(folder),
-            "tree": str(spec.tree.resolve()),
-            "files": spec.files,
-            "python": str(python),
-            "limits": spec.limits.model_dump(),
-        }
+        header = {"folder": str(folder), "tree": str(spec.tree.resolve()), "python": str(python)}
 
         async def release() -> None:
             self._live.discard(sandbox)
             await _end(process, folder)
 
         try:
-            answer, _ = await channel.request(header, timeout_s=_START_TIMEOUT_S)
+            answer = await start(channel, header, spec)
         except BaseException as error:
             channel.close()
             await _end(process, folder)
             if isinstance(error, SandboxLostError):
-                raise SandboxLostError(f"the interpreter {python} did not start; build the environment again") from error
+                raise SandboxLostError(
+                    f"the interpreter {python} did not start; build the environment again"
+                ) from error
             raise
         sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release)
         self._live.add(sandbox)

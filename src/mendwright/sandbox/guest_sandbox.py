@@ -9,17 +9,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import PurePosixPath
 from typing import Any
 
-from mendwright.errors import SandboxError
+from mendwright.errors import InputError, SandboxError
 from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.base import ExecResult
+from mendwright.sandbox.base import ExecResult, SandboxSpec
 from mendwright.sandbox.channel import Channel
 
 _GRACE_S = 30.0
 """How long after its deadline the trusted process may take to answer before the sandbox counts as lost."""
+_START_TIMEOUT_S = 120.0
 _NUM_TAIL_CHARS = 16_000
 _RANKS = (TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
+
+
+async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> dict[str, Any]:
+    """Ask the trusted process behind ``channel`` to set the sandbox up; returns its answer.
+
+    Raises:
+        InputError: ``spec.files`` names a path outside of the repository.
+        SandboxLostError: the process is gone.
+        SandboxError: it could not set the sandbox up.
+    """
+    for path in spec.files:
+        parts = PurePosixPath(path).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise InputError(f"got the path {path!r} in files, expected one below the repository, without '..'")
+    request = {"op": "start", "files": spec.files, "limits": spec.limits.model_dump(), **header}
+    try:
+        answer, _ = await channel.request(request, timeout_s=_START_TIMEOUT_S)
+    except OSError as error:
+        raise SandboxError(f"the sandbox could not be set up: {error}") from error
+    return answer
 
 
 class GuestSandbox:

@@ -1,8 +1,9 @@
 """The default back end: Linux namespaces and overlayfs, without a daemon, root or a system package.
 
-Reads :class:`~mendwright.sandbox.base.SandboxSpec`, makes sandboxes. One resident spawner (:mod:`.guest.spawner`) starts
-one zygote per (environment, tree); a sandbox is a fork of a zygote in namespaces of its own. Invariants: nothing here
-forks, so the size of the calling process does not matter; what dies with its parent: sandbox, zygote, spawner, host.
+Reads :class:`~mendwright.sandbox.base.SandboxSpec`, makes sandboxes. One resident spawner (:mod:`.guest.spawner`)
+starts one zygote per (environment, tree); a sandbox is a fork of a zygote in namespaces of its own. Invariants: nothing
+here forks, so the size of the calling process does not matter; sandboxes die with their zygote, zygotes with the
+spawner, the spawner with the host.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mendwright.errors import SandboxError, SandboxLostError, SandboxUnavailableError
+from mendwright.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
 from mendwright.sandbox.base import Sandbox, SandboxSpec
 from mendwright.sandbox.channel import Channel
-from mendwright.sandbox.guest_sandbox import GuestSandbox
+from mendwright.sandbox.guest_sandbox import GuestSandbox, start
 from mendwright.sandbox.interpreter import find_interpreter_folders
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
 _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from guest.spawner import main; main(*map(int, sys.argv[2:]))"
 _START_TIMEOUT_S = 60.0
 _BUSY_WAIT_S = 0.005
-_Key = tuple[Path, Path]
+_Key = tuple[Path, Path, int, int]
+"""Environment, tree, and the identity of the tree's folder: one made again at the same path is another tree."""
 
 
 async def _send_fds(connection: socket.socket, message: bytes, fds: list[int]) -> None:
@@ -39,6 +41,14 @@ async def _send_fds(connection: socket.socket, message: bytes, fds: list[int]) -
             await asyncio.sleep(_BUSY_WAIT_S)
         except OSError as error:
             raise SandboxLostError(f"the process that makes sandboxes is gone ({error})") from error
+
+
+def _key(spec: SandboxSpec) -> _Key:
+    try:
+        status = spec.tree.stat()
+    except OSError as error:
+        raise InputError(f"got the tree {spec.tree}, expected a folder: {error}") from error
+    return spec.environment, spec.tree, status.st_dev, status.st_ino
 
 
 class _Spawner:
@@ -83,10 +93,10 @@ class _Spawner:
         finally:
             os.close(log_fd)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the process and, with it, every zygote."""
         self._connection.close()
-        self._process.wait()
+        await asyncio.to_thread(self._process.wait)
 
 
 class _Zygote:
@@ -113,6 +123,8 @@ class _Zygote:
             raise SandboxError(f"the environment's interpreter did not start: {log or error!r}") from error
         finally:
             channel.close()
+        if ready.get("error") == "FileNotFoundError":
+            raise SandboxError(f"a folder of the sandbox is missing on this machine: {ready['message']}")
         if "error" in ready:
             raise SandboxUnavailableError(
                 f"this machine does not let an ordinary process make a sandbox: {ready['message']}; "
@@ -151,11 +163,11 @@ class NamespaceBackend:
         """A fresh sandbox.
 
         Raises:
-            InputError: ``spec`` names an environment without an interpreter.
+            InputError: no interpreter in the environment, no such tree, or a file outside of it.
             SandboxUnavailableError: this machine refuses namespaces.
             SandboxError: the sandbox could not be made.
         """
-        key = (spec.environment, spec.tree)
+        key = _key(spec)
         try:
             return await self._create(key, spec)
         except SandboxLostError:
@@ -168,8 +180,7 @@ class NamespaceBackend:
         channel = None
         try:
             channel = await zygote.fork()
-            header = {"op": "start", "limits": spec.limits.model_dump(), "files": spec.files}
-            await channel.request(header, timeout_s=_START_TIMEOUT_S)
+            await start(channel, {}, spec)
         except BaseException:
             zygote.num_live -= 1
             if channel is not None:
@@ -177,9 +188,13 @@ class NamespaceBackend:
             raise
 
         async def release() -> None:
-            zygote.num_live -= 1
+            self._release(zygote)
 
         return GuestSandbox(self.name, channel, zygote.has_pytest, release)
+
+    def _release(self, zygote: _Zygote) -> None:
+        # A method, so that a live sandbox keeps the back end and its processes alive.
+        zygote.num_live -= 1
 
     async def _zygote(self, key: _Key, spec: SandboxSpec) -> _Zygote:
         if key in self._zygotes:
@@ -191,7 +206,10 @@ class NamespaceBackend:
 
     async def _start(self, key: _Key, spec: SandboxSpec) -> _Zygote:
         try:
-            if self._spawner is None or not self._spawner.is_alive:
+            if self._spawner is not None and not self._spawner.is_alive:
+                await self._spawner.close()
+                self._spawner = None
+            if self._spawner is None:
                 self._spawner = _Spawner()
             self._evict()
             zygote = await self._spawner.start_zygote(spec)
@@ -219,5 +237,5 @@ class NamespaceBackend:
         for key in list(self._zygotes):
             self._forget(key)
         if self._spawner is not None:
-            self._spawner.close()
+            await self._spawner.close()
             self._spawner = None

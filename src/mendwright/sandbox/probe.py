@@ -86,9 +86,7 @@ async def _probe(name: str) -> BackendProbe:
                 await _check_walls(sandbox)
         except (MendError, OSError) as error:
             reason = str(error).splitlines()[0]
-            return BackendProbe(
-                name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=_REMEDY
-            )
+            return BackendProbe(name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=_REMEDY)
         finally:
             await backend.close()
     reason = "" if is_isolating else "does not isolate: files, network and processes of the host are in reach"
@@ -115,7 +113,8 @@ def create_backend(config: SandboxConfig) -> SandboxBackend:
     """
     if config.backend == "degraded" and not config.is_degraded_allowed:
         raise ConfigError(
-            "got sandbox.backend = 'degraded', which does not isolate; set sandbox.is_degraded_allowed = true to accept it"
+            "got sandbox.backend = 'degraded', which does not isolate; "
+            "set sandbox.is_degraded_allowed = true to accept that"
         )
     if config.backend != "auto":
         return BACKENDS[config.backend](config)

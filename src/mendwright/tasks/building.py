@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from mendwright.config.sandbox import SandboxConfig
 from mendwright.config.tasks import SplitLimits, TasksConfig
 from mendwright.errors import (
     DiskFullError,
@@ -123,6 +124,7 @@ def build(
         MendError: not one unit could be made; the first reason.
     """
     store, jobs = TaskStore(folder), plan(config)
+    config = _with_known_backend(config)
     root = (layers or LayerStore()).root
     units: list[Unit] = []
     for unit in _finished_and_made(config, store, jobs, root):
@@ -130,6 +132,15 @@ def build(
         report(Progress(unit, len(units), len(jobs), sum(len(u.tasks) for u in units)))
     store.save((task for unit in units for task in unit.tasks), _funnel(units), _manifest(config, jobs))
     return store
+
+
+def _with_known_backend(config: TasksConfig) -> TasksConfig:
+    """``config`` with ``auto`` resolved, so that the back end is probed once and not in every process."""
+    if config.sandbox.backend != "auto":
+        return config
+    name = create_backend(config.sandbox).name
+    sandbox = SandboxConfig.model_validate({**config.sandbox.model_dump(), "backend": name})
+    return config.model_copy(update={"sandbox": sandbox})
 
 
 def _finished_and_made(config: TasksConfig, store: TaskStore, jobs: list[Job], root: Path) -> Iterator[Unit]:

@@ -36,12 +36,14 @@ def conftest_paths(test_paths: Iterable[str]) -> set[str]:
     return {(folder / "conftest.py").as_posix() for folder in folders}
 
 
-def function_names(source: str) -> frozenset[str]:
-    """Names (``test_a``, ``TestB::test_c``) of the functions that ``source`` itself defines; none when it is broken."""
+def cuttable_names(source: str) -> frozenset[str]:
+    """Functions (``test_a``, ``TestB::test_c``) that ``source`` defines and nothing in it names; none when broken."""
     try:
-        return frozenset(name for name, _, _ in _walk(ast.parse(source), ""))
+        tree = ast.parse(source)
     except SyntaxError:
         return frozenset()
+    mentions = _mentions(tree)
+    return frozenset(name for name, node, _ in _walk(tree, "") if node.name not in mentions)
 
 
 def cut_functions(source: str, names: Iterable[str]) -> str:
@@ -88,7 +90,9 @@ def _check(text: str, names: set[str]) -> None:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise TaskError(f"the test file does not parse without its hidden tests: {error}") from error
-    for node in ast.walk(tree):
-        mention = getattr(node, "id", None) or getattr(node, "attr", None)
-        if mention in names:
-            raise TaskError(f"the test file still uses {mention} after it was cut out")
+    if left := names & _mentions(tree):
+        raise TaskError(f"the test file still uses {', '.join(sorted(left))} after it was cut out")
+
+
+def _mentions(tree: ast.AST) -> set[str]:
+    return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(tree)}

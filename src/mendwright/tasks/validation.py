@@ -1,9 +1,9 @@
 """Certificates: the empty patch fails and the gold patch passes, each time, in fresh sandboxes.
 
 Reads a task's trees and tests; makes test runs and `Certificate` records. Every run has a sandbox of its own made from
-the pinned layers. While tasks are made, the gold runs of a mutation task are those of its function: all mutants of one
-function are judged by the same test ids on the same unmutated tree, so one set of gold runs serves them. `verify`
-shares nothing and runs everything again.
+the pinned layers. While tasks are made, mutation tasks of one package share gold runs, because all of them have the
+same gold tree: one run has exactly the task's tests (shared by the mutants of one function, which are judged by the
+same ids), the others have the tests of all tasks of the package. `verify` shares nothing and runs everything again.
 """
 
 from __future__ import annotations
@@ -77,12 +77,13 @@ class Evidence:
         An empty run *failed* when each of ``fail_to_pass`` failed; a gold run *passed* when every test passed.
         """
         wanted = fail_to_pass + pass_to_pass
+        own = {test_id for run in self.empty for test_id in run.results}
         return Certificate(
             num_empty_runs=len(self.empty),
             num_empty_failed=sum(_all_fail(run, fail_to_pass) and run.passes(pass_to_pass) for run in self.empty),
             num_gold_runs=len(self.gold),
             num_gold_passed=sum(run.passes(wanted) for run in self.gold),
-            unstable_tests=tuple(sorted(unstable_ids(self.empty) | unstable_ids(self.gold))),
+            unstable_tests=tuple(sorted((unstable_ids(self.empty) | unstable_ids(self.gold)) & own)),
             empty_duration_s=_mean_duration_s(self.empty),
             gold_duration_s=_mean_duration_s(self.gold),
             tool_versions=tool_versions(),

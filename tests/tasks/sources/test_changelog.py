@@ -31,6 +31,10 @@ Release 0.5.0 (Apr 13, 2024)
 
 * Older entry about comments (issue772).
 """
+COMPACT = (
+    'New "compact" option for formatter. If set, the formatter tries to produce a more compact output by avoiding '
+    "some line breaks (issue783)."
+)
 MARKDOWN = """# Changelog
 
 ## [1.2.0] - 2024-05-05
@@ -56,8 +60,7 @@ def test_entries_of_one_version_only(tmp_path: Path) -> None:
     entries = read_entries(make_tree(tmp_path, "CHANGELOG", RST), "0.5.1")
     assert entries == [
         "Enhancements",
-        'New "compact" option for formatter. If set, the formatter tries to produce a more compact output by avoiding '
-        "some line breaks (issue783).",
+        COMPACT,
         "Bug Fixes",
         "The strip comments filter was a bit greedy and removed too much whitespace (issue772, pr773 by someone).",
         "Fix token types for asterisks in `SELECT COUNT(*)`.",

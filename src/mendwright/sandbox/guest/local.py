@@ -11,56 +11,13 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from . import files, isolation, server, syscalls, wire
+from .reaping import DescendantReaper
 from .spawner import GUEST_ENVIRONMENT
-
-
-class DescendantReaper:
-    """Ends the descendants of this process, found in ``/proc``."""
-
-    def signal_all(self, number: int) -> None:
-        """See :class:`.process.Reaper`."""
-        for pid in _descendants():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-    def end_all(self) -> Dict[int, int]:
-        """See :class:`.process.Reaper`."""
-        statuses: Dict[int, int] = {}
-        while True:
-            self.signal_all(signal.SIGKILL)
-            try:
-                pid, status = os.waitpid(-1, 0)
-            except ChildProcessError:
-                return statuses
-            statuses[pid] = status
-
-
-def _parent(pid: str) -> Optional[int]:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _descendants() -> List[int]:
-    children: Dict[Optional[int], List[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            children.setdefault(_parent(name), []).append(int(name))
-    found: List[int] = []
-    pending = [os.getpid()]
-    while pending:
-        below = children.get(pending.pop(), [])
-        found += below
-        pending += below
-    return found
 
 
 def _confine(limits: Dict[str, Any]) -> None:

@@ -7,58 +7,20 @@ output is bounded whatever the process writes.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import select
 import signal
 import time
 import traceback
-from typing import Callable, Dict, List, NamedTuple, Optional, Protocol
+from typing import Callable, List, NamedTuple, Optional
 
 from . import syscalls
+from .reaping import Reaper
+from .streams import READY_FD, BoundedBuffer, Pipes
 
-RECORD_FD = 3
-"""Descriptor of the record pipe in the child."""
-_READY_FD = 4
 _CHUNK_BYTES = 1 << 16
 _TERM_GRACE_S = 0.3
 _REAP_INTERVAL_S = 0.5
-
-
-class BoundedBuffer:
-    """Keeps the first and the last bytes of a stream and counts all of them."""
-
-    def __init__(self, limit: int) -> None:
-        self._num_head = limit // 2
-        self._num_tail = limit - limit // 2
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.num_bytes = 0
-
-    def append(self, data: bytes) -> None:
-        """Add ``data`` at the end."""
-        self.num_bytes += len(data)
-        room = self._num_head - len(self._head)
-        if room > 0:
-            self._head += data[:room]
-            data = data[room:]
-        self._tail += data
-        if len(self._tail) > 2 * self._num_tail:
-            del self._tail[: -self._num_tail]
-
-    @property
-    def is_truncated(self) -> bool:
-        """True when bytes in the middle were dropped."""
-        return self.num_bytes > self._num_head + self._num_tail
-
-    def value(self) -> bytes:
-        """The kept bytes, with a note where bytes are missing."""
-        if not self.is_truncated:
-            return bytes(self._head + self._tail)
-        num_dropped = self.num_bytes - self._num_head - self._num_tail
-        note = b"\n[... %d bytes dropped ...]\n" % num_dropped
-        return bytes(self._head) + note + bytes(self._tail[-self._num_tail :])
 
 
 class Finished(NamedTuple):
@@ -82,72 +44,7 @@ class Finished(NamedTuple):
         return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
 
 
-class Reaper(Protocol):
-    """Ends every process that came from here."""
-
-    def signal_all(self, number: int) -> None:
-        """Send signal ``number`` to every descendant."""
-        ...
-
-    def end_all(self) -> Dict[int, int]:
-        """Kill and reap every descendant; returns wait statuses by pid."""
-        ...
-
-
-class NamespaceReaper:
-    """Ends processes of the pid namespace whose first process is the caller."""
-
-    def signal_all(self, number: int) -> None:
-        """See :class:`Reaper`.
-
-        Raises:
-            RuntimeError: the caller is not the first process of a pid namespace, so strangers would be hit.
-        """
-        if os.getpid() != 1:
-            raise RuntimeError("signal_all outside of a pid namespace would end processes of the host")
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, number)
-
-    def end_all(self) -> Dict[int, int]:
-        """See :class:`Reaper`."""
-        statuses: Dict[int, int] = {}
-        while True:
-            self.signal_all(signal.SIGKILL)
-            try:
-                pid, status = os.waitpid(-1, 0)
-            except ChildProcessError:
-                return statuses
-            statuses[pid] = status
-
-
-class _Pipes:
-    """The pipes between the trusted process and the child."""
-
-    def __init__(self) -> None:
-        self.stdin = os.pipe()
-        self.stdout = os.pipe()
-        self.stderr = os.pipe()
-        self.records = os.pipe()
-        self.ready = os.pipe()
-
-    def become_child(self) -> None:
-        """In the child: descriptors 0 to 4 are the pipes, nothing else is open."""
-        sources = (self.stdin[0], self.stdout[1], self.stderr[1], self.records[1], self.ready[1])
-        # Moved away first: a source may have one of the target numbers.
-        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, _READY_FD + 1) for fd in sources]
-        for target, fd in enumerate(moved):
-            os.dup2(fd, target, inheritable=True)
-        syscalls.close_range(_READY_FD + 1)
-
-    def become_parent(self) -> None:
-        """In the parent: close the child's ends, make ours non-blocking."""
-        for fd in (self.stdin[0], self.stdout[1], self.stderr[1], self.records[1], self.ready[1]):
-            os.close(fd)
-        for fd in (self.stdin[1], self.stdout[0], self.stderr[0], self.records[0], self.ready[0]):
-            os.set_blocking(fd, False)
-
-
-def _child(pipes: _Pipes, prepare: Callable[[], None], body: Callable[[], int]) -> None:
+def _child(pipes: Pipes, prepare: Callable[[], None], body: Callable[[], int]) -> None:
     status = 1
     try:
         os.setsid()
@@ -155,8 +52,8 @@ def _child(pipes: _Pipes, prepare: Callable[[], None], body: Callable[[], int]) 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         prepare()
         # From here on the code is untrusted; without this byte the trouble is ours.
-        os.write(_READY_FD, b".")
-        os.close(_READY_FD)
+        os.write(READY_FD, b".")
+        os.close(READY_FD)
         status = body()
     except BaseException:
         traceback.print_exc()
@@ -167,14 +64,15 @@ def _child(pipes: _Pipes, prepare: Callable[[], None], body: Callable[[], int]) 
 class _Run:
     """State of one running process."""
 
-    def __init__(self, pid: int, pipes: _Pipes, stdin: bytes, limits: List[int], reaper: Reaper) -> None:
+    def __init__(self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], reaper: Reaper) -> None:
         self._pid = pid
         self._pidfd = syscalls.pidfd_open(pid)
         self._ready_fd = pipes.ready[0]
         self._stdin = memoryview(stdin)
         self._stdin_fd: Optional[int] = pipes.stdin[1]
         self.buffers = [BoundedBuffer(limit) for limit in limits]
-        self._readers = dict(zip((pipes.stdout[0], pipes.stderr[0], pipes.records[0]), self.buffers))
+        sources = (pipes.stdout[0], pipes.stderr[0], pipes.records[0])
+        self._readers = {fd: self.buffers[index] for index, fd in enumerate(sources)}
         self._reaper = reaper
         self._poll = select.poll()
         self._status: Optional[int] = None
@@ -268,13 +166,13 @@ class _Run:
             os.close(fd)
         self._close_stdin()
         os.close(self._pidfd)
-        self._check_ready()
+        self._check_ready(is_timed_out)
         status = self._status if self._status is not None else statuses.get(self._pid)
         return None if is_timed_out else status
 
-    def _check_ready(self) -> None:
+    def _check_ready(self, is_timed_out: bool) -> None:
         try:
-            is_ready = os.read(self._ready_fd, 1) == b"."
+            is_ready = is_timed_out or os.read(self._ready_fd, 1) == b"."
         finally:
             os.close(self._ready_fd)
         if not is_ready:
@@ -312,7 +210,7 @@ def run(
         RuntimeError: ``prepare`` failed.
     """
     start = time.monotonic()
-    pipes = _Pipes()
+    pipes = Pipes()
     pid = os.fork()
     if pid == 0:
         _child(pipes, prepare, body)
@@ -322,4 +220,5 @@ def run(
     if not is_ended:
         process.terminate(watched)
     status = process.finish(is_timed_out=not is_ended)
-    return Finished(status, *process.buffers, time.monotonic() - start)
+    stdout, stderr, records = process.buffers
+    return Finished(status, stdout, stderr, records, time.monotonic() - start)

@@ -1,9 +1,9 @@
 """Runs pytest in this process under the grader's own configuration and reports each test as it ends.
 
 Reads a request (the JSON form of ``TestRequest``), makes JSON lines on descriptor 3: one
-``{"id", "outcome", "message", "duration_s", "functions"}`` per finished test and one ``{"selected": [ids]}``. Invariants:
-the repository's pytest configuration is never read and no plugin is loaded that the request does not name; a test that
-was asked for and is unknown does not keep the others from running.
+``{"id", "outcome", "message", "duration_s", "functions"}`` per finished test and one ``{"selected": [ids]}``.
+Invariants: the repository's pytest configuration is never read and no plugin is loaded that the request does not name;
+a test that was asked for and is unknown does not keep the others from running.
 """
 
 from __future__ import annotations
@@ -20,10 +20,24 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
 
-from . import process, tracing
+from . import tracing
+from .streams import RECORD_FD
 
 _INI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytest.ini")
-_UNUSED_PLUGINS = ("cacheprovider", "stepwise", "pastebin", "junitxml", "doctest", "faulthandler", "setuponly", "setupplan")
+_UNUSED_PLUGINS = (
+    "cacheprovider",
+    "stepwise",
+    "pastebin",
+    "junitxml",
+    "doctest",
+    "faulthandler",
+    "setuponly",
+    "setupplan",
+    "terminalprogress",
+    # What these two report depends on when garbage is collected.
+    "threadexception",
+    "unraisableexception",
+)
 _MAX_MESSAGE_CHARS = 200
 _RANKS = {"passed": 0, "skipped": 1, "failed": 2, "error": 3}
 
@@ -71,8 +85,12 @@ class Recorder:
         self._broken: Dict[str, str] = {}
         self._current: Dict[str, Any] = {}
         self._deadline = 0.0
+        self._is_expired = False
+        self._pid = os.getpid()
 
     def _write(self, record: Dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            return  # a child that a test forked and that came back into pytest
         data = json.dumps(record).encode() + b"\n"
         while data:
             data = data[os.write(self._record_fd, data) :]
@@ -85,7 +103,8 @@ class Recorder:
         outcome: Any = yield
         if outcome.excinfo is not None:
             error = outcome.excinfo[1]
-            cause = getattr(error, "cause", None) or error
+            # Up to pytest 7 the failure holds an ``excinfo`` triple, then a ``cause``.
+            cause = getattr(error, "cause", None) or getattr(error, "excinfo", (None, error))[1]
             self._broken[""] = first_line(f"{type(cause).__name__}: {cause}")
             self._write_broken(set())
 
@@ -105,7 +124,9 @@ class Recorder:
         self._write_broken({item.nodeid for item in items})
 
     def _is_requested(self, node_id: str) -> bool:
-        return any(node_id == name or node_id.startswith((name + "::", name + "[", name + "/")) for name in self._requested)
+        return any(
+            node_id == name or node_id.startswith((name + "::", name + "[", name + "/")) for name in self._requested
+        )
 
     def _write_broken(self, selected: Set[str]) -> None:
         for name in self._requested or sorted(self._broken):
@@ -127,6 +148,7 @@ class Recorder:
         """One test from its setup to its teardown."""
         self._current = {"id": item.nodeid, "outcome": "passed", "message": "", "duration_s": 0.0}
         self._deadline = time.monotonic() + self._timeout_s
+        self._is_expired = False
         self._tracer.start()
         yield
         functions = self._tracer.stop()
@@ -138,11 +160,12 @@ class Recorder:
         current["duration_s"] += report.duration
         if _RANKS[outcome] > _RANKS[current["outcome"]]:
             current["outcome"] = outcome
-            current["message"] = _report_message(report)
+            current["message"] = "timed out" if self._is_expired else _report_message(report)
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
         def expire(_: int, __: Any) -> None:
+            self._is_expired = True
             pytest.fail("timed out", pytrace=False)
 
         previous = signal.signal(signal.SIGALRM, expire)
@@ -175,7 +198,7 @@ class Recorder:
 
 
 def _arguments(request: Dict[str, Any], testbed: str) -> Optional[List[str]]:
-    """pytest's arguments; None when no requested file exists."""
+    """Arguments of pytest; None when no requested file exists."""
     paths = sorted({name.split("::")[0] for name in request["test_ids"]})
     existing = [path for path in paths if path and os.path.exists(os.path.join(testbed, path))]
     if paths and not existing:
@@ -206,7 +229,7 @@ def _run(request: Dict[str, Any], testbed: str, record_fd: int) -> int:
 
 def main(request: bytes, testbed: str) -> int:
     """Run the tests of a request (JSON); returns pytest's exit status."""
-    status = _run(json.loads(request), testbed, process.RECORD_FD)
+    status = _run(json.loads(request), testbed, RECORD_FD)
     sys.stdout.flush()
     sys.stderr.flush()
     return status
@@ -219,7 +242,7 @@ def main_from_stdin() -> None:
     os._exit(main(request, sys.argv[1]))
 
 
-_WARM_UP_TESTS = '''
+_WARM_UP_TESTS = """
 import unittest.mock
 import pytest
 
@@ -235,7 +258,7 @@ class TestCase(unittest.TestCase):
         with self.assertRaises(ValueError):
             raise ValueError
         self.assertEqual([1], [2])
-'''
+"""
 
 
 def warm_up(folder: str = "/tmp") -> None:

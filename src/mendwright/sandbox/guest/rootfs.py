@@ -78,20 +78,31 @@ class _Root:
         self._links[target] = destination
 
     def bind_owned(self, source: str, target: str) -> None:
-        """Show ``source`` with the files of the host user owned by the namespace's user."""
+        """Show ``source`` with the files of the host user owned by the namespace's user.
+
+        Where the file system cannot do that (overlayfs, network), world-readable files are readable all the same.
+        """
         try:
             self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
         except OSError as error:
             if self._userns_fd is None or error.errno not in (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
                 raise
-            self._bind_foreign(source, target)
-
-    def _bind_foreign(self, source: str, target: str) -> None:
-        """File systems without idmapped mounts (overlayfs, network): world-readable layers do, the tree is copied."""
-        if target == TREE:
-            self._copies.append((target, os.open(source, os.O_RDONLY | os.O_CLOEXEC)))
-        else:
             self.bind(source, target)
+
+    def bind_tree(self, source: str, target: str) -> None:
+        """Show the tree; copy it when its files could not be copied up from a lower layer."""
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        if _is_owned(source) and self._can_map(source, target):
+            os.close(fd)
+        else:
+            self._copies.append((target, fd))
+
+    def _can_map(self, source: str, target: str) -> bool:
+        try:
+            self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
+        except OSError:
+            return False
+        return True
 
     def build(self, path: str) -> None:
         """Cover ``path`` with the root and fill it."""
@@ -116,11 +127,23 @@ class _Root:
     def _copy(self, fd: int, target: str) -> None:
         shutil.copytree(f"/proc/self/fd/{fd}", target, symlinks=True, dirs_exist_ok=True)
         os.close(fd)
-        owner = -1 if self._owner is None else self._owner
+        owner = 0 if self._owner is None else self._owner
         os.chown(target, owner, owner)
         for folder, folders, files in os.walk(target):
             for name in folders + files:
                 os.chown(os.path.join(folder, name), owner, owner, follow_symlinks=False)
+
+
+def _is_owned(folder: str) -> bool:
+    """Whether everything in ``folder`` belongs to user and group 0 as this process sees them.
+
+    The kernel refuses to copy up what belongs to somebody that the namespace does not know (EOVERFLOW).
+    """
+    paths = [folder]
+    for parent, folders, files in os.walk(folder):
+        paths += [os.path.join(parent, name) for name in folders + files]
+    statuses = map(os.lstat, paths)
+    return all(status.st_uid == 0 and status.st_gid == 0 for status in statuses)
 
 
 def _attach(fd: int, target: str) -> None:
@@ -150,7 +173,7 @@ def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> 
         root.bind_owned(folder, folder)
     root.bind_owned(layout.guest, GUEST)
     root.bind_owned(layout.environment, ENVIRONMENT)
-    root.bind_owned(layout.tree, TREE)
+    root.bind_tree(layout.tree, TREE)
     root.build(_COVERED)
     return _COVERED
 

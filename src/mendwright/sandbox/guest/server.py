@@ -14,6 +14,8 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import files, process, wire
+from .reaping import Reaper
+from .streams import RECORD_FD
 
 _RECORD_BYTES = 1 << 26
 _TEST_OUTPUT_BYTES = 1 << 16
@@ -35,7 +37,7 @@ class Place(NamedTuple):
     """The tree as it was at the start."""
     upper: Optional[str]
     """Copy-on-write upper of the testbed, when there is one."""
-    reaper: process.Reaper
+    reaper: Reaper
     confine: Callable[[Dict[str, Any]], None]
     """Limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]]
@@ -91,7 +93,7 @@ class Server:
         environment = {**place.environment, **header["env"]}
 
         def body() -> int:
-            os.close(process.RECORD_FD)
+            os.close(RECORD_FD)
             return _execute(header["argv"], _locate(header["cwd"], place.testbed), environment)
 
         num_bytes = self._limits["output_bytes"]

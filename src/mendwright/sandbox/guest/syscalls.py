@@ -59,23 +59,23 @@ def _text(value: str | None) -> bytes | None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, options: str | None = None) -> None:
-    """mount(2)."""
+    """Mount ``source`` (or change the flags of a mount) at ``target``."""
     result = _libc.mount(_text(source), _text(target), _text(kind), ctypes.c_ulong(flags), _text(options))
     _check(result, f"mount {kind or 'flags'} on {target}")
 
 
 def umount(target: str) -> None:
-    """umount2(2), lazily."""
+    """Detach the mounts at ``target``."""
     _check(_libc.umount2(_text(target), MNT_DETACH), f"umount {target}")
 
 
 def unshare(flags: int) -> None:
-    """unshare(2)."""
+    """Move this process (for pids: its next child) into new namespaces."""
     _check(_libc.unshare(ctypes.c_int(flags)), f"unshare {flags:#x}")
 
 
 def setns(fd: int, kind: int) -> None:
-    """setns(2)."""
+    """Move this process (for pids: its next child) into the namespace behind ``fd``."""
     _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), f"setns {kind:#x}")
 
 
@@ -130,7 +130,7 @@ def attach_mount(fd: int, target: str) -> None:
 
 
 def pidfd_open(pid: int) -> int:
-    """pidfd_open(2): readable once ``pid`` has ended."""
+    """A descriptor that is readable once ``pid`` has ended."""
     return _syscall("pidfd_open", _SYS_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
 
 

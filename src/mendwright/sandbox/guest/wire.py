@@ -13,7 +13,6 @@ import traceback
 from typing import Any, Dict, List, Sequence, Tuple
 
 PREFIX = struct.Struct(">II")
-MAX_HEADER_BYTES = 1 << 28
 Header = Dict[str, Any]
 Frame = Tuple[Header, List[bytes]]
 

@@ -13,7 +13,8 @@ import signal
 import socket
 from typing import Callable, Optional
 
-from . import isolation, process, rootfs, server, syscalls, wire
+from . import isolation, rootfs, server, syscalls, wire
+from .reaping import NamespaceReaper
 
 RunTests = Callable[[bytes, str], int]
 
@@ -41,7 +42,7 @@ def _serve_sandbox(connection: socket.socket, run_warm: Optional[RunTests]) -> N
             environment=dict(os.environ),
             before=layers.before,
             upper=layers.upper,
-            reaper=process.NamespaceReaper(),
+            reaper=NamespaceReaper(),
             confine=isolation.confine,
             run_warm=run_warm,
         )

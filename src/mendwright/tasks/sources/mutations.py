@@ -1,9 +1,9 @@
 """Task source `mutations`: synthetic bugs in real code, judged by the package's own tests.
 
 Reads a pinned sdist; makes tasks whose bug is one mutated function. The suite runs once, traced, to learn which tests
-execute which function. Each mutant then runs its function's fastest covering tests; it becomes a task when at least two
-distinct test functions fail, so that one can be shown and the other hidden. Functions take turns, so a small quota
-still covers the package, and results are consumed in a fixed order: a seed gives the same tasks on any machine.
+execute which function. Each mutant then runs its function's most specific covering tests; it becomes a task when at
+least two distinct test functions fail, so that one can be shown and the other hidden. Functions take turns, so a small
+quota still covers the package, and results are consumed in a fixed order, so timing does not decide what is kept.
 """
 
 from __future__ import annotations
@@ -41,20 +41,24 @@ class MutationSource:
         """See `TaskSource.make`."""
         bench = await _Bench.set_up(package, workshop)
         targets = bench.targets()
-        made = Yield(funnel=Counter(functions=len(targets)))
-        num_kept: Counter[Target] = Counter()
-        queue = bench.candidates(targets, num_kept)
+        funnel = Counter(functions=len(targets))
+        proofs: list[_Proof] = []
+        num_proven: Counter[Target] = Counter()
+        queue = bench.candidates(targets, num_proven)
         async with aclosing(ordered_map(bench.judge, queue, workshop.config.num_concurrent)) as judged:
             async for (target, _), outcome in judged:
-                made.funnel["mutants_run"] += 1
-                if isinstance(outcome, Task):
-                    num_kept[target] += 1
-                    made.tasks.append(outcome)
-                    workshop.report(len(made.tasks))
-                made.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
-                if len(made.tasks) >= workshop.quota:
+                funnel["mutants_run"] += 1
+                if isinstance(outcome, str):
+                    funnel[outcome] += 1
+                    continue
+                num_proven[target] += 1
+                proofs.append(outcome)
+                workshop.report(len(proofs))
+                if len(proofs) >= workshop.quota:
                     break
-        return made
+        outcomes = await bench.certify(proofs)
+        funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
+        return Yield([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +70,23 @@ class Target:
 
 
 @dataclass(frozen=True)
+class _Proof:
+    """A mutant that enough tests notice, with the runs that show it."""
+
+    target: Target
+    mutant: Mutant
+    empty: list[TestRun]
+    gold: TestRun
+
+
+@dataclass(frozen=True)
 class _Bench:
     package: Package
     workshop: Workshop
     environment: Environment
     spec: SandboxSpec
     suite: SuiteMap
-    gold_runs: dict[tuple[str, ...], list[TestRun]] = field(default_factory=dict)
+    gold_runs: dict[Target, TestRun] = field(default_factory=dict)
     gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
@@ -104,7 +118,7 @@ class _Bench:
             bounds = self.config.min_function_lines, self.config.max_function_lines
             for function in mutable_functions(path, source, bounds):
                 covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
-                test_ids = self.suite.fastest(covering, self.config.num_tests)
+                test_ids = self.suite.most_specific(covering, self.config.num_tests)
                 if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
                     found.append(Target(function, test_ids))
         random.Random(self.seed).shuffle(found)
@@ -122,32 +136,42 @@ class _Bench:
                 else:
                     del queues[target]
 
-    async def judge(self, candidate: tuple[Target, Mutant]) -> Task | str:
-        """The task that a mutant makes, or why it makes none."""
+    async def judge(self, candidate: tuple[Target, Mutant]) -> _Proof | str:
+        """The proof that a mutant is a bug, or why it makes no task."""
         target, mutant = candidate
-        path = mutant.function.path
-        spec = self.spec.model_copy(update={"files": {path: mutant.text}})
-        first = await run_fresh(self.workshop.backend, spec, self._request(target.test_ids))
+        request = self._request(target.test_ids)
+        spec = self.spec.model_copy(update={"files": {mutant.function.path: mutant.text}})
+        first = await run_fresh(self.workshop.backend, spec, request)
         if reason := _why_not(first, target.test_ids):
             return reason
         again = self.workshop.config.num_certificate_runs - 1
-        empty = [first, *await run_times(self.workshop.backend, spec, self._request(target.test_ids), again)]
-        evidence = Evidence(empty, await self._gold(target.test_ids))
-        failing, passing, _ = evidence.split_tests(target.test_ids)
+        empty = [first, *await run_times(self.workshop.backend, spec, request, again)]
+        return _Proof(target, mutant, empty, await self._gold_run(target))
+
+    async def certify(self, proofs: list[_Proof]) -> list[Task | str]:
+        """The task of each proof, or why it makes none; the shared gold runs happen here."""
+        used = {test_id for proof in proofs for test_id in proof.target.test_ids}
+        test_ids = tuple(test_id for test_id in self.suite.num_executed if test_id in used)
+        config = self.workshop.config
+        request = self.workshop.request(self.package, test_ids, config.suite_timeout_s)
+        shared = await run_times(self.workshop.backend, self.spec, request, config.num_certificate_runs - 1)
+        return [self._task(proof, Evidence(proof.empty, [proof.gold, *shared])) for proof in proofs]
+
+    def _task(self, proof: _Proof, evidence: Evidence) -> Task | str:
+        failing, passing, _ = evidence.split_tests(proof.target.test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
             return "unstable"
         try:
-            return self._assemble(mutant, evidence, failing, passing)
+            return self._assemble(proof.mutant, evidence, failing, passing)
         except TaskError:
             return "test_not_cuttable"
 
-    async def _gold(self, test_ids: tuple[str, ...]) -> list[TestRun]:
+    async def _gold_run(self, target: Target) -> TestRun:
         async with self.gold_lock:
-            if test_ids not in self.gold_runs:
-                num_runs = self.workshop.config.num_certificate_runs
-                request = self._request(test_ids)
-                self.gold_runs[test_ids] = await run_times(self.workshop.backend, self.spec, request, num_runs)
-            return self.gold_runs[test_ids]
+            if target not in self.gold_runs:
+                request = self._request(target.test_ids)
+                self.gold_runs[target] = await run_fresh(self.workshop.backend, self.spec, request)
+            return self.gold_runs[target]
 
     def _request(self, test_ids: tuple[str, ...]) -> TestRequest:
         return self.workshop.request(self.package, test_ids, self.workshop.config.run_timeout_s)

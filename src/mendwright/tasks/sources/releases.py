@@ -88,7 +88,7 @@ class _Pair:
         num_runs = self.workshop.config.releases.num_baseline_runs - 1
         runs = await run_times(self.workshop.backend, self.spec, self._suite_request(), num_runs)
         unstable = unstable_ids(runs)
-        passed = (i for i in self.suite.durations_s if i not in unstable and all(run.passes((i,)) for run in runs))
+        passed = (i for i in self.suite.num_executed if i not in unstable and all(run.passes((i,)) for run in runs))
         return tuple(passed)
 
     async def _fixed_tests(self, stable: tuple[str, ...]) -> tuple[str, ...]:

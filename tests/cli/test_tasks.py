@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mendwright.cli.tasks import app
+from mendwright.records import Certificate, Environment, Location, Provenance, Task
+from mendwright.tasks.store import TaskStore
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    task = Task(
+        id="pkg-1.0-mutation-1",
+        source="mutations",
+        provenance=Provenance(package="pkg", version="1.0", sdist_sha256="0" * 64, recipe="line 1: < -> <="),
+        issue="clamp in pkg.py is wrong: assert 7 == 5",
+        base_tree="tree",
+        base_files={"pkg.py": "x\n"},
+        environment=Environment(lock="", python="3.11.7", digest="e"),
+        visible_tests=("test_pkg.py::test_a[1]",),
+        fail_to_pass=("test_pkg.py::test_a[1]", "test_pkg.py::test_hidden"),
+        pass_to_pass=("test_pkg.py::test_c",),
+        test_paths=("test_pkg.py",),
+        gold_files={"pkg.py": "y\n"},
+        gold_patch="--- a/pkg.py\n+++ b/pkg.py\n@@ -1 +1 @@\n-x\n+y\n",
+        location=Location(path="pkg.py", name="clamp", first_line=1, last_line=1),
+        labels={"operator": "comparison"},
+        split="train",
+        certificate=Certificate(num_empty_runs=3, num_empty_failed=3, num_gold_runs=3, num_gold_passed=3),
+    )
+    TaskStore(tmp_path).save([task], {}, {})
+    return tmp_path
+
+
+def test_show_lists_and_prints_one_task(folder: Path) -> None:
+    listed = RUNNER.invoke(app, ["show", str(folder)])
+    assert "pkg-1.0-mutation-1\ttrain\tcomparison\tclamp in pkg.py is wrong" in listed.output
+    shown = RUNNER.invoke(app, ["show", str(folder), "pkg-1.0-mutation-1"]).output
+    for part in ("clamp in pkg.py is wrong", "+y", "hidden tests (1)", "test_hidden", "test_a[1]", "gold passed 3/3"):
+        assert part in shown
+    record = json.loads(RUNNER.invoke(app, ["show", str(folder), "pkg-1.0-mutation-1", "--json"]).output)
+    assert record["provenance"]["recipe"] == "line 1: < -> <="
+
+
+def test_dry_run_prints_the_configuration_and_makes_nothing(tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["build", str(tmp_path / "out"), "limits.train=3", "--dry-run"])
+    assert result.exit_code == 0
+    assert "train = 3" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", ["build", "verify", "show", "lock"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"Example: mend tasks {command}" in RUNNER.invoke(app, [command, "--help"]).output

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from mendwright.errors import InputError
+from mendwright.records import StopReason, VerdictKind
+from mendwright.report.content import gather
+from mendwright.report.html import render, write_report
+from mendwright.report.run_folder import flatten, read_config, read_funnel, task_digests
+from mendwright.rollout.store import RunStore
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Text of a page, its ids and links; fails on tags that do not match."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.open, self.words = set(), [], [], []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.ids |= {values["id"]} if "id" in values else set()
+        self.links += [values["href"]] if "href" in values else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def page_text(synthetic_run):
+    return render(gather(synthetic_run))
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    return tmp_path
+
+
+def add_episodes(folder, episodes):
+    """episodes: (trajectory, phase)."""
+    with RunStore.create(folder / "run.db") as store:
+        for trajectory, phase in episodes:
+            store.add_trajectory(trajectory, phase=phase, step=0, split="test")
+
+
+def test_the_page_is_self_contained_and_small(page_text):
+    assert len(page_text) < 3_000_000
+    assert not re.search(r"https?://|<script|<link|<iframe|@import|url\(|\bsrc=", page_text)
+    assert "prefers-color-scheme: dark" in page_text
+    assert "@media print" in page_text
+
+
+def test_the_page_is_well_formed_and_its_links_lead_somewhere(page_text):
+    page = Page(page_text)
+    assert page.links
+    assert {link.removeprefix("#") for link in page.links} <= page.ids
+    plots = re.findall(r"<svg.*?</svg>", page_text, flags=re.DOTALL)
+    assert len(plots) > 8
+    for plot in plots:
+        ElementTree.fromstring(plot)
+        assert "nan" not in plot
+
+
+def test_the_page_says_what_was_learned_and_how_sure(page_text, synthetic_run):
+    text = Page(page_text).text
+    assert re.search(r"RL raised Pass@1 on 12 held-out mutation tasks from \d", text)
+    assert "This is one training run." in text
+    for words in ("Controls", "Learning curves", "Blind submissions", "real release-pair tasks", "Digests".lower()):
+        assert words in text
+    assert "sharper sampling alone" in text
+    assert "Not finished." in text
+    assert "one test only" in text
+    assert "rl.lr" in text
+    assert "ab" * 32 in text
+
+
+def test_the_five_trajectories_are_there_with_shaded_tokens(page_text):
+    text = Page(page_text).text
+    for title in ("A clean success", "A near miss", "Round in circles", "A real bug"):
+        assert title in text
+    assert "An exploit" in text or "A blind submission" in text
+    assert page_text.count('title="p = ') > 100
+
+
+def test_write_report_writes_both_files_and_leaves_nothing_else(synthetic_run):
+    path = write_report(synthetic_run)
+    assert path == synthetic_run / "report.html"
+    summary = json.loads((synthetic_run / "summary.json").read_text())
+    assert summary["headline"]["treatment"] == "dapo"
+    assert not list(synthetic_run.glob("*.part"))
+    assert path.read_text() == write_report(synthetic_run).read_text()
+
+
+def test_a_run_that_has_only_begun(run_folder):
+    with RunStore.create(run_folder / "run.db") as store:
+        store.plan_phases(["teacher", "rft", "dapo"])
+        store.start_phase("teacher")
+    text = Page(write_report(run_folder).read_text()).text
+    assert "No result yet: eval/rft/test-mutations and eval/dapo/test-mutations have not run to the end." in text
+    assert "teacher" in text
+    assert "Controls" not in text
+    assert "Learning curves" not in text
+
+
+def test_a_half_finished_evaluation_is_called_so(run_folder, trajectory_maker):
+    with RunStore.create(run_folder / "run.db") as store:
+        for stage, kind in (("rft", VerdictKind.FAILED), ("dapo", VerdictKind.PASSED)):
+            phase = f"eval/{stage}/test-mutations"
+            store.start_phase(phase)
+            store.add_trajectory(trajectory_maker(stage, kind=kind), phase=phase, step=0, split="test")
+        store.end_phase("eval/rft/test-mutations")
+    text = Page(write_report(run_folder).read_text()).text
+    assert "So far, with eval/dapo/test-mutations unfinished: This run does not show whether RL helped" in text
+    assert "(running)" in text
+
+
+def test_text_of_the_agent_is_escaped(run_folder, trajectory_maker):
+    steps = [("edit", "<script>alert(1)</script>", "<img src=x>", ""), ("submit", "", "&amp;", "")]
+    patch = "--- a\n+++ b\n@@ -1 +1 @@\n-<b>\n+</pre><script>\n"
+    trajectory = trajectory_maker(steps=steps, final_patch=patch, kind=VerdictKind.FAILED)
+    add_episodes(run_folder, [(trajectory, "eval/dapo/test-mutations")])
+    text = write_report(run_folder).read_text()
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "edit <script>alert(1)</script>" in Page(text).text
+    assert '<span class="add">+&lt;/pre&gt;&lt;script&gt;</span>' in text
+
+
+def test_a_long_trajectory_does_not_blow_up_the_page(run_folder, trajectory_maker):
+    steps = [("test", "", f"{i}" + "x" * 20_000, "") for i in range(30)]
+    trajectory = trajectory_maker(steps=steps, stop_reason=StopReason.TURN_LIMIT, kind=VerdictKind.FAILED)
+    add_episodes(run_folder, [(trajectory, "eval/dapo/test-mutations")])
+    text = write_report(run_folder).read_text()
+    assert len(text) < 600_000
+    assert "characters left out" in text
+
+
+def test_what_is_no_run_is_refused(run_folder):
+    with pytest.raises(InputError, match=r"holds no run\.db"):
+        write_report(run_folder)
+
+
+def test_broken_files_of_a_run_are_named(run_folder):
+    (run_folder / "tasks").mkdir()
+    (run_folder / "config.toml").write_text("a = ")
+    with pytest.raises(InputError, match=r"config\.toml is no TOML"):
+        read_config(run_folder)
+    (run_folder / "tasks" / "funnel.json").write_text("{")
+    with pytest.raises(InputError, match="is no JSON"):
+        read_funnel(run_folder)
+    (run_folder / "tasks" / "funnel.json").write_text("[]")
+    with pytest.raises(InputError, match="no JSON object"):
+        read_funnel(run_folder)
+
+
+def test_absent_files_of_a_run_are_empty(run_folder):
+    assert read_config(run_folder) == {}
+    assert read_funnel(run_folder) is None
+    assert task_digests(run_folder) == {}
+    assert list(flatten({"a": {"b": 1, "c": "x"}, "d": [1]})) == [("a.b", "1"), ("a.c", "x"), ("d", "[1]")]

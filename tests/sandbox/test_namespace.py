@@ -1,0 +1,184 @@
+"""Life and death of the namespace back end's processes."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mendwright.errors import InputError, SandboxError, SandboxLostError
+from mendwright.records import TestRequest
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.conformance import make_tree
+from mendwright.sandbox.namespace import NamespaceBackend
+
+_TEST = "tests/test_prices.py::test_total"
+
+
+def make_bare_environment(folder):
+    """An environment that has an interpreter and nothing else: starts faster than one with pytest."""
+    interpreter = Path(sys.executable).resolve()
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(interpreter)
+    (folder / "pyvenv.cfg").write_text(f"home = {interpreter.parent}\ninclude-system-site-packages = false\n")
+    return folder
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return SandboxSpec(environment=make_bare_environment(tmp_path / "bare"), tree=make_tree(tmp_path / "tree"))
+
+
+async def until(is_done):
+    for _ in range(600):
+        if is_done():
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail("it did not happen within 30 s")
+
+
+def descendants(pid=None):
+    return [p for p in psutil.Process(pid).children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.asyncio
+async def test_closing_leaves_no_process(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    running = asyncio.ensure_future(sandbox.exec(("sleep", "900"), timeout_s=600))
+    await until(lambda: any(process.name() == "sleep" for process in descendants()))
+    processes = descendants()
+    await backend.close()
+    await backend.close()
+    with pytest.raises(SandboxLostError):
+        await running
+    await until(lambda: not any(process.is_running() and process in descendants() for process in processes))
+
+
+@pytest.mark.asyncio
+async def test_closing_a_sandbox_ends_its_command_only(spec):
+    backend = NamespaceBackend()
+    one, two = await backend.create(spec), await backend.create(spec)
+    running = asyncio.ensure_future(one.exec(("sleep", "901"), timeout_s=600))
+    await until(lambda: any(process.name() == "sleep" for process in descendants()))
+    await one.close()
+    await one.close()
+    await until(lambda: not any(process.name() == "sleep" for process in descendants()))
+    with pytest.raises(SandboxLostError):
+        await running
+    assert (await two.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
+    with pytest.raises(SandboxLostError):
+        await one.read_file("run.sh")
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_dead_zygote_is_replaced(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    spawner = psutil.Process().children()[-1]
+    for process in spawner.children(recursive=True):
+        process.kill()
+    with pytest.raises(SandboxLostError):
+        await sandbox.exec(("true",), timeout_s=60)
+    replacement = await backend.create(spec)
+    assert (await replacement.exec(("true",), timeout_s=60)).exit_status == 0
+    spawner.kill()
+    spawner.wait()
+    another = await backend.create(spec)
+    assert (await another.exec(("true",), timeout_s=60)).exit_status == 0
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_command_ends_the_sandbox(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sandbox.exec(("sleep", "902"), timeout_s=600), 0.2)
+    await until(lambda: not any(process.name() == "sleep" for process in descendants()))
+    with pytest.raises(SandboxLostError):
+        await sandbox.exec(("true",), timeout_s=60)
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_many_at_once(spec):
+    backend = NamespaceBackend()
+
+    async def one(number):
+        sandbox = await backend.create(spec)
+        await sandbox.write_file("number", str(number).encode())
+        result = await sandbox.exec(("cat", "number"), timeout_s=60)
+        await sandbox.close()
+        return int(result.stdout)
+
+    assert await asyncio.gather(*(one(number) for number in range(24))) == list(range(24))
+    assert len(psutil.Process().children()) == 1
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_idle_zygotes_make_room(spec, tmp_path):
+    backend = NamespaceBackend(max_zygotes=1)
+    other = spec.model_copy(update={"tree": make_tree(tmp_path / "other")})
+    await (await backend.create(spec)).close()
+    spawner = psutil.Process().children()[-1]
+    second = await backend.create(other)
+    await until(lambda: len(spawner.children()) == 1)
+    third = await backend.create(spec)
+    assert (await second.exec(("true",), timeout_s=60)).exit_status == 0
+    assert (await third.exec(("true",), timeout_s=60)).exit_status == 0
+    assert len(spawner.children()) == 2
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_environments_that_cannot_run_tests(spec, tmp_path):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    with pytest.raises(SandboxError, match="no pytest"):
+        await sandbox.run_tests(TestRequest(test_ids=(_TEST,)))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="bin/python"):
+        await backend.create(spec.model_copy(update={"environment": tmp_path / "empty"}))
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_files_stay_inside(spec):
+    backend = NamespaceBackend()
+    with pytest.raises(InputError, match="below the repository"):
+        await backend.create(spec.model_copy(update={"files": {"../evil": "x"}}))
+    assert (await backend.create(spec)).backend == "namespace"
+    await backend.close()
+
+
+_HOST = """
+import asyncio, sys
+from pathlib import Path
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.{module} import {name}
+async def main():
+    sandbox = await {name}().create(SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2])))
+    await sandbox.exec(("sh", "-c", "setsid sleep 903 & sleep 903"), timeout_s=600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("module", "name"), [("namespace", "NamespaceBackend"), ("degraded", "DegradedBackend")])
+async def test_nothing_outlives_a_killed_host(spec, module, name, tmp_path):
+    program = _HOST.format(module=module, name=name)
+    arguments = [sys.executable, "-c", program, str(spec.environment), str(spec.tree)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)}
+    host = await asyncio.create_subprocess_exec(*arguments, env=environment)
+    await until(lambda: sum(process.name() == "sleep" for process in descendants(host.pid)) == 2)
+    processes = descendants(host.pid)
+    host.send_signal(signal.SIGKILL)
+    await host.wait()
+    await until(lambda: not any(process.is_running() for process in processes))
+    await until(lambda: not list(tmp_path.glob("mend-*")))

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mendwright.config.tasks import SplitLimits, TasksConfig
+from mendwright.errors import InputError, TaskError
+from mendwright.records import Task
+from mendwright.tasks.building import Progress, build, plan, spread
+from mendwright.tasks.catalogue import Package
+from mendwright.tasks.diffs import unified_diff
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.store import TaskStore
+from mendwright.tasks.testfiles import cuttable_names, file_of, function_id, functions_of
+from mendwright.tasks.validation import check_tests
+
+
+def read_tree(task: Task, layers: LayerStore, package: Package) -> dict[str, str]:
+    tree = layers.tree(package.sdist(task.provenance.version))
+    return {path: (tree / path).read_text() for path in task.base_files}
+
+
+def test_both_sources_give_certified_tasks(built: TaskStore) -> None:
+    tasks = built.load()
+    assert len(built.load(source="mutations")) == 4
+    assert len(built.load(source="releases")) == 2
+    assert all(task.certificate.is_valid for task in tasks)
+    assert all(task.certificate.num_gold_runs == task.certificate.num_empty_runs == 3 for task in tasks)
+    assert len({task.id for task in tasks}) == len(tasks)
+    for task in tasks:
+        check_tests(task)
+
+
+def test_hidden_tests_are_absent_from_the_agents_tree(built: TaskStore) -> None:
+    for task in built.load():
+        hidden = set(functions_of(set(task.fail_to_pass) - set(task.visible_tests)))
+        assert hidden
+        for test_id in hidden:
+            path, _, name = test_id.partition("::")
+            text = task.base_files[path]
+            assert text is not None
+            assert name not in cuttable_names(text)
+            assert name.rpartition("::")[2] not in text
+            assert name.rpartition("::")[2] not in task.issue
+
+
+def test_mutation_tasks_show_one_failing_function_and_hide_the_others(built: TaskStore) -> None:
+    for task in built.load(source="mutations"):
+        visible = set(task.visible_tests)
+        assert len(functions_of(visible & set(task.fail_to_pass))) == 1
+        assert len(functions_of(task.fail_to_pass)) >= 2
+        assert bool(visible & set(task.pass_to_pass)) == bool(task.pass_to_pass)
+
+
+def test_the_gold_patch_leads_from_the_agents_base_to_the_release(
+    built: TaskStore, seeded_layers: LayerStore, tinycalc: Package
+) -> None:
+    for task in built.load():
+        pinned = read_tree(task, seeded_layers, tinycalc)
+        assert task.gold_files == {path: pinned[path] for path in task.gold_files}
+        assert set(task.gold_files).isdisjoint(task.test_paths)
+        broken = {path: task.base_files[path] for path in task.gold_files}
+        assert broken != task.gold_files
+        assert task.gold_patch == unified_diff(broken, task.gold_files)
+
+
+def test_location_is_the_broken_function(built: TaskStore) -> None:
+    for task in built.load():
+        assert task.location is not None
+        lines = (task.base_files[task.location.path] or "").splitlines()
+        span = lines[task.location.first_line - 1 : task.location.last_line]
+        assert span[0].startswith(f"def {task.location.name}(")
+        gold = (task.gold_files[task.location.path] or "").splitlines()
+        assert "\n".join(span) not in "\n".join(gold)
+
+
+def test_grading_restores_the_files_of_all_tests(built: TaskStore) -> None:
+    for task in built.load():
+        assert {file_of(test_id) for test_id in task.fail_to_pass + task.pass_to_pass} <= set(task.test_paths)
+
+
+def test_release_tasks_are_the_separate_fixes_with_their_changelog(built: TaskStore) -> None:
+    by_function = {task.location.name: task for task in built.load(source="releases") if task.location}
+    count, mean = by_function["count_above"], by_function["mean"]
+    assert count.issue == "Fix `count_above`, which counted values equal to the bound (issue12, by Ada)."
+    assert mean.issue == "The mean of an empty list is 0 instead of a ZeroDivisionError."
+    assert {task.labels["issue_source"] for task in by_function.values()} == {"changelog"}
+    assert functions_of(mean.fail_to_pass) == ("tests/test_numbers.py::test_mean_of_nothing",)
+    assert not set(mean.visible_tests) & set(mean.fail_to_pass)
+    assert mean.visible_tests
+    assert "return 0" in mean.gold_patch
+    assert "count" not in mean.gold_patch
+
+
+def test_a_finished_unit_is_not_made_again_and_gives_the_same_tasks(
+    built: TaskStore, seeded_layers: LayerStore
+) -> None:
+    before = built.load()
+    config = TasksConfig.model_validate(json.loads((built.folder / "manifest.json").read_text())["config"])
+    units = sorted((built.folder / "units").iterdir())
+    times = [path.stat().st_mtime_ns for path in units]
+    assert build(config, built.folder, LayerStore(seeded_layers.root)).load() == before
+    assert [path.stat().st_mtime_ns for path in units] == times
+
+
+def test_a_killed_build_goes_on_and_a_seed_gives_the_same_tasks(
+    built: TaskStore, seeded_layers: LayerStore, tmp_path: Path
+) -> None:
+    config = TasksConfig.model_validate(json.loads((built.folder / "manifest.json").read_text())["config"])
+
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(config, tmp_path, seeded_layers, report=stop)
+    done = [path.name for path in (tmp_path / "units").iterdir()]
+    assert len(done) == 1
+    times: list[str] = []
+    again = build(config, tmp_path, seeded_layers, report=lambda progress: times.append(progress.unit.name))
+    assert f"{times[0]}.jsonl" == done[0]
+    without_time = [t.model_copy(update={"certificate": None}) for t in again.load()]
+    assert without_time == [t.model_copy(update={"certificate": None}) for t in built.load()]
+
+
+def test_funnel_adds_up(built: TaskStore) -> None:
+    funnel = json.loads((built.folder / "funnel.json").read_text())
+    mutations = funnel["total"]["mutations"]
+    assert mutations["mutants_run"] == sum(
+        n for name, n in mutations.items() if name not in ("functions", "mutants_run")
+    )
+    assert mutations["kept"] == 4
+    assert funnel["total"]["releases"]["kept"] == 2
+    assert funnel["splits"] == {"mutations/train": 4, "releases/train": 2}
+
+
+def test_a_package_that_cannot_be_built_leaves_the_others_alone(
+    tinycalc: Package, seeded_layers: LayerStore, write_config: Callable[..., TasksConfig], tmp_path: Path
+) -> None:
+    broken = tinycalc.model_copy(update={"name": "broken", "tests": ("nowhere/*.py",), "releases": ()})
+    packages = (broken, tinycalc.model_copy(update={"releases": ()}))
+    store = build(write_config(*packages), tmp_path / "tasks", seeded_layers)
+    assert {task.provenance.package for task in store.load()} == {"tinycalc"}
+    assert "nowhere" in json.loads((tmp_path / "tasks/funnel.json").read_text())["units"]["mutations-broken"]["error"]
+    with pytest.raises(TaskError, match="nowhere"):
+        build(write_config(broken), tmp_path / "other", seeded_layers)
+
+
+def test_caps_are_spread_over_packages(tinycalc: Package) -> None:
+    packages = [
+        tinycalc.model_copy(update={"name": name, "num_tasks": num, "split": split})
+        for name, num, split in (("a", 5, "train"), ("b", 100, "train"), ("c", 100, "train"), ("d", 9, "test"))
+    ]
+    quotas = spread(packages, SplitLimits(train=45, validation=0, test=100), most=60)
+    assert quotas == {"a": 5, "b": 20, "c": 20, "d": 9}
+    assert sum(spread(packages, SplitLimits(train=0, test=0), most=60).values()) == 0
+    assert spread(packages, SplitLimits(train=1000), most=60)["b"] == 60
+
+
+def test_plan_of_unknown_package() -> None:
+    with pytest.raises(InputError, match="no package nowhere"):
+        plan(TasksConfig(packages=("nowhere",)))
+
+
+def test_store_filters_and_says_what_is_missing(built: TaskStore, tmp_path: Path) -> None:
+    first = built.load()[0]
+    assert built.load(ids=[first.id]) == (first,)
+    assert built.load(split="test") == ()
+    assert TaskStore(built.folder / "tasks.jsonl").load(ids=[first.id]) == (first,)
+    with pytest.raises(InputError, match="no task missing"):
+        built.load(ids=["missing"])
+    with pytest.raises(InputError, match="mend tasks build"):
+        TaskStore(tmp_path).load()
+    (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n')
+    with pytest.raises(InputError, match="line 1"):
+        TaskStore(tmp_path).load()
+
+
+def test_every_function_id_of_a_task_exists_in_the_pinned_test_files(
+    built: TaskStore, seeded_layers: LayerStore, tinycalc: Package
+) -> None:
+    for task in built.load():
+        tree = seeded_layers.tree(tinycalc.sdist(task.provenance.version))
+        for test_id in task.fail_to_pass:
+            path, _, name = function_id(test_id).partition("::")
+            assert name in cuttable_names((tree / path).read_text())
