@@ -103,6 +103,6 @@ def disk_full_as_mend_error(path: object) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
-                f"no space left on the device that holds {path}; free some space and run the command again with --resume"
+                f"no space left on the device that holds {path}; free some, then run the command again with --resume"
             ) from error
         raise

@@ -198,7 +198,7 @@ class Task(Record):
     """Build commands run before the tests."""
     build_timeout_s: float = 120.0
     visible_tests: tuple[str, ...]
-    """Tests that the agent can run; at least one fails before the repair."""
+    """Tests that the agent can run; one of them fails before the repair where several test functions do."""
     fail_to_pass: tuple[str, ...]
     """Fail on the empty patch, must pass after the repair; includes hidden tests."""
     pass_to_pass: tuple[str, ...]

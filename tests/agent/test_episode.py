@@ -1,4 +1,4 @@
-"""The episode loop: ledger invariant, format errors, limits, scripted policies, on a workspace that needs no sandbox."""
+"""The episode loop: ledger invariant, format errors, limits, scripted policies; no sandbox is needed."""
 
 from pathlib import Path
 

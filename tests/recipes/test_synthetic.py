@@ -47,8 +47,10 @@ def test_the_edits_of_an_episode_repair_the_function(function, seed):
     generator = random.Random(seed)
     segments = synthesize(function, 1, TeacherNoise(), generator)
     assert segments is not None
-    shown = [line for line in segments[0].text.splitlines()[1:]]
-    lines = [line[len(f"@{k}") :].removeprefix(" ") if k < 2 else line[len(f"@{k}") :] for k, line in enumerate(shown, 1)]
+    shown = segments[0].text.splitlines()[1:]
+    lines = [
+        line[len(f"@{k}") :].removeprefix(" ") if k < 2 else line[len(f"@{k}") :] for k, line in enumerate(shown, 1)
+    ]
     undo: list[tuple[int, str]] = []
     for segment in segments[1::2]:
         edit = parse_compact_edit(segment.text.removeprefix("edit "))

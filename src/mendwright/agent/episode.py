@@ -93,9 +93,7 @@ class EpisodeRunner:
             if time.monotonic() - started > self._config.time_limit_s:
                 return StopReason.TIME_LIMIT
             if number + 1 < self._config.max_turns:
-                progress.ledger.append_context(
-                    self._renderer.observation_ids(observation.text, generation.is_stopped)
-                )
+                progress.ledger.append_context(self._renderer.observation_ids(observation.text, generation.is_stopped))
         return StopReason.TURN_LIMIT
 
     async def _generate(

@@ -49,9 +49,7 @@ class ScriptedPolicy:
         script, num_seen = self._sessions[session_id]
         ids = self._renderer.action_ids(script(self._renderer.last_observation(prompt_ids[num_seen:])))
         self._sessions[session_id] = (script, len(prompt_ids) + len(ids))
-        return Generation(
-            token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0
-        )
+        return Generation(token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)
 
     async def end_session(self, session_id: str) -> None:
         """Forget the session."""

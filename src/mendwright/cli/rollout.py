@@ -44,4 +44,6 @@ def rollout(
         with opened.store.phase(PHASE):
             found = opened.run_jobs(ref, jobs, phase=PHASE)
     counts = Counter(trajectory.verdict.kind.value for trajectory in found)
-    typer.echo(f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items()))
+    typer.echo(
+        f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items())
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, RftConfig, SftConfig
-from mendwright.config.models import ModelConfig
+from mendwright.config.models import EngineConfig, ModelConfig
+from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.tasks import TasksConfig
 from mendwright.records import Record
@@ -116,7 +117,10 @@ class DemoConfig(Record):
     """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
     tasks: TasksConfig = TasksConfig()
     pretraining: PretrainingConfig = PretrainingConfig()
-    rollout: RolloutConfig = RolloutConfig()
+    rollout: RolloutConfig = RolloutConfig(
+        pipeline=PipelineConfig(max_turns=20, max_action_tokens=24, max_len_tokens=1280),
+        engine=EngineConfig(num_slots=64, max_len_tokens=1280),
+    )
     teacher: CollectConfig = CollectConfig()
     sft: SftConfig = SftConfig(
         optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
@@ -137,7 +141,6 @@ class DemoConfig(Record):
             group_size=8,
             batch_size=96,
             optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=3),
-            compute=_SMALL_COMPUTE,
         ),
         num_groups=12,
         num_groups_sampled=16,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+from typing import Self
+
+from pydantic import Field, PositiveInt, model_validator
 
 from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import GradingConfig, PipelineConfig
@@ -27,3 +29,12 @@ class RolloutConfig(Record):
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
     sandbox: SandboxConfig = SandboxConfig()
+
+    @model_validator(mode="after")
+    def _episodes_fit_the_engine(self) -> Self:
+        if self.pipeline.max_len_tokens > self.engine.max_len_tokens:
+            raise ValueError(
+                f"pipeline.max_len_tokens={self.pipeline.max_len_tokens} is more than the engine keeps; "
+                f"set engine.max_len_tokens (now {self.engine.max_len_tokens}) to at least as much"
+            )
+        return self

@@ -34,7 +34,7 @@ class MutationConfig(Record):
     """Larger modules are left alone, larger test files are not cut: tasks carry the text of both."""
     num_tests: int = Field(12, ge=2)
     """Covering tests run per mutant, the most specific of each test function first."""
-    max_test_s: float = Field(0.3, gt=0)
+    max_test_s: float = Field(0.2, gt=0)
     """Slower tests are skipped."""
     num_passing_kept: int = Field(20, ge=1)
     """Passing tests that a task keeps."""
@@ -65,9 +65,9 @@ class TasksConfig(Record):
     releases: ReleaseConfig = ReleaseConfig()
     num_certificate_runs: int = Field(3, ge=1)
     """Empty runs and gold runs per task."""
-    test_timeout_s: float = Field(2.0, gt=0)
+    test_timeout_s: float = Field(1.5, gt=0)
     """Bound on one test while tasks are made; longer than any kept test by far."""
-    run_timeout_s: float = Field(4.0, gt=0)
+    run_timeout_s: float = Field(3.0, gt=0)
     """Bound on one run of a task's tests while tasks are made."""
     suite_timeout_s: float = Field(120.0, gt=0)
     """Bound on one run of a package's selected test files."""

@@ -60,9 +60,7 @@ class Grader:
                 continue
             verdict = decide(task, build, run, findings, self._config.is_cold)
             is_restored = verdict.kind is VerdictKind.PASSED and restores(task, sources)
-            return verdict.model_copy(
-                update={"is_restored": is_restored, "duration_s": time.monotonic() - started}
-            )
+            return verdict.model_copy(update={"is_restored": is_restored, "duration_s": time.monotonic() - started})
         return Verdict(
             kind=VerdictKind.INVALID,
             reason=f"{self._config.max_attempts} sandboxes failed: {trouble}",

@@ -45,9 +45,7 @@ def is_protected(task: Task, path: str) -> bool:
     )
 
 
-def permitted_part(
-    task: Task, files: dict[str, str | None]
-) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
+def permitted_part(task: Task, files: dict[str, str | None]) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
     """The files that grading applies, and a finding for each one that it does not."""
     kept = {path: text for path, text in files.items() if not is_protected(task, path)}
     findings = tuple(

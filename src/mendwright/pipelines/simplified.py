@@ -1,7 +1,7 @@
 """Paper A's simplified pipeline: one report, one place, one chance, no judge.
 
 Reads a task; makes the tools and the first observation. The (task, report, place) tuple is cached in the task, so an
-episode starts where the full pipeline would have arrived (paper A, section 3; `reference` numbers in `config/pipeline`).
+episode starts where the full pipeline would have arrived (paper A, section 3; numbers in `config/pipeline`).
 """
 
 from __future__ import annotations

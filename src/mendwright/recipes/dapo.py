@@ -1,8 +1,9 @@
 """The DAPO loop (paper B, sections 3.2 and 4.3): sample groups, drop equal ones and refill, update, repeat.
 
-Reads training tasks and a start checkpoint; makes trajectories (phase ``dapo``, step = iteration), metrics and checkpoints.
-Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy); the tasks of an
-iteration follow from the seed; a killed loop resumes from the last saved update and repeats no stored episode.
+Reads training tasks and a start checkpoint; makes trajectories (phase ``dapo``, step = iteration), metrics and
+checkpoints. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy); the
+tasks of an iteration follow from the seed; a killed loop resumes from the last saved update and repeats no stored
+episode.
 """
 
 from __future__ import annotations

@@ -106,12 +106,13 @@ class Demo:
         self._progress = progress
         path = folder / "run.db"
         self._store = RunStore.open(path) if path.exists() else RunStore.create(path)
-        self._started = time.monotonic() - sum(row.wall_s for row in self._store.phases())
+        done = (row for row in self._store.phases() if not row.name.startswith("eval/dapo-step"))
+        self._started = time.monotonic() - sum(row.wall_s for row in done)
 
     def run(self) -> None:
         """All phases, in order. Ctrl-C leaves a run that the same call resumes."""
         with self._store:
-            self._store.plan_phases(["base", "tasks", "teacher", "sft", "own", "rft", "dapo"])
+            self._store.plan_phases(planned_phases(self._plan))
             self._phase("base", self._make_base)
             self._phase("tasks", self._build_tasks)
             tasks = self._load_tasks()
@@ -204,7 +205,10 @@ class Demo:
 
     def _stages(self, run: Run) -> list[tuple[str, PolicyRef, int]]:
         config = self._config.evaluation
-        stages = [("rft", run.policy("rft"), config.num_main_samples), ("dapo", run.policy("dapo"), config.num_main_samples)]
+        stages = [
+            ("rft", run.policy("rft"), config.num_main_samples),
+            ("dapo", run.policy("dapo"), config.num_main_samples),
+        ]
         stages += [
             (f"rft-t{temperature:g}", run.policy("rft", temperature=temperature), config.num_samples)
             for temperature in config.temperatures
@@ -224,6 +228,15 @@ class Demo:
         used = next(row.cpu_s for row in self._store.phases() if row.name == "dapo")
         samples = supervised_samples(kept, self._config.rft)
         continue_supervised(run, "rft", "sft-continued", samples, self._config.rft, used)
+
+
+def planned_phases(plan: Plan) -> list[str]:
+    """Every phase that a demo is going to have, validation during RL apart."""
+    stages = ["rft", "dapo", *(f"rft-t{t:g}" for t in plan.config.evaluation.temperatures)]
+    stages += ["sft", "base", "random", "submit-at-once", *(["sft-continued"] if plan.has_continued_control else [])]
+    phases = ["base", "tasks", "teacher", "sft", "own", "rft", "dapo"]
+    phases += [eval_phase(stage, TESTS) for stage in stages]
+    return phases + [eval_phase(stage, RELEASES) for stage in ("rft", "dapo")]
 
 
 def shipped_base() -> Path:

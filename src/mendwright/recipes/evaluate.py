@@ -1,7 +1,7 @@
 """Evaluation of a policy on a test set, and cold regrading of what was rewarded.
 
-Reads tasks and a policy; makes trajectories under phase ``eval/<stage>/<test set>``. Invariants: evaluation never trains,
-each task has the same number of samples, and stored episodes are not run again.
+Reads tasks and a policy; makes trajectories under phase ``eval/<stage>/<test set>``. Invariants: evaluation never
+trains, each task has the same number of samples, and stored episodes are not run again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ def eval_phase(stage: str, test_set: str) -> str:
     return f"eval/{stage}/{test_set}"
 
 
-def evaluate(
-    run: Run, stage: str, policy: PolicyRef, test_set: str, tasks: Sequence[Task], num_samples: int
-) -> float:
+def evaluate(run: Run, stage: str, policy: PolicyRef, test_set: str, tasks: Sequence[Task], num_samples: int) -> float:
     """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed."""
     phase = eval_phase(stage, test_set)
     if not tasks:

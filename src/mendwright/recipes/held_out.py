@@ -1,7 +1,7 @@
 """Which functions no training may see: those of the packages of the validation and test splits.
 
-Reads the catalogue and the pinned trees of its held-out packages, every version; makes function digests. Equal functions
-that live elsewhere too (copied code) are thereby kept out of the pre-training corpus.
+Reads the catalogue and the pinned trees of its held-out packages, every version; makes function digests. Equal
+functions that live elsewhere too (copied code) are thereby kept out of the pre-training corpus.
 """
 
 from __future__ import annotations

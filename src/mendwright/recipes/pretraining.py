@@ -1,8 +1,9 @@
 """Pre-training of a small base: tokenizer and model, from scratch, on simulated repairs of corpus functions.
 
-Reads installed distributions (`corpus`); makes a model folder with ``manifest.json`` (digest of every function used, so
-that a test can show that nothing held out was seen), ``training.jsonl`` and a resumable state beside it. Invariants: the
-data of step k follows from the seed and k; functions in ``excluded`` never appear.
+Reads installed distributions (`corpus`); makes a model folder with ``manifest.json`` (config, training log) and
+``functions.bin`` (digest of every function used, so that a test can show that nothing held out was seen), and a
+resumable state beside it while it runs. Invariants: the data of step k follows from the seed and k; functions in
+``excluded`` never appear.
 """
 
 from __future__ import annotations
@@ -65,9 +66,7 @@ def pretrain(
     tokenizer = _tokenizer(config, train, state)
     num_steps = config.num_tokens // config.batch_tokens
     model = create_model(config.model.model_copy(update={"vocab_size": len(tokenizer), "seed": config.seed}))
-    trainer = SftTrainer(
-        model, SftConfig(optimizer=config.optimizer, compute=config.compute), num_steps=num_steps
-    )
+    trainer = SftTrainer(model, SftConfig(optimizer=config.optimizer, compute=config.compute), num_steps=num_steps)
     log = _resume(trainer, state)
     probes = validation_probes(validation, ChatMLRenderer(tokenizer))
     for step in range(trainer.learner.optimiser.num_done, num_steps):

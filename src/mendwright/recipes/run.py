@@ -1,8 +1,8 @@
 """A run folder and what every recipe needs of it: tasks, store, workers, checkpoints.
 
-Reads and makes the run folder: ``config.toml``, ``run.db``, ``tasks/``, ``checkpoints/``. Invariants: trajectory ids follow
-from phase, step, task and index, so what is already in the store is never run again; a task of the validation or test
-split never reaches `training_tasks`.
+Reads and makes the run folder: ``config.toml``, ``run.db``, ``tasks/``, ``checkpoints/``. Invariants: trajectory ids
+follow from phase, step, task and index, so what is already in the store is never run again; a task of the validation or
+test split never reaches `training_tasks`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from mendwright.config.commands import TaskSelection
 from mendwright.errors import TaskError
 from mendwright.recipes.progress import Progress, no_progress
 from mendwright.records import SourceKind, Split, Task, Trajectory
-from mendwright.rollout.jobs import EpisodeJob, PolicyRef
-from mendwright.rollout.pool import WorkerPool
+from mendwright.rollout.jobs import EpisodeJob, PolicyRef, Pool
 from mendwright.rollout.store import RunStore
 
 
@@ -27,7 +26,7 @@ class Run:
 
     folder: Path
     store: RunStore
-    pool: WorkerPool
+    pool: Pool
     tasks: dict[str, Task]
     seed: int = 0
     progress: Progress = no_progress

@@ -1,7 +1,7 @@
 """Supervised stages: imitation of the teacher (SFT) and of the policy's own successes (RFT, paper B section 4.2).
 
-Reads training tasks; makes trajectories in the store and a checkpoint per stage. Invariants: only passed trajectories are
-learned (exploited ones are not), at most `max_per_task` of a task, equal action sequences once.
+Reads training tasks; makes trajectories in the store and a checkpoint per stage. Invariants: only passed trajectories
+are learned (exploited ones are not), at most `max_per_task` of a task, equal action sequences once.
 """
 
 from __future__ import annotations

@@ -47,7 +47,11 @@ def mutate(function: CorpusFunction, num_bugs: int, generator: random.Random) ->
 def guesses_for(text: str, sites: list[Site], fixes: list[CompactEdit]) -> list[CompactEdit]:
     """Every edit of the mutation vocabulary on ``text`` that is not a fix; the sites' lines are labels."""
     lines = text.splitlines()
-    edits = (edit_at(lines[site.line - 1], site.line, site.column, site.old, new) for site in sites for new in site.alternatives)
+    edits = (
+        edit_at(lines[site.line - 1], site.line, site.column, site.old, new)
+        for site in sites
+        for new in site.alternatives
+    )
     return [edit for edit in edits if edit is not None and edit not in fixes]
 
 
@@ -138,9 +142,7 @@ def synthesize(
     broken, mutations = mutate(function, num_bugs, generator)
     sites = [mutation.inverse.site for mutation in mutations]
     lines = broken.splitlines()
-    fixes = [
-        edit_at(lines[site.line - 1], site.line, site.column, site.old, site.alternatives[0]) for site in sites
-    ]
+    fixes = [edit_at(lines[site.line - 1], site.line, site.column, site.old, site.alternatives[0]) for site in sites]
     known = [fix for fix in fixes if fix is not None]
     if len(known) != len(mutations) or not known:
         return None

@@ -7,8 +7,12 @@ group have one task.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from mendwright.config.rollout import RolloutConfig
+from mendwright.records import Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,20 @@ def _job(group_id: str, task_id: str, index: int, seed: int) -> EpisodeJob:
 def make_groups(phase: str, step: int, task_ids: Sequence[str], size: int, seed: int) -> list[EpisodeJob]:
     """Jobs of one group per task, group after group."""
     return [job for task_id in task_ids for job in make_group(phase, step, task_id, size, seed)]
+
+
+class Pool(Protocol):
+    """Something that runs jobs."""
+
+    @property
+    def config(self) -> RolloutConfig:
+        """How episodes run."""
+        ...
+
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """Graded trajectories as they end, one per job.
+
+        Raises:
+            SandboxError: the pool cannot go on.
+        """
+        ...

@@ -1,8 +1,8 @@
 """A pool of rollout workers: jobs in, graded trajectories out, groups kept together.
 
 Reads jobs; makes trajectories in the order in which they end. Invariants: every job gives one trajectory or the run
-stops with the reason; a group's members run in one worker (they share its prompt and its test runs); closing the pool, or
-the death of this process, ends every worker and sandbox.
+stops with the reason; a group's members run in one worker (they share its prompt and its test runs); closing the pool,
+or the death of this process, ends every worker and sandbox.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class WorkerPool:
     ) -> None:
         self.close()
 
-    def run(
-        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]
-    ) -> Iterator[Trajectory]:
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
         """Run all ``jobs``; yields trajectories as they end.
 
         Raises:
@@ -54,47 +52,42 @@ class WorkerPool:
         """
         self._start()
         waiting = self._portions(jobs)
-        busy: set[Connection] = set()
+        load = dict.fromkeys(self._workers, 0)
         num_invalid = 0
-        for connection in self._workers:
-            self._give(connection, waiting, busy, policy, tasks)
-        while busy:
-            for connection in wait(list(busy)):
-                assert isinstance(connection, Connection)
+        while True:
+            for connection in load:
+                while waiting and load[connection] + len(waiting[-1]) <= max(self._room(waiting), len(waiting[-1])):
+                    load[connection] += self._give(connection, waiting.pop(), policy, tasks)
+            if not any(load.values()):
+                return
+            for connection in self._ready(load):
                 message = self._receive(connection)
-                if isinstance(message, Trajectory):
-                    num_invalid = 0 if message.verdict.is_valid else num_invalid + 1
-                    self._stop_if_failing(num_invalid, message)
-                    yield message
+                if isinstance(message, WorkReport):
+                    self.reports[connection] = message
+                    load[connection] -= message.num_jobs
                     continue
-                self.reports[connection] = message
-                busy.discard(connection)
-                self._give(connection, waiting, busy, policy, tasks)
+                num_invalid = 0 if message.verdict.is_valid else num_invalid + 1
+                self._stop_if_failing(num_invalid, message)
+                yield message
+
+    def _room(self, waiting: Sequence[tuple[EpisodeJob, ...]]) -> int:
+        """Jobs that one worker may hold: its bound, or its share of what is left, so that workers end together."""
+        left = sum(map(len, waiting))
+        return min(self.config.max_in_flight, -(-left // self.config.num_workers))
 
     def _portions(self, jobs: Sequence[EpisodeJob]) -> list[tuple[EpisodeJob, ...]]:
-        """Whole groups, packed into portions small enough that workers end together."""
-        groups = [tuple(group) for _, group in groupby(jobs, key=lambda job: job.group_id)]
-        size = max(1, min(self.config.max_in_flight, -(-len(jobs) // (2 * self.config.num_workers))))
-        portions: list[tuple[EpisodeJob, ...]] = []
-        for group in groups:
-            if portions and len(portions[-1]) + len(group) <= size:
-                portions[-1] += group
-            else:
-                portions.append(group)
-        return portions[::-1]
+        """Whole groups, the first one last."""
+        return [tuple(group) for _, group in groupby(jobs, key=lambda job: job.group_id)][::-1]
 
     def _give(
-        self,
-        connection: Connection,
-        waiting: list[tuple[EpisodeJob, ...]],
-        busy: set[Connection],
-        policy: PolicyRef,
-        tasks: Mapping[str, Task],
-    ) -> None:
-        if waiting:
-            jobs = waiting.pop()
-            connection.send(WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
-            busy.add(connection)
+        self, connection: Connection, jobs: tuple[EpisodeJob, ...], policy: PolicyRef, tasks: Mapping[str, Task]
+    ) -> int:
+        connection.send(WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
+        return len(jobs)
+
+    def _ready(self, load: Mapping[Connection, int]) -> list[Connection]:
+        busy = [connection for connection, num_jobs in load.items() if num_jobs]
+        return [ready for ready in wait(busy) if isinstance(ready, Connection)]
 
     def _receive(self, connection: Connection) -> Trajectory | WorkReport:
         try:
@@ -118,6 +111,7 @@ class WorkerPool:
         context = multiprocessing.get_context("spawn")
         while len(self._workers) < self.config.num_workers:
             here, there = context.Pipe()
+            assert isinstance(here, Connection)
             process = context.Process(target=worker_main, args=(there, self._setup), daemon=True)
             process.start()
             there.close()

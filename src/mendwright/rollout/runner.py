@@ -1,14 +1,14 @@
 """Runs and grades episodes in one process, many at a time.
 
-Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a fresh
-one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
+Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
+fresh one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy
@@ -23,8 +23,7 @@ from mendwright.rollout.jobs import EpisodeJob
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tasks.diffs import unified_diff
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.validation import TaskLayers, task_layers
+from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace
 
@@ -33,13 +32,18 @@ class Runner:
     """One process's episodes: a sandbox back end, a grader and an execution cache, shared by all of them."""
 
     def __init__(
-        self, config: RolloutConfig, backend: SandboxBackend, store: LayerStore, renderer: ChatMLRenderer
+        self,
+        config: RolloutConfig,
+        backend: SandboxBackend,
+        find_layers: Callable[[Task], TaskLayers],
+        renderer: ChatMLRenderer,
     ) -> None:
         self._config = config
         self._backend = backend
-        self._store = store
+        self._find_layers = find_layers
         self._renderer = renderer
         self._layers: dict[str, TaskLayers] = {}
+        self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
         self._tools = make_tools(config.pipeline, self.cache)
         self._grader = Grader(backend, self._spec, config.grading, self.cache)
@@ -48,10 +52,9 @@ class Runner:
         self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
     ) -> AsyncIterator[Trajectory]:
         """Graded trajectories as they end, one per job."""
-        gate = asyncio.Semaphore(self._config.max_in_flight)
 
         async def bounded(job: EpisodeJob) -> Trajectory:
-            async with gate:
+            async with self._gate:
                 return await self.run_job(job, tasks[job.task_id], policy, temperature)
 
         pending = [asyncio.create_task(bounded(job)) for job in jobs]
@@ -126,7 +129,7 @@ class Runner:
 
     def _task_layers(self, task: Task) -> TaskLayers:
         if task.id not in self._layers:
-            self._layers[task.id] = task_layers(task, self._store)
+            self._layers[task.id] = self._find_layers(task)
         return self._layers[task.id]
 
     def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import os
 import resource
 import signal
-import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from mendwright.agent.scripted import SCRIPTS, ScriptedPolicy
+import torch
+
+from mendwright.agent.scripted import SCRIPTS
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import MendError
-from mendwright.models.base import Policy
+from mendwright.models.loading import load_tokenizer
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.records import Task
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
+from mendwright.rollout.policies import PolicyCache
 from mendwright.rollout.runner import Runner
 from mendwright.sandbox.probe import create_backend
 from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.validation import task_layers
 
 _PR_SET_PDEATHSIG = 1
 
@@ -53,6 +56,8 @@ class WorkRequest:
 class WorkReport:
     """Sent after the last trajectory of a request."""
 
+    num_jobs: int
+    """Jobs of the request."""
     cpu_s: float
     """CPU seconds of the worker and its ended children so far."""
     peak_rss_bytes: int
@@ -71,8 +76,6 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
     """Entry point of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    import torch
-
     torch.set_num_threads(1)
     try:
         asyncio.run(_serve(connection, setup))
@@ -83,72 +86,47 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
 
 
 async def _serve(connection: Connection, setup: WorkerSetup) -> None:
-    from mendwright.models.loading import load_tokenizer
-
-    loop = asyncio.get_running_loop()
     renderer = ChatMLRenderer(load_tokenizer(Path(setup.tokenizer_folder)))
     backend = create_backend(setup.config.sandbox)
     store = LayerStore(Path(setup.cache_root) if setup.cache_root else None)
-    runner = Runner(setup.config, backend, store, renderer)
-    policies = _Policies(setup.config, renderer)
+    runner = Runner(setup.config, backend, lambda task: task_layers(task, store), renderer)
+    policies = PolicyCache(setup.config, renderer)
+    running: set[asyncio.Task[None]] = set()
     try:
         while True:
-            request: WorkRequest | None = await loop.run_in_executor(None, connection.recv)
-            if request is None:
-                return
-            policy = await policies.get(request.policy)
-            async for trajectory in runner.run(request.jobs, request.tasks, policy, request.policy.temperature):
-                connection.send(trajectory)
-            connection.send(_report(runner, policies))
+            request: WorkRequest = await asyncio.get_running_loop().run_in_executor(None, connection.recv)
+            task = asyncio.create_task(_answer(connection, request, runner, policies))
+            running.add(task)
+            task.add_done_callback(running.discard)
     finally:
+        for task in running:
+            task.cancel()
         await backend.close()
         await policies.close()
 
 
-class _Policies:
-    """The policy of the last request; weights are loaded when folder or version change."""
-
-    def __init__(self, config: RolloutConfig, renderer: ChatMLRenderer) -> None:
-        self._config = config
-        self._renderer = renderer
-        self._embedded = None
-        self._loaded: tuple[str, int] | None = None
-
-    async def get(self, ref: PolicyRef) -> Policy:
-        if not ref.folder:
-            return ScriptedPolicy(ref.name, self._renderer)
-        from safetensors.torch import load_file
-
-        from mendwright.models.embedded import EmbeddedPolicy
-
-        if self._embedded is None:
-            self._embedded = EmbeddedPolicy.from_folder(Path(ref.folder), self._config.engine)
-            self._loaded = None
-        if self._loaded != (ref.folder, ref.version):
-            state = load_file(Path(ref.folder) / "model.safetensors")
-            await self._embedded.load_state(state, ref.version)
-            self._loaded = (ref.folder, ref.version)
-        self._embedded.id = ref.name
-        return self._embedded
-
-    def counters(self) -> dict[str, float]:
-        if self._embedded is None:
-            return {}
-        return {f"engine/{name}": float(value) for name, value in vars(self._embedded.statistics).items()}
-
-    async def close(self) -> None:
-        if self._embedded is not None:
-            await self._embedded.close()
+async def _answer(connection: Connection, request: WorkRequest, runner: Runner, policies: PolicyCache) -> None:
+    """Run one request; what goes wrong is sent, because nothing else would say it."""
+    try:
+        policy = await policies.get(request.policy)
+        async for trajectory in runner.run(request.jobs, request.tasks, policy, request.policy.temperature):
+            connection.send(trajectory)
+        connection.send(_report(len(request.jobs), runner, policies))
+    except MendError as error:
+        connection.send(WorkFailure(error, str(error)))
+    except Exception:
+        connection.send(WorkFailure(None, f"a rollout worker broke: {traceback.format_exc()}"))
 
 
-def _report(runner: Runner, policies: _Policies) -> WorkReport:
+def _report(num_jobs: int, runner: Runner, policies: PolicyCache) -> WorkReport:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     cache = {"cache/hits": float(runner.cache.num_hits), "cache/misses": float(runner.cache.num_misses)}
     return WorkReport(
+        num_jobs=num_jobs,
         cpu_s=own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
         peak_rss_bytes=own.ru_maxrss * 1024,
-        counters={**policies.counters(), **cache, "time": time.time(), "pid": float(os.getpid())},
+        counters={**policies.counters(), **cache},
     )
 
 

@@ -26,8 +26,8 @@ def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
     python = environment / "bin" / "python"
     if not python.exists():
         raise InputError(f"got {environment}, expected a virtual environment with bin/python; build it again")
-    prefixes = [str(link.parent.parent) for link in _links(python)]
-    outside = sorted({prefix for prefix in prefixes if not _is_below(prefix, (*_SYSTEM_FOLDERS, str(environment)))})
+    shown = (*_SYSTEM_FOLDERS, str(environment))
+    outside = sorted({str(link.parent.parent) for link in _links(python) if not _is_below(str(link), shown)})
     folders = tuple(p for p in outside if not any(p != other and _is_below(p, (other,)) for other in outside))
     reserved = [folder for folder in folders if folder == "/" or _is_below(folder, _RESERVED_FOLDERS)]
     if reserved:

@@ -14,6 +14,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -59,7 +60,7 @@ class Job:
         """Digest of everything that decides the unit's tasks."""
         lock = shipped_lock(self.package.requirements)
         parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
-        irrelevant = {"sources", "packages", "catalogue", "splits", "limits", "num_workers"}
+        irrelevant = {"sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"}
         bounds = config.model_dump(mode="json", exclude=irrelevant)
         return hashlib.sha256(repr((parts, bounds)).encode()).hexdigest()
 
@@ -164,7 +165,7 @@ def _stops_build(error: MendError) -> bool:
 
 
 def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tuple[Job, Unit | MendError]]:
-    num_workers = min(config.num_workers or os.cpu_count() or 1, len(jobs))
+    num_workers = min(config.num_workers or len(os.sched_getaffinity(0)), len(jobs))
     if num_workers <= 1:
         yield from ((job, make_unit(job, config, root)) for job in jobs)
         return
@@ -176,6 +177,11 @@ def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tupl
         while running:
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise MendError(
+            "a process of the build was killed, perhaps for lack of memory; run the same command again (finished units "
+            "are kept), with fewer processes: num_workers=1"
+        ) from error
     except BaseException:
         # Ctrl-C or a fatal unit: what the workers are at is thrown away, their sandboxes end with them.
         for process in set(multiprocessing.active_children()) - others:

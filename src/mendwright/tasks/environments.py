@@ -85,6 +85,10 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
         DiskFullError: no room.
     """
     environment = describe_environment(lock)
+    folder = store.root / "environments" / environment.digest
+    if folder.is_dir() and not (folder / "bin" / "python").exists():
+        # The base interpreter that it was made from is gone or has moved.
+        store.discard("environments", environment.digest)
     return environment, store.build_once("environments", environment.digest, lambda place: _install(place, lock))
 
 

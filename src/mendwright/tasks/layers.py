@@ -73,6 +73,12 @@ class LayerStore:
         """True when the layer is built."""
         return (self.root / kind / digest).is_dir()
 
+    def discard(self, kind: str, digest: str) -> None:
+        """Remove a layer that turned out to be unusable, so that the next use builds it again."""
+        final = self.root / kind / digest
+        with _locked(final.with_name(f".{digest}.lock")):
+            shutil.rmtree(final, ignore_errors=True)
+
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
         """The layer ``kind/digest``; ``build`` fills an empty folder when it is missing.
 

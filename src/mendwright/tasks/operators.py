@@ -13,6 +13,7 @@ import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 ARITHMETIC = ("+", "-", "*", "/", "//", "%")
@@ -116,11 +117,17 @@ def _walk_functions(node: ast.AST, prefix: str) -> Iterator[FunctionSpan]:
 
 
 def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
+    found = docstring_of(node)
+    return (found.lineno, found.end_lineno or found.lineno) if found else (0, 0)
+
+
+def docstring_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.Expr | None:
+    """The docstring statement of ``node``; None when there is none, or nothing else in the body."""
     first = node.body[0]
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-        if len(node.body) > 1:
-            return first.lineno, first.end_lineno or first.lineno
-    return 0, 0
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return first if isinstance(first, ast.Expr) and is_text and len(node.body) > 1 else None
 
 
 def find_sites(source: str) -> list[Site]:
@@ -183,10 +190,10 @@ class _Tokens:
 def _node_sites(node: ast.AST, tokens: _Tokens) -> Iterator[Site]:
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
-        for left, right in zip(operands, operands[1:], strict=False):
+        for left, right in pairwise(operands):
             yield from _operator_site(tokens.between(left, right))
     elif isinstance(node, ast.BoolOp):
-        for left, right in zip(node.values, node.values[1:], strict=False):
+        for left, right in pairwise(node.values):
             yield from _operator_site(tokens.between(left, right))
     elif isinstance(node, ast.BinOp):
         if not (isinstance(node.op, ast.Mod) and isinstance(node.left, (ast.Constant, ast.JoinedStr))):

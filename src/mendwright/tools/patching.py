@@ -34,7 +34,7 @@ class CompactEdit:
 
 @dataclass(frozen=True)
 class LineEdit:
-    """``line @LABEL TEXT``: replace the labelled line; TEXT keeps its own indentation, empty deletes the line's text."""
+    """``line @LABEL TEXT``: replace the labelled line; TEXT keeps its indentation, empty leaves a blank line."""
 
     label: int
     text: str

@@ -59,8 +59,4 @@ def _hits_in(context: ToolContext, path: str, wanted: str) -> list[tuple[bool, i
     if not text or wanted not in text:
         return []
     is_test = "test" in path
-    return [
-        (is_test, number, path, line.strip())
-        for number, line in enumerate(text.splitlines(), 1)
-        if wanted in line
-    ]
+    return [(is_test, number, path, line.strip()) for number, line in enumerate(text.splitlines(), 1) if wanted in line]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from mendwright.tasks.operators import docstring_of
+
 MAX_LINES = 40
 """Lines in one window; also the number of line labels that the tokenizer knows."""
 
@@ -61,9 +63,8 @@ def docstring_lines(text: str) -> set[int]:
         return set()
     found: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and len(node.body) > 1:
-            first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                if isinstance(first.value.value, str):
-                    found.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            docstring = docstring_of(node)
+            if docstring:
+                found.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
     return found

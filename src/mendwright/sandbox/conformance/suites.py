@@ -120,12 +120,18 @@ async def changes_are_seen(site: Site) -> None:
         require(not first.passes((name,)) and second.passes((name,)), "failed, passed", (first, second))
 
 
-async def broken_conftest(site: Site) -> None:
-    """A conftest that cannot be imported is an error of the requested tests."""
-    async with site.sandbox({"tests/conftest.py": "raise KeyError('boom')\n"}) as sandbox:
-        run = await sandbox.run_tests(TestRequest(test_ids=(f"{_FILE}::test_total",)))
-        got = run.results[f"{_FILE}::test_total"]
-        require((got.outcome, got.message) == (TestOutcome.ERROR, "KeyError: 'boom'"), "error KeyError", got)
+async def broken_files(site: Site) -> None:
+    """A conftest or test file that cannot be imported is an error of the requested tests, with the exception."""
+    name = f"{_FILE}::test_total"
+    for path, text, expected in (
+        ("tests/conftest.py", "raise KeyError('boom')\n", "KeyError: 'boom'"),
+        (_FILE, "def broken(:\n    pass\n", "SyntaxError: invalid syntax"),
+        ("shop/prices.py", "import os\n", "ImportError: cannot import name 'total' from 'shop.prices' "),
+    ):
+        async with site.sandbox({path: text}) as sandbox:
+            got = (await sandbox.run_tests(TestRequest(test_ids=(name,)))).results[name]
+            is_named = got.outcome is TestOutcome.ERROR and got.message.startswith(expected)
+            require(is_named, f"error {expected}", got)
 
 
 CHECKS = checks(
@@ -138,5 +144,5 @@ CHECKS = checks(
     crash,
     traced_functions,
     changes_are_seen,
-    broken_conftest,
+    broken_files,
 )

@@ -35,7 +35,7 @@ class BoundedBuffer:
             data = data[room:]
         self._tail += data
         if len(self._tail) > 2 * self._num_tail:
-            del self._tail[: -self._num_tail]
+            del self._tail[: len(self._tail) - self._num_tail]
 
     @property
     def is_truncated(self) -> bool:
@@ -48,7 +48,7 @@ class BoundedBuffer:
             return bytes(self._head + self._tail)
         num_dropped = self.num_bytes - self._num_head - self._num_tail
         note = b"\n[... %d bytes dropped ...]\n" % num_dropped
-        return bytes(self._head) + note + bytes(self._tail[-self._num_tail :])
+        return bytes(self._head) + note + bytes(self._tail[len(self._tail) - self._num_tail :])
 
 
 class Pipes:

@@ -7,7 +7,6 @@ A source turns one catalogue package into tasks. Adding one: a file in this fold
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,8 +28,6 @@ class Workshop:
     config: TasksConfig
     quota: int
     """Tasks wanted from this package; a source stops when it has them."""
-    report: Callable[[int], None] = lambda num_tasks: None
-    """Called with the number of tasks made so far."""
 
     def pinned(self, package: Package, version: str = "") -> tuple[Environment, SandboxSpec]:
         """The environment of ``package`` and a sandbox of its pinned tree (default: the mutated version)."""

@@ -113,6 +113,7 @@ def clean_entry(entry: str) -> str:
     text = re.sub(r"``([^`]+)``", r"`\1`", text)
     text = re.sub(r"<?https?://\S+>?", "", text)
     text = re.sub(r"[\s,;]*[(\[](?:thanks|by|patch|contributed|courtesy|reported)\b[^)\]]*[)\]]", "", text, flags=re.I)
+    text = re.sub(r"[\s,;]*(?:pr\s*#?\d+\s+)?by\s+@?[\w-]+(?=[)\]])", "", text, flags=re.IGNORECASE)
     text = re.sub(r"\s+(?:by|thanks to)\s+@?[\w-]+(?:\s+in\s*)?[.!]?$", "", text, flags=re.IGNORECASE)
     return " ".join(text.split()).strip(" -*")
 

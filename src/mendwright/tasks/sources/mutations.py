@@ -53,7 +53,6 @@ class MutationSource:
                     continue
                 num_proven[target] += 1
                 proofs.append(outcome)
-                workshop.report(len(proofs))
                 if len(proofs) >= workshop.quota:
                     break
         outcomes = await bench.certify(proofs)
@@ -144,9 +143,13 @@ class _Bench:
         first = await run_fresh(self.workshop.backend, spec, request)
         if reason := _why_not(first, target.test_ids):
             return reason
+        gold = await self._gold_run(target)
+        failing, _, _ = Evidence([first], [gold]).split_tests(target.test_ids)
+        if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
+            return "unstable"
         again = self.workshop.config.num_certificate_runs - 1
         empty = [first, *await run_times(self.workshop.backend, spec, request, again)]
-        return _Proof(target, mutant, empty, await self._gold_run(target))
+        return _Proof(target, mutant, empty, gold)
 
     async def certify(self, proofs: list[_Proof]) -> list[Task | str]:
         """The task of each proof, or why it makes none; the shared gold runs happen here."""

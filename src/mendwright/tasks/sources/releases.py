@@ -22,7 +22,7 @@ from mendwright.tasks.catalogue import Package
 from mendwright.tasks.sources.base import Workshop, Yield
 from mendwright.tasks.sources.fixes import Fix, fix_issue
 from mendwright.tasks.sources.hunks import Hunk, Texts, changes_code, find_hunks, revert
-from mendwright.tasks.testfiles import file_of
+from mendwright.tasks.testfiles import file_of, function_id, functions_of
 from mendwright.tasks.tracing import SuiteMap, first_lines, trace_suite
 from mendwright.tasks.validation import Evidence, run_fresh, run_times, unstable_ids
 
@@ -38,7 +38,6 @@ class ReleaseSource:
         for base, gold in package.releases:
             pair = await _Pair.set_up(package, workshop, base, gold)
             await pair.collect(made)
-            workshop.report(len(made.tasks))
         return made
 
 
@@ -122,8 +121,10 @@ class _Pair:
 
     async def _judge(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...]) -> Task | str:
         """The task that a fix makes, or why it makes none."""
-        whole = await self._run(fix.broken_files, self._suite_request())
-        failing = tuple(test_id for test_id in stable if whole.outcome(test_id) in _BROKEN)
+        affected = self._affected(fix, stable, fixed)
+        request = self.workshop.request(self.package, affected, self.workshop.config.suite_timeout_s)
+        whole = await self._run(fix.broken_files, request)
+        failing = tuple(test_id for test_id in affected if whole.outcome(test_id) in _BROKEN)
         if whole.is_timed_out or any(whole.outcome(i) is not TestOutcome.FAILED for i in failing):
             return "does_not_import"
         if not set(failing) <= set(fixed):
@@ -143,16 +144,30 @@ class _Pair:
         except TaskError:
             return "test_not_cuttable"
 
+    def _affected(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...]) -> tuple[str, ...]:
+        """The stable tests that can notice that ``fix`` is taken back."""
+        if not fix.is_within_functions():
+            return stable
+        wanted = {*fixed, *self._covering(fix)}
+        return tuple(test_id for test_id in stable if test_id in wanted)
+
+    def _covering(self, fix: Fix) -> list[str]:
+        """Usable tests that execute a touched function."""
+        lines = {path: first_lines(self.newer[path] or "") for path in fix.gold_files}
+        places = [(path, lines[path][span.first_line]) for path, span in fix.touched_functions()]
+        return [test_id for place in places for test_id in self.suite.covering.get(place, ())]
+
     def _neighbours(self, fix: Fix, passing: tuple[str, ...], failing: tuple[str, ...]) -> tuple[str, ...]:
-        """Passing tests that execute the touched functions, then others of the failing tests' files."""
-        wanted = set(passing)
-        near: dict[str, None] = {}
-        for path, span in fix.touched_functions():
-            line = first_lines(self.newer[path] or "")[span.first_line]
-            near.update(dict.fromkeys(i for i in self.suite.covering.get((path, line), ()) if i in wanted))
-        files = {file_of(test_id) for test_id in failing}
-        near.update(dict.fromkeys(i for i in passing if file_of(i) in files))
-        return tuple(near)[: self.workshop.config.releases.num_passing_kept]
+        """Passing tests that execute the touched functions, then others of the failing tests' files.
+
+        Tests of other functions come first: parameters of a failing function cannot be shown.
+        """
+        wanted, files = set(passing), {file_of(test_id) for test_id in failing}
+        near = [test_id for test_id in self._covering(fix) if test_id in wanted]
+        near += [test_id for test_id in passing if file_of(test_id) in files]
+        hidden = set(functions_of(failing))
+        ranked = sorted(dict.fromkeys(near), key=lambda test_id: function_id(test_id) in hidden)
+        return tuple(ranked[: self.workshop.config.releases.num_passing_kept])
 
     def _assemble(self, fix: Fix, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]) -> Task:
         visibility = choose_visible(failing, passing, evidence.empty[0])

@@ -1,0 +1,54 @@
+"""A pool without processes: episodes run in this one, for tests and for debugging with breakpoints.
+
+Reads and makes what :class:`~mendwright.rollout.pool.WorkerPool` does. Invariant: same trajectories for same jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.records import Task, Trajectory
+from mendwright.rollout.jobs import EpisodeJob, PolicyRef
+from mendwright.rollout.policies import PolicyCache
+from mendwright.rollout.runner import Runner
+from mendwright.sandbox.base import SandboxBackend
+from mendwright.tasks.validation import TaskLayers
+
+
+class LocalPool:
+    """Runs jobs in the calling process; each call has its own event loop, engine and sandbox back end."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        make_backend: Callable[[], SandboxBackend],
+        find_layers: Callable[[Task], TaskLayers],
+        renderer: ChatMLRenderer,
+    ) -> None:
+        self._config = config
+        self._make_backend = make_backend
+        self._find_layers = find_layers
+        self._renderer = renderer
+
+    @property
+    def config(self) -> RolloutConfig:
+        """How episodes run."""
+        return self._config
+
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """Run all ``jobs``; yields when all have ended."""
+        yield from asyncio.run(self._run(policy, jobs, tasks)) if jobs else ()
+
+    async def _run(self, ref: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> list[Trajectory]:
+        backend = self._make_backend()
+        policies = PolicyCache(self.config, self._renderer)
+        try:
+            runner = Runner(self.config, backend, self._find_layers, self._renderer)
+            policy = await policies.get(ref)
+            return [trajectory async for trajectory in runner.run(jobs, tasks, policy, ref.temperature)]
+        finally:
+            await policies.close()
+            await backend.close()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mendwright.cli.tasks import app
+from mendwright.errors import TaskError
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.store import TaskStore
+
+
+@pytest.fixture
+def mixed(built: TaskStore, tmp_path: Path) -> tuple[str, str]:
+    """A folder with a task that holds and one whose gold patch repairs nothing; returns their ids."""
+    good, other = built.load(source="mutations")[:2]
+    broken = other.model_copy(update={"gold_files": {}})
+    TaskStore(tmp_path).save([good, broken], {}, {})
+    return good.id, broken.id
+
+
+def test_verify_names_the_tasks_that_do_not_hold(
+    mixed: tuple[str, str], seeded_layers: LayerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEND_CACHE", str(seeded_layers.root))
+    runner = CliRunner()
+    good = runner.invoke(app, ["verify", str(tmp_path), mixed[0], "--runs", "1"])
+    assert (good.exit_code, "1 tasks hold" in good.output) == (0, True)
+    both = runner.invoke(app, ["verify", str(tmp_path), "--runs", "1"])
+    assert isinstance(both.exception, TaskError)
+    assert "1 of 2 tasks" in str(both.exception)
+    assert mixed[1] in both.output
+    assert mixed[0] not in both.output
