@@ -2,7 +2,8 @@
 
 import random
 
-from mendwright.agent.teacher import Teacher, TeacherNoise
+from mendwright.agent.teacher import Teacher
+from mendwright.config.teacher import TeacherNoise
 from mendwright.tools.patching import CompactEdit
 
 FIX = CompactEdit(3, "<", "<=")

@@ -79,10 +79,10 @@ def open_run(folder: Path, base: Path, task: Task) -> Run:
 
 
 def teach(run: Run, stage: str = "sft", epochs: int = 25) -> None:
-    kept = collect_successes(run, PolicyRef("teacher"), CollectConfig(num_tasks=4, num_samples=12, max_per_task=12), "teacher")
-    config = SftConfig(
-        optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=epochs
+    kept = collect_successes(
+        run, PolicyRef("teacher"), CollectConfig(num_tasks=4, num_samples=12, max_per_task=12), "teacher"
     )
+    config = SftConfig(optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=epochs)
     fit_samples(
         run.checkpoint("base"), run.checkpoint(stage), supervised_samples(kept, config), config, run.store, run.progress
     )

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from mendwright.agent.teacher import TeacherNoise
+from mendwright.config.teacher import TeacherNoise
 from mendwright.recipes.corpus import CorpusFunction, corpus_functions, function_digest
 from mendwright.recipes.synthetic import mutate, synthesize
 from mendwright.tools.patching import parse_compact_edit, replace_on_line

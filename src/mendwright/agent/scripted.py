@@ -11,7 +11,8 @@ import json
 import random
 from collections.abc import Callable
 
-from mendwright.agent.teacher import Teacher, TeacherNoise
+from mendwright.agent.teacher import Teacher
+from mendwright.config.teacher import TeacherNoise
 from mendwright.errors import ConfigError
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.renderer import ChatMLRenderer

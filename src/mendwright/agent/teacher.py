@@ -9,25 +9,10 @@ perfect. It knows the tools only through the text that the agent would read, plu
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from mendwright.records import Record
+from mendwright.config.teacher import TeacherNoise
 from mendwright.tools.patching import CompactEdit
-
-
-class TeacherNoise(Record):
-    """Probabilities of the teacher's choices."""
-
-    knows_fix: float = 0.45
-    """An edit is the true repair; otherwise a guess among the window's editable tokens."""
-    mistypes: float = 0.06
-    """An edit names a neighbouring line first."""
-    tests: float = 0.5
-    """After an edit it runs the tests; otherwise it submits blind."""
-    undoes: float = 0.85
-    """After a failed run it takes the edit back; otherwise it edits on top."""
-    gives_up: float = 0.15
-    """After a failed run it submits as it is."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +77,17 @@ class Teacher:
         knows = remaining and (not self._guesses or self._random.random() < self._noise.knows_fix)
         edit = self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
         if self._random.random() < self._noise.mistypes:
-            shifted = CompactEdit(max(1, edit.label + self._random.choice((-1, 1))), edit.old, edit.new)
+            shifted = replace(edit, label=self._wrong_label(edit.label), occurrence=1)
             if shifted.label != edit.label:
                 self._pending = edit
                 return Choice(f"edit {shifted}", "typo")
         return self._write(edit)
+
+    def _wrong_label(self, label: int) -> int:
+        """A neighbouring line, or any line that has something to edit."""
+        if self._guesses and self._random.random() < 0.5:
+            return self._random.choice(self._guesses).label
+        return max(1, label + self._random.choice((-1, 1)))
 
     def _write(self, edit: CompactEdit) -> Choice:
         self._pending = None

@@ -9,6 +9,7 @@ from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.tasks import TasksConfig
+from mendwright.config.teacher import TeacherNoise
 from mendwright.records import Record
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -61,6 +62,8 @@ class PretrainingConfig(Record):
     """Loss weight of observation tokens: the model also learns what code looks like."""
     control_weight: float = Field(default=0.3, ge=0.0)
     """Loss weight of test, undo and submit."""
+    noise: TeacherNoise = TeacherNoise(mistypes=0.15)
+    """The simulated teacher mistypes more often than the real one: recovering from an error is half the skill."""
     optimizer: OptimizerConfig = OptimizerConfig(
         type="muon",
         learning_rate=3e-3,

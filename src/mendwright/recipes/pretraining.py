@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from mendwright.agent.teacher import TeacherNoise
 from mendwright.config.learning import SftConfig
 from mendwright.config.recipes import PretrainingConfig
+from mendwright.config.teacher import TeacherNoise
 from mendwright.learning.checkpoints import load_training_state, save_training_state
 from mendwright.learning.samples import Sample
 from mendwright.learning.sft import SftTrainer
@@ -87,7 +87,7 @@ def _tokenizer(config: PretrainingConfig, train: list[CorpusFunction], state: Pa
         return load_tokenizer(state / "model")
     generator = random.Random(config.seed)
     chosen = generator.sample(train, min(config.num_tokenizer_functions, len(train)))
-    texts = (_plain(synthesize(function, 1, TeacherNoise(), generator) or []) for function in chosen)
+    texts = (_plain(synthesize(function, 1, config.noise, generator) or []) for function in chosen)
     return train_tokenizer(texts, config.model.vocab_size, config.num_line_labels)
 
 
@@ -117,7 +117,7 @@ def batch_of(
     while num_tokens < config.batch_tokens:
         function = functions[generator.randrange(len(functions))]
         num_bugs = generator.randint(2, 4) if generator.random() < multi else 1
-        segments = synthesize(function, min(num_bugs, max(1, len(function.sites) // 2)), TeacherNoise(), generator)
+        segments = synthesize(function, min(num_bugs, max(1, len(function.sites) // 2)), config.noise, generator)
         sample = weighted_sample(segments, renderer, config) if segments else None
         if sample is not None and len(sample) <= config.model.max_len_tokens:
             samples.append(sample)

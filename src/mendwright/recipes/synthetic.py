@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from mendwright.agent.teacher import Choice, Teacher, TeacherNoise
+from mendwright.agent.teacher import Choice, Teacher
+from mendwright.config.teacher import TeacherNoise
 from mendwright.recipes.corpus import CorpusFunction
 from mendwright.tasks.issue_text import mutation_issue
 from mendwright.tasks.operators import Mutation, Site, apply
