@@ -127,11 +127,7 @@ class DapoLoop:
 
 
 def task_order(task_ids: Sequence[str], seed: int, iteration: int) -> list[str]:
-    """Tasks of an iteration in the order in which they are used.
-
-    Each epoch is one permutation of all tasks; iteration k starts where a fixed stride puts it, so that consecutive
-    iterations see different tasks and the order follows from seed and iteration alone.
-    """
+    """Tasks of an iteration in the order in which they are used: a permutation drawn from seed and iteration alone."""
     order = list(task_ids)
     random.Random(f"{seed}:{iteration}").shuffle(order)
     return order

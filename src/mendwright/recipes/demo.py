@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -31,12 +32,13 @@ from mendwright.recipes.supervised import (
     supervised_samples,
 )
 from mendwright.records import Task
-from mendwright.rollout.jobs import PolicyRef
+from mendwright.rollout.jobs import PolicyRef, Pool
 from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
 from mendwright.rollout.worker import WorkerSetup
-from mendwright.tasks.building import build
+from mendwright.tasks import building
 from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.store import TaskStore
 
 REFERENCE_MINUTES = 15.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
@@ -99,7 +101,15 @@ def _scaled_collection(config: CollectConfig, factor: float) -> CollectConfig:
 class Demo:
     """One demo run; `run` does all phases that are not done."""
 
-    def __init__(self, config: DemoConfig, folder: Path, progress: Progress = no_progress) -> None:
+    def __init__(
+        self,
+        config: DemoConfig,
+        folder: Path,
+        progress: Progress = no_progress,
+        open_pool: Callable[[WorkerSetup], AbstractContextManager[Pool]] = WorkerPool,
+    ) -> None:
+        """Open the run in ``folder``, which exists; its store is made when it is missing."""
+        self._open_pool = open_pool
         self._plan = plan_demo(config)
         self._config = self._plan.config
         self._folder = folder
@@ -117,7 +127,7 @@ class Demo:
             self._phase("tasks", self._build_tasks)
             tasks = self._load_tasks()
             setup = WorkerSetup(self._config.rollout, str(self._folder / "checkpoints" / "base"))
-            with WorkerPool(setup) as pool:
+            with self._open_pool(setup) as pool:
                 run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress)
                 self._train(run)
                 self._evaluate(run)
@@ -140,14 +150,12 @@ class Demo:
         shutil.copytree(source, target, dirs_exist_ok=True)
 
     def _build_tasks(self) -> None:
-        def report(done: object) -> None:
-            self._progress("tasks", done.num_done, done.num_jobs, f"{done.num_tasks} tasks")  # type: ignore[attr-defined]
+        def report(done: building.Progress) -> None:
+            self._progress("tasks", done.num_done, done.num_jobs, f"{done.num_tasks} tasks")
 
-        build(self._config.tasks, self._folder / TASKS_FOLDER, report=report)
+        building.build(self._config.tasks, self._folder / TASKS_FOLDER, report=report)
 
     def _load_tasks(self) -> dict[str, Task]:
-        from mendwright.tasks.store import TaskStore
-
         return {task.id: task for task in TaskStore(self._folder / TASKS_FOLDER).load()}
 
     def _train(self, run: Run) -> None:

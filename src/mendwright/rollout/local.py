@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Self
 
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.renderer import ChatMLRenderer
@@ -32,6 +33,13 @@ class LocalPool:
         self._make_backend = make_backend
         self._find_layers = find_layers
         self._renderer = renderer
+
+    def __enter__(self) -> Self:
+        """The pool itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing stays open between calls."""
 
     @property
     def config(self) -> RolloutConfig:

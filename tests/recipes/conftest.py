@@ -1,0 +1,66 @@
+"""A tiny base model, a scripted sandbox, and a pool in this process."""
+
+from pathlib import Path
+
+import pytest
+
+from mendwright.config.models import EngineConfig, ModelConfig
+from mendwright.config.pipeline import PipelineConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
+from mendwright.rollout.local import LocalPool
+from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+ROLLOUT = RolloutConfig(
+    pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),
+    engine=EngineConfig(num_slots=16, max_len_tokens=200),
+)
+
+
+def answer(files: Files, request: TestRequest) -> TestRun:
+    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    texts = ["user\nassistant\nf in m.py is wrong edit @2 < => <= test undo submit passed 1 failed 1 of 1: no"] * 20
+    tokenizer = train_tokenizer(texts, 420, 40)
+    config = ModelConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        intermediate_size=32,
+    )
+    folder = tmp_path_factory.mktemp("base") / "base"
+    save_checkpoint(create_model(config), tokenizer, folder)
+    return folder
+
+
+def tasks_of(task: Task) -> dict[str, Task]:
+    """The task under several names, in every split."""
+    named = {f"train-{k}": "train" for k in range(4)} | {"validation-0": "validation", "test-0": "test"}
+    return {name: task.model_copy(update={"id": name, "split": split}) for name, split in named.items()}
+
+
+def local_pool(folder: Path, base: Path) -> LocalPool:
+    """A pool whose sandboxes are scripted."""
+    renderer = ChatMLRenderer(load_tokenizer(base))
+    return LocalPool(ROLLOUT, lambda: ScriptedBackend(answer), lambda _: TaskLayers(folder, folder), renderer)
+
+
+@pytest.fixture
+def many_tasks(task) -> dict[str, Task]:
+    return tasks_of(task)
+
+
+@pytest.fixture
+def make_pool(base):
+    return lambda folder: local_pool(folder, base)

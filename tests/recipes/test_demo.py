@@ -1,0 +1,80 @@
+"""The demo from start to end over a tiny base, resumable, with every stage and control in its store and summary."""
+
+import json
+
+import pytest
+
+from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
+from mendwright.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
+from mendwright.recipes.demo import Demo, plan_demo, planned_phases, shipped_base
+from mendwright.report.html import write_report
+from mendwright.rollout.store import RunStore
+from mendwright.tasks.store import TaskStore
+
+FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
+
+
+def config(base) -> DemoConfig:
+    return DemoConfig(
+        minutes=0.05,
+        base=str(base),
+        teacher=CollectConfig(num_tasks=4, num_samples=12, max_per_task=12),
+        sft=SftConfig(optimizer=FAST, batch_size=8, num_epochs=20),
+        own=CollectConfig(num_tasks=4, num_samples=4),
+        rft=RftConfig(optimizer=FAST, batch_size=8, num_epochs=1),
+        rl=RlConfig(
+            dapo=DapoConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
+            num_groups=2,
+            num_groups_sampled=2,
+            max_refills=0,
+            max_iterations=2,
+            validation_every=1,
+        ),
+        evaluation=EvaluationConfig(num_start_samples=2),
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, many_tasks):
+    """A run folder whose tasks are made."""
+    TaskStore(tmp_path / "tasks").save(many_tasks.values(), {}, {})
+    with RunStore.create(tmp_path / "run.db") as store, store.phase("tasks"):
+        pass
+    return tmp_path
+
+
+def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool):
+    Demo(config(base), folder, open_pool=lambda setup: make_pool(folder)).run()
+    with RunStore.open(folder / "run.db") as store:
+        names = {row.name for row in store.phases() if row.status == "done"}
+        rows = list(store.rows())
+    wanted = {name for name in planned_phases(plan_demo(config(base))) if not name.endswith("test-releases")}
+    assert wanted <= names
+    assert {row.split for row in rows if row.phase in ("teacher", "own", "dapo")} == {"train"}
+    assert {row.split for row in rows if row.phase.endswith("test-mutations")} == {"test"}
+
+    Demo(config(base), folder, open_pool=lambda setup: make_pool(folder)).run()
+    with RunStore.open(folder / "run.db") as store:
+        assert len(list(store.rows())) == len(rows)
+
+    page = write_report(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert page.stat().st_size > 10_000
+    assert {"rft", "dapo", "base", "sft", "random"} <= {row["stage"] for row in summary["stages"]}
+
+
+def test_small_budgets_still_have_every_phase():
+    small, large = plan_demo(DemoConfig(minutes=2.0)), plan_demo(DemoConfig(minutes=60.0))
+    assert small.config.tasks.limits.test >= 16
+    assert small.config.teacher.num_tasks >= 12
+    assert small.config.evaluation.num_tasks < large.config.evaluation.num_tasks
+    assert not small.has_continued_control
+    assert large.has_continued_control
+    assert "eval/sft-continued/test-mutations" in planned_phases(large)
+
+
+def test_the_shipped_base_is_complete():
+    folder = shipped_base()
+    assert (folder / "tokenizer.json").is_file()
+    assert json.loads((folder / "manifest.json").read_text())["num_functions"] > 1000
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 16 * 2**20
