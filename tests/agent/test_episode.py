@@ -68,7 +68,7 @@ def runner(policy, renderer, config: PipelineConfig = CONFIG) -> EpisodeRunner:
 
 @pytest.mark.asyncio
 async def test_prompts_grow_by_completion_and_observation(task, tmp_path, renderer):
-    policy = Replies(renderer, ["edit @2 < => <=", "nonsense", "undo", "submit"])
+    policy = Replies(renderer, ["edit < => <= @2", "nonsense", "undo", "submit"])
     episode = await runner(policy, renderer).run("s", "look", context_of(task, tmp_path), 0)
     for k in range(3):
         known = policy.prompts[k] + policy.completions[k]
@@ -88,7 +88,7 @@ async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
     context = context_of(task, tmp_path)
     opening = open_episode(CONFIG, task, context)
     assert opening.splitlines()[1:] == ["@1 def f(a, b):", "@2    return a < b"]
-    policy = Replies(renderer, ["edit @2 > => <=", "edit @2 < => >", "undo", "edit @2 < => <=", "submit"])
+    policy = Replies(renderer, ["edit > => <= @2", "edit < => > @2", "undo", "edit < => <= @2", "submit"])
     episode = await runner(policy, renderer).run("s", opening, context, 0)
     assert [turn.observation for turn in episode.turns] == [
         "error: > is not in the window",
@@ -142,7 +142,7 @@ async def test_oracle_and_do_nothing(task, tmp_path, renderer):
 
 def test_window_edits_know_the_fix(task):
     fixes, edits = window_edits(task)
-    assert [str(fix) for fix in fixes] == ["@2 < => <="]
+    assert [str(fix) for fix in fixes] == ["< => <= @2"]
     assert len(edits) == 5
 
 

@@ -28,7 +28,7 @@ FAILING = PASSING | {"test": "failed 1 of 2: assert 1 == 2"}
 
 
 def test_without_noise_it_repairs_tests_and_submits():
-    assert play(SURE, 0, PASSING) == [("fix", "edit @3 < => <="), ("test", "test"), ("submit", "submit")]
+    assert play(SURE, 0, PASSING) == [("fix", "edit < => <= @3"), ("test", "test"), ("submit", "submit")]
 
 
 def test_it_undoes_wrong_guesses():
@@ -48,16 +48,28 @@ def test_it_gives_up():
 
 
 def test_a_typo_is_corrected():
-    noise = SURE.model_copy(update={"mistypes": 1.0})
-    actions = play(noise, 0, PASSING)
-    assert [kind for kind, _ in actions] == ["typo", "fix", "test", "submit"]
-    assert actions[0][1] in ("edit @2 < => <=", "edit @4 < => <=")
+    noise = SURE.model_copy(update={"mistypes": 0.5})
+    played = [play(noise, seed, PASSING) for seed in range(30)]
+    assert {actions[-1][0] for actions in played} == {"submit"}
+    assert any(actions[0][0] == "typo" for actions in played)
+    for actions in played:
+        kinds = [kind for kind, _ in actions]
+        assert kinds[kinds.count("typo") :] == ["fix", "test", "submit"]
+        assert all(text != "edit < => <= @3" for kind, text in actions if kind == "typo")
 
 
 def test_a_typo_that_matched_is_undone_first():
-    noise = SURE.model_copy(update={"mistypes": 1.0})
-    actions = play(noise, 0, PASSING | {"typo": "@2 a <= c"})
-    assert [kind for kind, _ in actions] == ["typo", "undo", "fix", "test", "submit"]
+    noise = SURE.model_copy(update={"mistypes": 0.5})
+    played = [play(noise, seed, PASSING | {"typo": "@2 a <= c"}) for seed in range(30)]
+    first = [[kind for kind, _ in actions][:2] for actions in played if actions[0][0] == "typo"]
+    assert first
+    assert all(kinds == ["typo", "undo"] for kinds in first)
+
+
+def test_a_forgiven_typo_counts_as_the_edit():
+    noise = SURE.model_copy(update={"mistypes": 0.5})
+    played = [play(noise, seed, PASSING | {"typo": "@3 a <= b"}) for seed in range(30)]
+    assert any([kind for kind, _ in actions] == ["typo", "test", "submit"] for actions in played)
 
 
 def test_equal_seeds_play_equally():

@@ -28,7 +28,7 @@ def answer(files: Files, request: TestRequest) -> TestRun:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory) -> Path:
-    texts = ["user\nassistant\nf in m.py is wrong edit @2 < => <= test undo submit passed 1 failed 1 of 1: no"] * 20
+    texts = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
     tokenizer = train_tokenizer(texts, 420, 40)
     config = ModelConfig(
         vocab_size=len(tokenizer),

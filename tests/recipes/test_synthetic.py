@@ -7,7 +7,8 @@ import pytest
 from mendwright.config.teacher import TeacherNoise
 from mendwright.recipes.corpus import CorpusFunction, corpus_functions, function_digest
 from mendwright.recipes.synthetic import mutate, synthesize
-from mendwright.tools.patching import parse_compact_edit, replace_on_line
+from mendwright.tools.patching import parse_compact_edit, replace_on_line, resolve_edit
+from mendwright.tools.window import Window
 
 SOURCE = '''\
 def clip(values, low, high):
@@ -52,14 +53,16 @@ def test_the_edits_of_an_episode_repair_the_function(function, seed):
         line[len(f"@{k}") :].removeprefix(" ") if k < 2 else line[len(f"@{k}") :] for k, line in enumerate(shown, 1)
     ]
     undo: list[tuple[int, str]] = []
+    window = Window("clip.py", tuple(range(1, len(lines) + 1)))
     for segment in segments[1::2]:
         edit = parse_compact_edit(segment.text.removeprefix("edit "))
+        meant = resolve_edit("\n".join(lines) + "\n", window, edit) if edit else ""
         if segment.text == "undo":
             number, text = undo.pop()
             lines[number] = text
-        elif edit and (new := replace_on_line(lines[edit.label - 1], edit)) is not None:
-            undo.append((edit.label - 1, lines[edit.label - 1]))
-            lines[edit.label - 1] = new
+        elif not isinstance(meant, str):
+            undo.append((meant.label - 1, lines[meant.label - 1]))
+            lines[meant.label - 1] = replace_on_line(lines[meant.label - 1], meant) or ""
     assert tuple(lines) == function.lines
     assert segments[-1].kind == "submit"
 

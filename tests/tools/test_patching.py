@@ -6,11 +6,11 @@ from mendwright.tools.patching import (
     CompactEdit,
     LineEdit,
     edit_at,
-    explain_missing,
     find_occurrences,
     parse_compact_edit,
     parse_line_edit,
     replace_on_line,
+    resolve_edit,
 )
 from mendwright.tools.window import open_window
 
@@ -18,14 +18,14 @@ from mendwright.tools.window import open_window
 @pytest.mark.parametrize(
     ("line", "command", "expected"),
     [
-        ("if a < b:", "@1 < => <=", "if a <= b:"),
-        ("if a <= b < c:", "@1 < => >", "if a <= b > c:"),
-        ("x = y[10] + 1", "@1 1 => 2", "x = y[10] + 2"),
-        ("x = 1 + 1", "@1 1 => 2 #2", "x = 1 + 2"),
-        ("    if not ok:", "@1 if not => if", "    if ok:"),
-        ("if a  not  in b:", "@1 not in => in", "if a  in b:"),
-        ("return minimum(min)", "@1 min => max", "return minimum(max)"),
-        ("a **= b ** c", "@1 ** => *", "a **= b * c"),
+        ("if a < b:", "< => <= @1", "if a <= b:"),
+        ("if a <= b < c:", "< => > @1", "if a <= b > c:"),
+        ("x = y[10] + 1", "1 => 2 @1", "x = y[10] + 2"),
+        ("x = 1 + 1", "1 => 2 @1 #2", "x = 1 + 2"),
+        ("    if not ok:", "if not => if @1", "    if ok:"),
+        ("if a  not  in b:", "not in => in @1", "if a  in b:"),
+        ("return minimum(min)", "min => max @1", "return minimum(max)"),
+        ("a **= b ** c", "** => * @1", "a **= b * c"),
     ],
 )
 def test_replaces_whole_tokens(line, command, expected):
@@ -39,7 +39,7 @@ def test_does_not_match_inside_tokens(line, old):
     assert find_occurrences(line, old) == []
 
 
-@pytest.mark.parametrize("command", ["", "12 < => <=", "@x < => <=", "@1 < <=", "@1 < =>"])
+@pytest.mark.parametrize("command", ["", "< => <=", "< => <= @x", "< <= @1", " => <= @1"])
 def test_malformed_commands_are_none(command):
     assert parse_compact_edit(command) is None
 
@@ -65,8 +65,19 @@ def test_line_edits_keep_indentation(command, text):
     assert parse_line_edit(command) == LineEdit(3, text)
 
 
-def test_explanation_names_the_right_labels():
-    text = "def f(a):\n    b = a < 1\n\n    return b < 2\n"
-    window = open_window("f.py", text, 1)
-    assert explain_missing(text, window, CompactEdit(1, "<", ">")) == "< is on @2 @3"
-    assert explain_missing(text, window, CompactEdit(1, "%", ">")) == "% is not in the window"
+TEXT = "def f(a):\n    b = a < 1\n\n    return b < 2 + a\n"
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (CompactEdit(2, "<", ">"), CompactEdit(2, "<", ">")),
+        (CompactEdit(1, "<", ">"), "< is on @2 @3"),
+        (CompactEdit(1, "%", ">"), "% is not in the window"),
+        (CompactEdit(1, "+", "-"), CompactEdit(3, "+", "-")),
+        (CompactEdit(9, "+", "-"), "no line @9; the window ends at @3"),
+        (CompactEdit(2, "<", ">", 2), "@2 has no < #2"),
+    ],
+)
+def test_edits_are_resolved_or_explained(edit, expected):
+    assert resolve_edit(TEXT, open_window("f.py", TEXT, 1), edit) == expected

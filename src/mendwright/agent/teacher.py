@@ -46,8 +46,8 @@ class Teacher:
     def _choose(self, observation: str) -> Choice:
         if self._last in ("open", "undo"):
             return self._edit()
-        if self._last == "typo":
-            return self._edit() if observation.startswith("error") else Choice("undo", "undo")
+        if self._last == "typo" and self._pending is not None:
+            return self._after_typo(observation, self._pending)
         if self._last in ("fix", "guess"):
             return self._after_edit(observation)
         if observation.startswith("passed"):
@@ -62,6 +62,15 @@ class Teacher:
             return Choice("test", "test")
         return Choice("submit", "submit")
 
+    def _after_typo(self, observation: str, meant: CompactEdit) -> Choice:
+        if observation.startswith("error"):
+            return self._edit()
+        if observation.startswith(f"@{meant.label} "):  # forgiven: the line was the only one that could be meant
+            self._pending = None
+            self._applied.append(meant)
+            return self._after_edit(observation)
+        return Choice("undo", "undo")
+
     def _after_failure(self) -> Choice:
         if self._random.random() < self._noise.gives_up:
             return Choice("submit", "submit")
@@ -71,17 +80,18 @@ class Teacher:
         return self._edit()
 
     def _edit(self) -> Choice:
-        if self._pending is not None:
-            return self._write(self._pending)
-        remaining = [fix for fix in self._fixes if fix not in self._applied]
-        knows = remaining and (not self._guesses or self._random.random() < self._noise.knows_fix)
-        edit = self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
+        edit = self._pending or self._next_edit()
         if self._random.random() < self._noise.mistypes:
             shifted = replace(edit, label=self._wrong_label(edit.label), occurrence=1)
             if shifted.label != edit.label:
                 self._pending = edit
                 return Choice(f"edit {shifted}", "typo")
         return self._write(edit)
+
+    def _next_edit(self) -> CompactEdit:
+        remaining = [fix for fix in self._fixes if fix not in self._applied]
+        knows = remaining and (not self._guesses or self._random.random() < self._noise.knows_fix)
+        return self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
 
     def _wrong_label(self, label: int) -> int:
         """A neighbouring line, or any line that has something to edit."""

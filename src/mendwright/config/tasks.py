@@ -46,6 +46,8 @@ class ReleaseConfig(Record):
     """Bounds of the `releases` source."""
 
     num_per_pair: int = Field(8, ge=1)
+    max_hunks: int = Field(200, ge=1)
+    """Pairs with more source hunks are skipped: rewrites, where one fix cannot be told from another."""
     num_passing_kept: int = Field(20, ge=1)
     num_baseline_runs: int = Field(3, ge=1)
     """Runs of the fixed release whose agreement makes a test stable."""

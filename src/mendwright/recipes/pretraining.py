@@ -73,10 +73,12 @@ def pretrain(
         samples = batch_of(config, train, ChatMLRenderer(tokenizer), step, num_steps)
         metrics = trainer.step(samples)
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
-            exact, line = probe_accuracy(model, probes)
-            log.append({"step": step + 1, "loss": metrics["train/loss"], "exact_fix": exact, "line": line})
+            exact, text = probe_accuracy(model, probes)
+            log.append({"step": step + 1, "loss": metrics["train/loss"], "exact_fix": exact, "text": text})
             save_training_state(trainer.learner, tokenizer, state, {"log": json.dumps(log)})
-            progress("base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}, exact fix {exact:.0%}")
+            progress(
+                "base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}, exact fix {exact:.0%}, text {text:.0%}"
+            )
         else:
             progress("base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}")
     _publish(config, model, tokenizer, folder, train, log)
@@ -161,20 +163,15 @@ def validation_probes(functions: Sequence[CorpusFunction], renderer: ChatMLRende
 
 @torch.no_grad()
 def probe_accuracy(model: torch.nn.Module, probes: Sequence[Probe]) -> tuple[float, float]:
-    """(share of exact greedy edits, share of right line labels), teacher-forced."""
-    num_exact = num_line = 0
+    """(share of exact greedy edits, share of edits whose OLD and NEW are right), teacher-forced."""
+    num_exact = num_text = 0
     for prompt, answer in probes:
         ids = torch.tensor([prompt + answer])
         logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt) - 1 : -1]
         is_right = logits.argmax(-1) == ids[0, len(prompt) :]
         num_exact += int(is_right.all())
-        num_line += int(is_right[: _label_position(answer) + 1].all())
-    return num_exact / max(1, len(probes)), num_line / max(1, len(probes))
-
-
-def _label_position(answer: list[int]) -> int:
-    """Place of the line label: ``edit``, space, label."""
-    return min(2, len(answer) - 1)
+        num_text += int(is_right[:-2].all())
+    return num_exact / max(1, len(probes)), num_text / max(1, len(probes))
 
 
 def _publish(

@@ -15,8 +15,8 @@ from mendwright.config.teacher import TeacherNoise
 from mendwright.recipes.corpus import CorpusFunction
 from mendwright.tasks.issue_text import mutation_issue
 from mendwright.tasks.operators import Mutation, Site, apply
-from mendwright.tools.edit import UNDONE, no_such_line
-from mendwright.tools.patching import CompactEdit, edit_at, explain_missing, parse_compact_edit, replace_on_line
+from mendwright.tools.edit import UNDONE
+from mendwright.tools.patching import CompactEdit, edit_at, parse_compact_edit, replace_on_line, resolve_edit
 from mendwright.tools.run_tests import describe_failure, describe_pass
 from mendwright.tools.window import Window, render_line
 
@@ -96,17 +96,16 @@ class SimulatedEpisode:
         return describe_failure(self._num_failed, self._num_tests, message)
 
     def _edit(self, edit: CompactEdit) -> str:
-        number = self._window.line_number(edit.label)
-        if number is None:
-            return f"error: {no_such_line(edit.label, self._window)}"
+        meant = resolve_edit(self.text, self._window, edit)
+        if isinstance(meant, str):
+            return f"error: {meant}"
         lines = self.text.splitlines(keepends=True)
-        new_line = replace_on_line(lines[number - 1], edit)
-        if new_line is None:
-            return f"error: {explain_missing(self.text, self._window, edit)}"
+        new_line = replace_on_line(lines[meant.label - 1], meant)
+        assert new_line is not None
         self._undo.append(self.text)
-        lines[number - 1] = new_line
+        lines[meant.label - 1] = new_line
         self.text = "".join(lines)
-        return render_line(edit.label, new_line.rstrip("\n"))
+        return render_line(meant.label, new_line.rstrip("\n"))
 
 
 def random_message(text: str, generator: random.Random) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mendwright.tools.base import Observation, ToolContext, tool_error
-from mendwright.tools.patching import explain_missing, parse_compact_edit, parse_line_edit, replace_on_line
+from mendwright.tools.patching import no_such_line, parse_compact_edit, parse_line_edit, replace_on_line, resolve_edit
 from mendwright.tools.window import Window, render_line
 
 NO_WINDOW = "no file is open; use view PATH"
@@ -11,10 +11,10 @@ UNDONE = "undone"
 
 
 class EditTool:
-    """``edit @LABEL OLD => NEW [#K]``: replace one token sequence on one line."""
+    """``edit OLD => NEW @LABEL [#K]``: replace one token sequence on one line."""
 
     name = "edit"
-    usage = "edit @LABEL OLD => NEW [#K] - on that line replace the K-th OLD (default the first) by NEW"
+    usage = "edit OLD => NEW @LABEL [#K] - on that line replace the K-th OLD (default the first) by NEW"
 
     async def run(self, context: ToolContext, argument: str) -> Observation:
         """Apply a compact edit and show the new line."""
@@ -25,14 +25,13 @@ class EditTool:
         if isinstance(opened, Observation):
             return opened
         window, text = opened
-        number = window.line_number(edit.label)
-        if number is None:
-            return tool_error(no_such_line(edit.label, window))
+        meant = resolve_edit(text, window, edit)
+        if isinstance(meant, str):
+            return tool_error(meant)
         lines = text.splitlines(keepends=True)
-        new_line = replace_on_line(lines[number - 1], edit)
-        if new_line is None:
-            return tool_error(explain_missing(text, window, edit))
-        return await _replace_line(context, window, lines, edit.label, new_line)
+        new_line = replace_on_line(lines[window.line_numbers[meant.label - 1] - 1], meant)
+        assert new_line is not None
+        return await _replace_line(context, window, lines, meant.label, new_line)
 
 
 class LineTool:
@@ -71,11 +70,6 @@ class UndoTool:
         path, text = context.undo_stack.pop()
         await context.workspace.write(path, text)
         return Observation(text=UNDONE)
-
-
-def no_such_line(label: int, window: Window) -> str:
-    """What to answer to a label that the window lacks."""
-    return f"no line @{label}; the window ends at @{len(window.line_numbers)}"
 
 
 def _open_text(context: ToolContext) -> tuple[Window, str] | Observation:

@@ -7,20 +7,23 @@ edit never matches inside a longer token (``<`` does not match in ``<=``, ``1`` 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mendwright.tools.window import Window
 
 _TOKEN = re.compile(
     r"[A-Za-z_]\w*|\d+(?:\.\d+)?|\*\*=|//=|>>=|<<=|->|:=|\*\*|//|<<|>>|<=|>=|==|!=|[-+*/%&|^@]=|\s+|.", re.DOTALL
 )
-_EDIT = re.compile(r"@(\d+) (.+?) => (.*?)(?: #(\d+))?", re.DOTALL)
+_EDIT = re.compile(r"(\S.*?) => (.*?) @(\d+)(?: #(\d+))?", re.DOTALL)
 _LINE = re.compile(r"@(\d+)(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class CompactEdit:
-    """``edit @LABEL OLD => NEW [#K]``: replace the K-th OLD on the labelled line."""
+    """``edit OLD => NEW @LABEL [#K]``: replace the K-th OLD on the labelled line.
+
+    The text comes before the label on purpose: once OLD is written, its line is a look-up (docs/adr/004).
+    """
 
     label: int
     old: str
@@ -29,7 +32,7 @@ class CompactEdit:
 
     def __str__(self) -> str:
         suffix = f" #{self.occurrence}" if self.occurrence > 1 else ""
-        return f"@{self.label} {self.old} => {self.new}{suffix}"
+        return f"{self.old} => {self.new} @{self.label}{suffix}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ def parse_compact_edit(argument: str) -> CompactEdit | None:
     match = _EDIT.fullmatch(argument)
     if match is None:
         return None
-    label, old, new, occurrence = match.groups()
+    old, new, label, occurrence = match.groups()
     return CompactEdit(int(label), old.strip(), new.strip(), int(occurrence or 1))
 
 
@@ -87,10 +90,25 @@ def edit_at(line: str, label: int, column: int, old: str, new: str) -> CompactEd
     return None
 
 
-def explain_missing(text: str, window: Window, edit: CompactEdit) -> str:
-    """How to mend an edit whose OLD is not on its line: the labels where it is."""
+def resolve_edit(text: str, window: Window, edit: CompactEdit) -> CompactEdit | str:
+    """The edit with the label of the line that it means, or a sentence that says how to mend it.
+
+    A wrong label is forgiven when OLD stands on one visible line only.
+    """
+    if window.line_number(edit.label) is None:
+        return no_such_line(edit.label, window)
     lines = text.splitlines()
     labels = [k for k, n in enumerate(window.line_numbers, 1) if find_occurrences(lines[n - 1], edit.old)]
     if not labels:
         return f"{edit.old} is not in the window"
-    return f"{edit.old} is on " + " ".join(f"@{label}" for label in labels[:6])
+    if edit.label not in labels and len(labels) > 1:
+        return f"{edit.old} is on " + " ".join(f"@{label}" for label in labels[:6])
+    meant = edit if edit.label in labels else replace(edit, label=labels[0])
+    if replace_on_line(lines[window.line_numbers[meant.label - 1] - 1], meant) is None:
+        return f"@{meant.label} has no {edit.old} #{edit.occurrence}"
+    return meant
+
+
+def no_such_line(label: int, window: Window) -> str:
+    """What to answer to a label that the window lacks."""
+    return f"no line @{label}; the window ends at @{len(window.line_numbers)}"

@@ -75,7 +75,12 @@ class _Pair:
         if not fixed:
             made.funnel["pairs_without_fixed_tests"] += 1
             return
-        fixes = await self._ablate(fixed, made.funnel)
+        hunks = find_hunks(self.older, self.newer)
+        made.funnel["hunks"] += len(hunks)
+        if len(hunks) > self.workshop.config.releases.max_hunks:
+            made.funnel["pairs_with_too_many_hunks"] += 1
+            return
+        fixes = await self._ablate(hunks, fixed, made.funnel)
         for fix in fixes[: self.workshop.config.releases.num_per_pair]:
             outcome = await self._judge(fix, stable, fixed)
             made.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
@@ -98,11 +103,9 @@ class _Pair:
         run = await self._run({path: self.older.get(path) for path in sorted(changed)}, self._suite_request())
         return tuple(test_id for test_id in stable if run.outcome(test_id) in _BROKEN)
 
-    async def _ablate(self, fixed: tuple[str, ...], funnel: Counter[str]) -> list[Fix]:
+    async def _ablate(self, hunks: list[Hunk], fixed: tuple[str, ...], funnel: Counter[str]) -> list[Fix]:
         """Revert each hunk alone and group the hunks by the tests that break."""
-        hunks = find_hunks(self.older, self.newer)
         coding = [hunk for hunk in hunks if changes_code(self.newer, self.older, hunk)]
-        funnel["hunks"] += len(hunks)
         funnel["hunks_without_code"] += len(hunks) - len(coding)
         request = self.workshop.request(self.package, fixed, self.workshop.config.suite_timeout_s)
 
@@ -194,8 +197,8 @@ class _Pair:
         return assemble(bug, issue, self.workshop.config, self.workshop.config.releases.num_passing_kept)
 
     def _suite_request(self) -> TestRequest:
-        files = self.package.test_files(self.spec.tree)
-        return self.workshop.request(self.package, files, self.workshop.config.suite_timeout_s)
+        usable = tuple(self.suite.num_executed)
+        return self.workshop.request(self.package, usable, self.workshop.config.suite_timeout_s)
 
     async def _run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
         return await run_fresh(self.workshop.backend, self.spec.model_copy(update={"files": files}), request)
