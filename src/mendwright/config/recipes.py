@@ -8,7 +8,7 @@ from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfi
 from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.config.tasks import TasksConfig
+from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from mendwright.config.teacher import TeacherNoise
 from mendwright.records import Record
 
@@ -118,7 +118,11 @@ class DemoConfig(Record):
     """Model folder to start from; empty means the one that ships with the package."""
     is_from_scratch: bool = False
     """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
-    tasks: TasksConfig = TasksConfig()
+    tasks: TasksConfig = TasksConfig(
+        limits=SplitLimits(train=400, validation=48, test=240),
+        mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
+        releases=ReleaseConfig(splits=("test",), num_pairs=1, num_per_pair=4),
+    )
     pretraining: PretrainingConfig = PretrainingConfig()
     rollout: RolloutConfig = RolloutConfig(
         pipeline=PipelineConfig(max_turns=20, max_action_tokens=24, max_len_tokens=1280),

@@ -30,6 +30,8 @@ class MutationConfig(Record):
     min_function_lines: int = Field(3, ge=1)
     """Lines without the docstring."""
     max_function_lines: int = Field(30, ge=1)
+    min_edits: int = Field(4, ge=1)
+    """Edits that the operators can make in a function; fewer leave nothing to search."""
     max_file_bytes: int = Field(64_000, ge=1)
     """Larger modules are left alone, larger test files are not cut: tasks carry the text of both."""
     num_tests: int = Field(12, ge=2)
@@ -45,9 +47,15 @@ class MutationConfig(Record):
 class ReleaseConfig(Record):
     """Bounds of the `releases` source."""
 
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    """Packages of these splits give release pairs."""
+    num_pairs: int = Field(8, ge=1)
+    """Pairs per package, the newest first: each costs several runs of the whole suite."""
     num_per_pair: int = Field(8, ge=1)
     max_hunks: int = Field(200, ge=1)
     """Pairs with more source hunks are skipped: rewrites, where one fix cannot be told from another."""
+    ablation_timeout_s: float = Field(12.0, gt=0)
+    """Bound on one run of the suite with a hunk taken back, which may leave endless loops."""
     num_passing_kept: int = Field(20, ge=1)
     num_baseline_runs: int = Field(3, ge=1)
     """Runs of the fixed release whose agreement makes a test stable."""

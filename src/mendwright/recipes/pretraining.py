@@ -182,7 +182,8 @@ def _publish(
     train: Sequence[CorpusFunction],
     log: list[dict[str, Any]],
 ) -> None:
-    sha256 = save_checkpoint(model, tokenizer, folder)
+    # Half the size to ship; training and inference load it as float32.
+    sha256 = save_checkpoint(model.to(torch.bfloat16), tokenizer, folder)
     manifest = {
         "weights_sha256": sha256,
         "config": config.model_dump(mode="json"),

@@ -89,8 +89,15 @@ def plan(config: TasksConfig) -> list[Job]:
         jobs += [Job("mutations", package, quotas[package.name]) for package in packages if quotas[package.name]]
     if "releases" in config.sources:
         most = config.releases.num_per_pair
-        jobs += [Job("releases", p, most * len(p.releases)) for p in packages if p.releases]
+        paired = [
+            _with_newest_pairs(p, config.releases.num_pairs) for p in packages if p.split in config.releases.splits
+        ]
+        jobs += [Job("releases", p, most * len(p.releases)) for p in paired if p.releases]
     return sorted(jobs, key=lambda job: (-job.quota, job.name))
+
+
+def _with_newest_pairs(package: Package, num_pairs: int) -> Package:
+    return package.model_copy(update={"releases": package.releases[-num_pairs:]})
 
 
 def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:

@@ -1,17 +1,20 @@
-"""Trees with byte-code beside the sources, so that making tasks does not compile the same files thousands of times.
+"""Trees with byte-code beside the sources, so that sandboxes do not compile the same files thousands of times.
 
 Reads a pinned tree; makes its twin with ``__pycache__`` folders (pytest's rewritten tests included), written by a
-collection inside a sandbox. Invariants: the sources of the twin are those of the pinned tree, time stamps included, and
-Python ignores the byte-code of a file that a sandbox overwrites. A twin holds the gold code in compiled form, so it
-serves the making of tasks only and never a sandbox in which an agent's code runs.
+collection inside a sandbox. Invariants: the sources of the twin are those of the pinned tree, time stamps included; the
+byte-code of a file that a sandbox overwrites is absent from it (`stale_bytecode`), so neither the gold code nor a
+hidden test can be read in compiled form.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import io
 import shutil
 import tarfile
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 from mendwright.errors import TaskError
@@ -48,10 +51,26 @@ async def tree_with_bytecode(
         SandboxError: the sandbox could not do its work.
         TaskError: the collection did not end in time or gave no archive.
     """
-    key = [spec.tree.name, spec.environment.name, request.source_paths, request.test_ids, request.plugins]
-    digest = hashlib.sha256(repr(key).encode()).hexdigest()
+    digest = twin_digest(spec.tree, spec.environment)
     archive = b"" if store.has("bytecode", digest) else await _collect(backend, spec, request, timeout_s)
     return store.build_once("bytecode", digest, lambda place: _fill(place, spec.tree, archive))
+
+
+def twin_digest(tree: Path, environment: Path) -> str:
+    """Digest of the twin of ``tree`` in ``environment``, both layers."""
+    return hashlib.sha256(f"{tree.name}:{environment.name}".encode()).hexdigest()
+
+
+def stale_bytecode(tree: Path, files: Iterable[str]) -> dict[str, str | None]:
+    """Whiteouts for the byte-code in ``tree`` of source files that are written over."""
+    return dict.fromkeys((stale for path in files if path.endswith(".py") for stale in _bytecode_of(tree, path)), None)
+
+
+@lru_cache(maxsize=10_000)
+def _bytecode_of(tree: Path, path: str) -> tuple[str, ...]:
+    source = tree / path
+    found = (source.parent / "__pycache__").glob(f"{glob.escape(source.stem)}.*.pyc")
+    return tuple(file.relative_to(tree).as_posix() for file in found)
 
 
 async def _collect(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, timeout_s: float) -> bytes:

@@ -73,6 +73,10 @@ class LayerStore:
         """True when the layer is built."""
         return (self.root / kind / digest).is_dir()
 
+    def find(self, kind: str, digest: str) -> Path | None:
+        """The layer ``kind/digest`` when it is built."""
+        return self.root / kind / digest if self.has(kind, digest) else None
+
     def discard(self, kind: str, digest: str) -> None:
         """Remove a layer that turned out to be unusable, so that the next use builds it again."""
         final = self.root / kind / digest

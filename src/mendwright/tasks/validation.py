@@ -18,6 +18,7 @@ from pathlib import Path
 from mendwright.errors import SandboxError, TaskError
 from mendwright.records import Certificate, Task, TestOutcome, TestRequest, TestRun
 from mendwright.sandbox.base import SandboxBackend, SandboxLimits, SandboxSpec
+from mendwright.tasks.bytecode import stale_bytecode, twin_digest
 from mendwright.tasks.environments import build_environment
 from mendwright.tasks.index import Sdist
 from mendwright.tasks.layers import LayerStore, tree_digest
@@ -114,8 +115,9 @@ class TaskLayers:
     tree: Path
 
     def spec(self, files: dict[str, str | None], limits: SandboxLimits | None = None) -> SandboxSpec:
-        """A sandbox of the pinned tree with ``files`` written over it."""
-        return SandboxSpec(environment=self.environment, tree=self.tree, files=files, limits=limits or SandboxLimits())
+        """A sandbox of the pinned tree with ``files`` written over it and without their byte-code."""
+        over = {**stale_bytecode(self.tree, files), **files}
+        return SandboxSpec(environment=self.environment, tree=self.tree, files=over, limits=limits or SandboxLimits())
 
 
 def task_layers(task: Task, store: LayerStore) -> TaskLayers:
@@ -134,7 +136,8 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
             f"{task.id} was certified with Python {task.environment.python}, this is {platform.python_version()}; "
             "use the same minor version or build the tasks again"
         )
-    return TaskLayers(build_environment(store, task.environment.lock)[1], store.tree(sdist))
+    environment, tree = build_environment(store, task.environment.lock)[1], store.tree(sdist)
+    return TaskLayers(environment, store.find("bytecode", twin_digest(tree, environment)) or tree)
 
 
 def graded_files(task: Task, repair: dict[str, str | None] | None = None) -> dict[str, str | None]:

@@ -43,7 +43,7 @@ def _arguments(request: Dict[str, Any], testbed: str) -> Optional[List[str]]:
     if paths and not existing:
         return None
     arguments = ["-q", "-c", _INI, f"--rootdir={testbed}", f"--confcutdir={testbed}", "--import-mode=prepend"]
-    arguments += ["--continue-on-collection-errors", "--tb=short", "--color=no"]
+    arguments += ["--continue-on-collection-errors", "--tb=line", "--color=no"]
     for name in _UNUSED_PLUGINS:
         arguments += ["-p", f"no:{name}"]
     for name in request["plugins"]:

@@ -75,6 +75,7 @@ class Recorder:
 
     def __init__(self, request: Dict[str, Any], testbed: str, record_fd: int) -> None:
         self._requested: List[str] = request["test_ids"]
+        self._wanted = {name.partition("[")[0] for name in self._requested}
         self._timeout_s: float = request["test_timeout_s"]
         self._record_fd = record_fd
         self._tracer = tracing.FunctionTracer(testbed, request["traced_paths"])
@@ -103,6 +104,14 @@ class Recorder:
             cause = getattr(error, "cause", None) or getattr(error, "excinfo", (None, error))[1]
             self._broken[""] = first_line(f"{type(cause).__name__}: {cause}")
             self._write_broken(set())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, collector: Any, name: str) -> Optional[List[Any]]:
+        """Functions and classes that hold no requested test are not even collected: most of a run's time goes there."""
+        node_id = f"{collector.nodeid}::{name}"
+        if not self._requested or not self._wanted.isdisjoint(_selectors(node_id)):
+            return None
+        return None if any(wanted.startswith(node_id + "::") for wanted in self._wanted) else []
 
     def pytest_collectreport(self, report: Any) -> None:
         """Remember what could not be collected."""

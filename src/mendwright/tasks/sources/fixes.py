@@ -57,14 +57,6 @@ class Fix:
             found.update({(hunk.path, s): None for s in spans if s.first_line <= last and hunk.first < s.last_line})
         return list(found)
 
-    def is_within_functions(self) -> bool:
-        """True when every hunk changes only the inside of functions, so only tests that execute those can notice."""
-        spans = self.touched_functions()
-        return all(
-            any(path == hunk.path and s.first_line <= hunk.first and hunk.end <= s.last_line for path, s in spans)
-            for hunk in self.hunks
-        )
-
     def location(self) -> Location | None:
         """The first touched function that the broken tree still has."""
         broken = {path: find_functions(text or "") for path, text in self.broken_files.items()}

@@ -27,6 +27,11 @@ class MutableFunction:
     span: FunctionSpan
     sites: tuple[Site, ...]
 
+    @property
+    def num_edits(self) -> int:
+        """Single edits that the operators can make in it."""
+        return sum(len(site.alternatives) for site in self.sites)
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -51,8 +56,8 @@ class Mutant:
         return "; ".join(f"line {m.site.line}: {m.site.old} -> {m.new}" for m in self.mutations)
 
 
-def mutable_functions(path: str, source: str, num_lines: tuple[int, int]) -> list[MutableFunction]:
-    """Functions of ``source`` with ``num_lines`` (least, most) lines of code and at least one site."""
+def mutable_functions(path: str, source: str, num_lines: tuple[int, int], min_edits: int = 1) -> list[MutableFunction]:
+    """Functions of ``source`` with ``num_lines`` (least, most) lines of code and at least ``min_edits`` edits."""
     if any(character in source for character in _ODD_LINE_ENDS):
         return []
     try:
@@ -60,7 +65,7 @@ def mutable_functions(path: str, source: str, num_lines: tuple[int, int]) -> lis
     except SyntaxError:
         return []
     functions = [MutableFunction(path, source, span, tuple(_sites_in(span, sites))) for span in spans]
-    return [f for f in functions if f.sites and num_lines[0] <= f.span.num_code_lines <= num_lines[1]]
+    return [f for f in functions if f.num_edits >= min_edits and num_lines[0] <= f.span.num_code_lines <= num_lines[1]]
 
 
 def _sites_in(span: FunctionSpan, sites: list[Site]) -> Iterator[Site]:

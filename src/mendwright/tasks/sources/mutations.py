@@ -115,7 +115,7 @@ class _Bench:
             source = read_text(self.spec.tree / path)
             lines = first_lines(source)
             bounds = self.config.min_function_lines, self.config.max_function_lines
-            for function in mutable_functions(path, source, bounds):
+            for function in mutable_functions(path, source, bounds, self.config.min_edits):
                 covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
                 test_ids = self.suite.most_specific(covering, self.config.num_tests)
                 if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:

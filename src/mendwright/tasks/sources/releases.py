@@ -21,7 +21,7 @@ from mendwright.tasks.bounded import ordered_map
 from mendwright.tasks.catalogue import Package
 from mendwright.tasks.sources.base import Workshop, Yield
 from mendwright.tasks.sources.fixes import Fix, fix_issue
-from mendwright.tasks.sources.hunks import Hunk, Texts, changes_code, find_hunks, revert
+from mendwright.tasks.sources.hunks import Hunk, Texts, changes_code, find_hunks
 from mendwright.tasks.testfiles import file_of, function_id, functions_of
 from mendwright.tasks.tracing import SuiteMap, first_lines, trace_suite
 from mendwright.tasks.validation import Evidence, run_fresh, run_times, unstable_ids
@@ -107,15 +107,16 @@ class _Pair:
         """Revert each hunk alone and group the hunks by the tests that break."""
         coding = [hunk for hunk in hunks if changes_code(self.newer, self.older, hunk)]
         funnel["hunks_without_code"] += len(hunks) - len(coding)
-        request = self.workshop.request(self.package, fixed, self.workshop.config.suite_timeout_s)
+        request = self._bounded_request(fixed)
 
-        async def ablate(hunk: Hunk) -> TestRun:
-            return await self._run(revert(self.newer, self.older, [hunk]), request)
+        async def ablate(hunk: Hunk) -> tuple[str, ...]:
+            run = await self._run(Fix((hunk,), self.older, self.newer).broken_files, request)
+            return tuple(test_id for test_id in fixed if run.outcome(test_id) in _BROKEN)
 
         by_broken: dict[tuple[str, ...], list[Hunk]] = defaultdict(list)
         async with aclosing(ordered_map(ablate, coding, self.workshop.config.num_concurrent)) as ablated:
-            async for hunk, run in ablated:
-                if broken := tuple(test_id for test_id in fixed if run.outcome(test_id) in _BROKEN):
+            async for hunk, broken in ablated:
+                if broken:
                     by_broken[broken].append(hunk)
                 else:
                     funnel["hunks_untested"] += 1
@@ -124,10 +125,8 @@ class _Pair:
 
     async def _judge(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...]) -> Task | str:
         """The task that a fix makes, or why it makes none."""
-        affected = self._affected(fix, stable, fixed)
-        request = self.workshop.request(self.package, affected, self.workshop.config.suite_timeout_s)
-        whole = await self._run(fix.broken_files, request)
-        failing = tuple(test_id for test_id in affected if whole.outcome(test_id) in _BROKEN)
+        whole = await self._run(fix.broken_files, self._bounded_request(stable))
+        failing = tuple(test_id for test_id in stable if whole.outcome(test_id) in _BROKEN)
         if whole.is_timed_out or any(whole.outcome(i) is not TestOutcome.FAILED for i in failing):
             return "does_not_import"
         if not set(failing) <= set(fixed):
@@ -146,13 +145,6 @@ class _Pair:
             return self._assemble(fix, evidence, fail_to_pass, pass_to_pass)
         except TaskError:
             return "test_not_cuttable"
-
-    def _affected(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...]) -> tuple[str, ...]:
-        """The stable tests that can notice that ``fix`` is taken back."""
-        if not fix.is_within_functions():
-            return stable
-        wanted = {*fixed, *self._covering(fix)}
-        return tuple(test_id for test_id in stable if test_id in wanted)
 
     def _covering(self, fix: Fix) -> list[str]:
         """Usable tests that execute a touched function."""
@@ -199,6 +191,10 @@ class _Pair:
     def _suite_request(self) -> TestRequest:
         usable = tuple(self.suite.num_executed)
         return self.workshop.request(self.package, usable, self.workshop.config.suite_timeout_s)
+
+    def _bounded_request(self, test_ids: tuple[str, ...]) -> TestRequest:
+        """A run over sources that may hang."""
+        return self.workshop.request(self.package, test_ids, self.workshop.config.releases.ablation_timeout_s)
 
     async def _run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
         return await run_fresh(self.workshop.backend, self.spec.model_copy(update={"files": files}), request)
