@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.renderer import ChatMLRenderer
@@ -15,7 +16,9 @@ from mendwright.rollout.runner import Runner
 from mendwright.sandbox.scripted import Files, ScriptedBackend
 from mendwright.tasks.validation import TaskLayers
 
-CONFIG = RolloutConfig(pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12))
+CONFIG = RolloutConfig(
+    pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12), engine=EngineConfig(max_len_tokens=5000)
+)
 
 
 def answer(files: Files, request: TestRequest) -> TestRun:

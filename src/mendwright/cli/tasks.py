@@ -17,7 +17,7 @@ from rich.syntax import Syntax
 
 from mendwright.config.loading import load_config, to_toml
 from mendwright.config.tasks import TasksConfig
-from mendwright.errors import TaskError
+from mendwright.errors import Interrupted, TaskError
 from mendwright.records import Task
 from mendwright.tasks import building
 from mendwright.tasks.building import build as build_tasks
@@ -68,7 +68,10 @@ def build(
             elif not console.is_terminal:
                 console.print(f"{unit.name}: {len(unit.tasks)} tasks", highlight=False)
 
-        store = build_tasks(resolved, folder, report=report)
+        try:
+            store = build_tasks(resolved, folder, report=report)
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted; finished packages are kept, the same command goes on from there") from error
     _print_summary(console, store.load(), folder)
 
 

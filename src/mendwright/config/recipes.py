@@ -119,7 +119,7 @@ class DemoConfig(Record):
     is_from_scratch: bool = False
     """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
     tasks: TasksConfig = TasksConfig(
-        limits=SplitLimits(train=400, validation=48, test=240),
+        limits=SplitLimits(train=320, validation=40, test=240),
         mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
         releases=ReleaseConfig(splits=("test",), num_pairs=1, num_per_pair=4),
     )

@@ -37,6 +37,7 @@ from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
 from mendwright.rollout.worker import WorkerSetup
 from mendwright.tasks import building
+from mendwright.tasks.catalogue import load_catalogue
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.store import TaskStore
 
@@ -66,11 +67,12 @@ def plan_demo(config: DemoConfig) -> Plan:
     limits, evaluation = config.tasks.limits, config.evaluation
     tasks = config.tasks.model_copy(
         update={
+            "packages": config.tasks.packages or chosen_packages(config, factor),
             "limits": SplitLimits(
                 train=_scaled(limits.train, factor, 24),
                 validation=_scaled(limits.validation, factor, 8),
                 test=_scaled(limits.test, factor, 16),
-            )
+            ),
         }
     )
     sizes = {
@@ -87,6 +89,19 @@ def plan_demo(config: DemoConfig) -> Plan:
     )
     has_control = evaluation.is_continued_control and config.minutes >= CONTINUED_CONTROL_MINUTES
     return Plan(fitted, 0.52 if has_control else 0.68, has_control)
+
+
+def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
+    """The packages of a budget: below the reference, in each split those with the most tasks, at least two.
+
+    Each package costs a trace of its suite, however few tasks are wanted of it.
+    """
+    packages = load_catalogue(Path(config.tasks.catalogue) if config.tasks.catalogue else None).select()
+    chosen: list[str] = []
+    for split in config.tasks.splits:
+        ranked = sorted((p for p in packages if p.split == split), key=lambda p: (-p.num_tasks, p.name))
+        chosen += [package.name for package in ranked[: _scaled(len(ranked), factor, 2) if factor < 1 else None]]
+    return tuple(chosen)
 
 
 def _scaled(number: int, factor: float, least: int) -> int:
