@@ -94,7 +94,7 @@ class RlConfig(Record):
 class EvaluationConfig(Record):
     """What is evaluated at the end."""
 
-    num_tasks: PositiveInt = 240
+    num_tasks: PositiveInt = 210
     num_release_tasks: PositiveInt = 20
     num_samples: PositiveInt = 1
     """Samples per task of most stages."""
@@ -119,7 +119,7 @@ class DemoConfig(Record):
     is_from_scratch: bool = False
     """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
     tasks: TasksConfig = TasksConfig(
-        limits=SplitLimits(train=320, validation=40, test=240),
+        limits=SplitLimits(train=260, validation=32, test=210),
         mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
         releases=ReleaseConfig(splits=("test",), num_pairs=1, num_per_pair=4),
     )
@@ -128,14 +128,14 @@ class DemoConfig(Record):
         pipeline=PipelineConfig(max_turns=20, max_action_tokens=24, max_len_tokens=1280),
         engine=EngineConfig(num_slots=64, max_len_tokens=1280),
     )
-    teacher: CollectConfig = CollectConfig()
+    teacher: CollectConfig = CollectConfig(num_tasks=200, num_samples=2)
     sft: SftConfig = SftConfig(
         optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
         compute=_SMALL_COMPUTE,
         batch_size=32,
         num_epochs=2,
     )
-    own: CollectConfig = CollectConfig(num_tasks=160, num_samples=8, max_per_task=4)
+    own: CollectConfig = CollectConfig(num_tasks=100, num_samples=6, max_per_task=3)
     """The policy's own rollouts, kept by verdict."""
     rft: RftConfig = RftConfig(
         optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),

@@ -88,7 +88,7 @@ def plan_demo(config: DemoConfig) -> Plan:
         }
     )
     has_control = evaluation.is_continued_control and config.minutes >= CONTINUED_CONTROL_MINUTES
-    return Plan(fitted, 0.52 if has_control else 0.68, has_control)
+    return Plan(fitted, 0.5 if has_control else 0.7, has_control)
 
 
 def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
