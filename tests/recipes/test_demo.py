@@ -6,7 +6,8 @@ import pytest
 
 from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
 from mendwright.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
-from mendwright.recipes.demo import Demo, plan_demo, planned_phases, shipped_base
+from mendwright.errors import InputError
+from mendwright.recipes.demo import Demo, locked, plan_demo, planned_phases, shipped_base
 from mendwright.report.html import write_report
 from mendwright.rollout.store import RunStore
 from mendwright.tasks.store import TaskStore
@@ -78,3 +79,8 @@ def test_the_shipped_base_is_complete():
     assert (folder / "tokenizer.json").is_file()
     assert json.loads((folder / "manifest.json").read_text())["num_functions"] > 1000
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 16 * 2**20
+
+
+def test_a_run_is_worked_on_by_one_process(folder, base, make_pool):
+    with locked(folder), pytest.raises(InputError, match="another process"):
+        Demo(config(base), folder, open_pool=lambda setup: make_pool(folder)).run()

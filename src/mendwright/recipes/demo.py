@@ -7,10 +7,11 @@ by evaluation only.
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -135,8 +136,12 @@ class Demo:
         self._started = time.monotonic() - sum(row.wall_s for row in done)
 
     def run(self) -> None:
-        """All phases, in order. Ctrl-C leaves a run that the same call resumes."""
-        with self._store:
+        """All phases, in order. Ctrl-C leaves a run that the same call resumes.
+
+        Raises:
+            InputError: another process works on this run.
+        """
+        with self._store, locked(self._folder):
             self._store.plan_phases(planned_phases(self._plan))
             self._phase("base", self._make_base)
             self._phase("tasks", self._build_tasks)
@@ -251,6 +256,21 @@ class Demo:
         used = next(row.cpu_s for row in self._store.phases() if row.name == "dapo")
         samples = supervised_samples(kept, self._config.rft)
         continue_supervised(run, "rft", "sft-continued", samples, self._config.rft, used)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
+        yield
 
 
 def planned_phases(plan: Plan) -> list[str]:
