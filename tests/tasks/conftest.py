@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import SplitLimits, TasksConfig
+from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from mendwright.tasks.building import build
 from mendwright.tasks.catalogue import Package
 from mendwright.tasks.environments import describe_environment, shipped_lock
@@ -97,7 +97,16 @@ def write_config(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Task
     def write(*packages: Package) -> TasksConfig:
         path = tmp_path_factory.mktemp("catalogue") / "catalogue.toml"
         path.write_text("".join(map(catalogue_text, packages)))
-        return TasksConfig(catalogue=str(path), limits=SplitLimits(train=4, validation=0, test=0), num_workers=1)
+        return TasksConfig(
+            catalogue=str(path),
+            limits=SplitLimits(train=4, validation=0, test=0),
+            # Wide bounds: nothing in the fixture hangs, and a busy machine must not change what is kept.
+            mutations=MutationConfig(max_test_s=5.0),
+            releases=ReleaseConfig(ablation_timeout_s=60.0),
+            test_timeout_s=20.0,
+            run_timeout_s=60.0,
+            num_workers=1,
+        )
 
     return write
 
