@@ -75,10 +75,10 @@ class TasksConfig(Record):
     releases: ReleaseConfig = ReleaseConfig()
     num_certificate_runs: int = Field(3, ge=1)
     """Empty runs and gold runs per task."""
-    test_timeout_s: float = Field(1.0, gt=0)
+    test_timeout_s: float = Field(1.5, gt=0)
     """Bound on one test while tasks are made; longer than any kept test by far. A machine under very heavy load may
     need more: a mutant whose tests do not end in time is dropped."""
-    run_timeout_s: float = Field(2.0, gt=0)
+    run_timeout_s: float = Field(3.0, gt=0)
     """Bound on one run of a task's tests while tasks are made."""
     suite_timeout_s: float = Field(120.0, gt=0)
     """Bound on one run of a package's selected test files."""
