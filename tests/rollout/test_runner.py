@@ -53,6 +53,14 @@ async def test_scripted_policies_bound_the_scale(name, kind, task, tmp_path, ren
 
 
 @pytest.mark.asyncio
+async def test_the_oracle_writes_files_longer_than_the_context(task, tmp_path, renderer):
+    long = "def f(a, b):\n    return a <= b\n" + "# padding\n" * 5000
+    large = task.model_copy(update={"gold_files": {**task.gold_files, "m.py": long, "n.py": long}})
+    found = await run_all("oracle", large, ScriptedBackend(answer), tmp_path, renderer, size=1)
+    assert [(t.verdict.kind, t.stop_reason) for t in found] == [(VerdictKind.PASSED, StopReason.SUBMITTED)]
+
+
+@pytest.mark.asyncio
 async def test_the_teacher_is_better_than_nothing_and_worse_than_the_oracle(task, tmp_path, renderer):
     found = await run_all("teacher", task, ScriptedBackend(answer), tmp_path, renderer, size=60)
     num_passed = sum(t.verdict.kind is VerdictKind.PASSED for t in found)

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import SandboxError
 from mendwright.grading.grader import GRADER_VERSION, Grader
@@ -26,6 +27,8 @@ from mendwright.tasks.diffs import unified_diff
 from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace
+
+_UNBOUNDED_TOKENS = 1 << 30
 
 
 class Runner:
@@ -89,7 +92,7 @@ class Runner:
         session_id = f"{job.trajectory_id}~{attempt}"
         if isinstance(policy, ScriptedPolicy):
             policy.begin_session(session_id, task, job.seed)
-        runner = EpisodeRunner(self._config.pipeline, self._tools, policy, self._renderer, temperature)
+        runner = EpisodeRunner(self._pipeline_of(policy), self._tools, policy, self._renderer, temperature)
         try:
             opening = open_episode(self._config.pipeline, task, context)
             episode = await runner.run(session_id, opening, context, job.seed)
@@ -99,6 +102,12 @@ class Runner:
         verdict = await self._grader.grade(task, episode.files)
         episode.durations_s["grade"] = time.monotonic() - started
         return self._trajectory(job, task, policy, episode, verdict)
+
+    def _pipeline_of(self, policy: Policy) -> PipelineConfig:
+        """A script has no context window: whole files that the oracle writes do not end its episode."""
+        pipeline = self._config.pipeline
+        is_scripted = isinstance(policy, ScriptedPolicy)
+        return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
 
     def _trajectory(
         self, job: EpisodeJob, task: Task, policy: Policy, episode: Episode, verdict: Verdict
