@@ -3,7 +3,8 @@
 Reads a task's trees and tests; makes test runs and `Certificate` records. Every run has a sandbox of its own made from
 the pinned layers. While tasks are made, mutation tasks of one package share gold runs, because all of them have the
 same gold tree: one run has exactly the task's tests (shared by the mutants of one function, which are judged by the
-same ids), the others have the tests of all tasks of the package. `verify` shares nothing and runs everything again.
+same ids), the others have the tests of all tasks of the package, each in a cold interpreter. `verify` shares nothing
+and runs everything again.
 """
 
 from __future__ import annotations

@@ -88,9 +88,10 @@ class _Pair:
                 made.tasks.append(outcome)
 
     async def _stable_tests(self) -> tuple[str, ...]:
-        """Usable tests that pass in every run of the newer release (the traced run is the first)."""
+        """Usable tests that pass in every run of the newer release: the traced one and cold ones."""
         num_runs = self.workshop.config.releases.num_baseline_runs - 1
-        runs = await run_times(self.workshop.backend, self.spec, self._suite_request(), num_runs)
+        cold = self._suite_request().model_copy(update={"is_cold": True})
+        runs = await run_times(self.workshop.backend, self.spec, cold, num_runs)
         unstable = unstable_ids(runs)
         passed = (i for i in self.suite.num_executed if i not in unstable and all(run.passes((i,)) for run in runs))
         return tuple(passed)
