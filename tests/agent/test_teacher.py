@@ -2,7 +2,7 @@
 
 import random
 
-from mendwright.agent.teacher import Teacher
+from mendwright.agent.teacher import Choice, Teacher
 from mendwright.config.teacher import TeacherNoise
 from mendwright.tools.patching import CompactEdit
 
@@ -45,6 +45,22 @@ def test_it_submits_blind():
 def test_it_gives_up():
     noise = SURE.model_copy(update={"knows_fix": 0.0, "gives_up": 1.0})
     assert [kind for kind, _ in play(noise, 0, FAILING)] == ["guess", "test", "submit"]
+
+
+def test_a_misread_token_is_one_that_the_window_lacks():
+    noise = SURE.model_copy(update={"misreads": 0.5})
+    answer = PASSING | {"typo": "error: > is not in the window"}
+    typos = [text for seed in range(40) for kind, text in play(noise, seed, answer) if kind == "typo"]
+    assert typos
+    assert {text.split()[1] for text in typos} <= {"<=", ">", ">=", "==", "!="}
+    assert {text.split(" ", 2)[2] for text in typos} == {"=> <= @3"}
+
+
+def test_a_misread_that_hits_something_is_taken_back():
+    noise = SURE.model_copy(update={"misreads": 1.0})
+    teacher = Teacher([FIX], GUESSES, noise, random.Random(0))
+    teacher.act("open")
+    assert teacher.act("@3 a <= c") == Choice("undo", "undo")
 
 
 def test_a_typo_is_corrected():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
 from mendwright.config.loading import load_config, to_toml
+from mendwright.config.recipes import DemoConfig
 from mendwright.errors import ConfigError, InputError
 from mendwright.records import Record
 
@@ -212,3 +213,27 @@ def test_infinity_and_nan_survive() -> None:
     data = tomllib.loads(to_toml(config))
     assert math.isinf(data["optimizer"]["lr"])
     assert math.isnan(data["weights"]["a"])
+
+
+class Owner(Record):
+    """Gives its sections other defaults than their classes do."""
+
+    optimizer: Optimizer = Optimizer(lr=0.5, warmup=None)
+    inner: Example = Example(steps=99, optimizer=Optimizer(note="inner"))
+
+
+def test_a_section_named_in_part_keeps_its_owners_defaults() -> None:
+    owner = load_config(Owner, None, ["optimizer.note=mine", "inner.optimizer.lr=2.0"])
+    assert owner.optimizer == Optimizer(lr=0.5, warmup=None, note="mine")
+    assert owner.inner.steps == 99
+    assert owner.inner.optimizer == Optimizer(lr=2.0, note="inner")
+
+
+def test_another_member_of_a_union_starts_from_its_own_defaults() -> None:
+    assert load_config(Example, None, ["objective.type=distill"]).objective == Distill()
+    assert load_config(Example, None, ["objective.eps_low=0.1"]).objective == Loss(eps_low=0.1)
+
+
+def test_one_override_of_the_demo_changes_one_value() -> None:
+    config = load_config(DemoConfig, None, ["rl.validation_every=15"])
+    assert config == DemoConfig(rl=DemoConfig().rl.model_copy(update={"validation_every": 15}))

@@ -1,7 +1,7 @@
 """The scripted teacher: a weaker human who knows the repair only sometimes.
 
 Reads the observations of an episode; makes actions in the compact format. It is noisy on purpose (`TeacherNoise`):
-it often looks in the wrong place, mistypes a line, submits without testing, forgets to take back a wrong edit, and
+it often looks in the wrong place, mistypes a line, misreads a token, submits without testing, forgets to take back a wrong edit, and
 gives up. Every behaviour that reinforcement learning can choose among is therefore in its support, and none is
 perfect. It knows the tools only through the text that the agent would read, plus `fixes`, the true repair.
 """
@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass, replace
 
 from mendwright.config.teacher import TeacherNoise
+from mendwright.tasks.operators import vocabulary_group
 from mendwright.tools.patching import CompactEdit
 
 
@@ -35,6 +36,7 @@ class Teacher:
         self._random = generator
         self._pending: CompactEdit | None = None
         self._last = "open"
+        self._is_misread = False
         self._applied: list[CompactEdit] = []
 
     def act(self, observation: str) -> Choice:
@@ -65,6 +67,8 @@ class Teacher:
     def _after_typo(self, observation: str, meant: CompactEdit) -> Choice:
         if observation.startswith("error"):
             return self._edit()
+        if self._is_misread:
+            return Choice("undo", "undo")
         if observation.startswith(f"@{meant.label} "):  # forgiven: the line was the only one that could be meant
             self._pending = None
             self._applied.append(meant)
@@ -81,6 +85,11 @@ class Teacher:
 
     def _edit(self) -> Choice:
         edit = self._pending or self._next_edit()
+        absent = self._absent(edit.old) if self._random.random() < self._noise.misreads else []
+        self._is_misread = bool(absent)
+        if absent:
+            self._pending = edit
+            return Choice(f"edit {replace(edit, old=self._random.choice(absent), occurrence=1)}", "typo")
         if self._random.random() < self._noise.mistypes:
             shifted = replace(edit, label=self._wrong_label(edit.label), occurrence=1)
             if shifted.label != edit.label:
@@ -92,6 +101,11 @@ class Teacher:
         remaining = [fix for fix in self._fixes if fix not in self._applied]
         knows = remaining and (not self._guesses or self._random.random() < self._noise.knows_fix)
         return self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
+
+    def _absent(self, old: str) -> list[str]:
+        """Tokens that could stand where ``old`` stands, and that no edit of this window starts from."""
+        present = {edit.old for edit in (*self._fixes, *self._guesses)}
+        return [token for token in vocabulary_group(old) if token not in present]
 
     def _wrong_label(self, label: int) -> int:
         """A neighbouring line, or any line that has something to edit."""

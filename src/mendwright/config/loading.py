@@ -26,7 +26,7 @@ NOT_SET = "none"
 
 
 def load_config(cls: type[ConfigT], file: Path | None = None, overrides: Sequence[str] = ()) -> ConfigT:
-    """A ``cls`` from its defaults, then ``file``, then ``overrides``, each winning over the one before.
+    """A ``cls`` from its defaults, then ``file``, then ``overrides``, each winning over the one before, key by key.
 
     Args:
         cls: The Record to make; its fields may be Records.
@@ -42,7 +42,7 @@ def load_config(cls: type[ConfigT], file: Path | None = None, overrides: Sequenc
     data = _read_toml(file) if file else {}
     for override in overrides:
         _apply_override(data, override)
-    data = _with_nulls(data, cls)
+    data = _completed(_with_nulls(data, cls), cls)
     try:
         return cls.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
@@ -97,6 +97,29 @@ def _with_nulls(value: Any, annotation: Any) -> Any:
     if isinstance(value, list):
         return [_with_nulls(item, nested_type(annotation, index)) for index, item in enumerate(value)]
     return value
+
+
+def _completed(data: Mapping[str, Any], source: type[Record] | Record) -> dict[str, Any]:
+    """``data`` where each section that it names in part has its other keys from the section's own default.
+
+    The default of a section belongs to the Record that holds it: `DemoConfig` has other RL sizes than `RlConfig`.
+    """
+    completed = dict(data)
+    owner = source if isinstance(source, Record) else None
+    cls = type(source) if isinstance(source, Record) else source
+    for name, field in cls.model_fields.items():
+        default = getattr(owner, name) if owner else field.get_default(call_default_factory=True)
+        given = data.get(name)
+        if isinstance(default, Record) and isinstance(given, dict) and _is_same_type(given, default):
+            completed[name] = _completed(given, default)
+        elif owner and name not in data:
+            completed[name] = owner.model_dump(mode="json", include={name})[name]
+    return completed
+
+
+def _is_same_type(given: Mapping[str, Any], default: Record) -> bool:
+    """False where ``given`` chooses another member of a union than the default, by its ``type``."""
+    return "type" not in type(default).model_fields or given.get("type", default.type) == default.type  # type: ignore[attr-defined]
 
 
 # --- explaining ----------------------------------------------------------------------------------------------------

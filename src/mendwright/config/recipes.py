@@ -62,8 +62,8 @@ class PretrainingConfig(Record):
     """Loss weight of observation tokens: the model also learns what code looks like."""
     control_weight: float = Field(default=0.3, ge=0.0)
     """Loss weight of test, undo and submit."""
-    noise: TeacherNoise = TeacherNoise(mistypes=0.15)
-    """The simulated teacher mistypes more often than the real one: recovering from an error is half the skill."""
+    noise: TeacherNoise = TeacherNoise(mistypes=0.15, misreads=0.1)
+    """The simulated teacher errs more often than the real one: recovering from an error is half the skill."""
     optimizer: OptimizerConfig = OptimizerConfig(
         type="muon",
         learning_rate=3e-3,

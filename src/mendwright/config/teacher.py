@@ -12,6 +12,8 @@ class TeacherNoise(Record):
     """An edit is the true repair; otherwise a guess among the window's editable tokens."""
     mistypes: float = 0.06
     """An edit names a wrong line first."""
+    misreads: float = 0.0
+    """An edit first replaces a token that is not in the window, of the same kind as the one meant."""
     tests: float = 0.5
     """After an edit it runs the tests; otherwise it submits blind."""
     undoes: float = 0.85

@@ -8,11 +8,15 @@ package (`excluded_digests`) never appears.
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 from mendwright.tasks.operators import FunctionSpan, Site, find_functions, find_sites
@@ -64,35 +68,45 @@ def distribution_files(name: str) -> list[tuple[str, Path]]:
     return [(relative, path) for relative, path in found if not _SKIPPED_PARTS & set(Path(relative).parts)]
 
 
-def tree_files(root: Path) -> list[tuple[str, Path]]:
-    """(relative name, path) of the Python files of an unpacked package, tests left out."""
-    found = [(str(path.relative_to(root)), path) for path in sorted(root.rglob("*.py"))]
-    return [(relative, path) for relative, path in found if not _SKIPPED_PARTS & set(Path(relative).parts)]
-
-
 def corpus_functions(
-    files: Iterable[tuple[str, Path]], excluded_digests: frozenset[str], seen: set[str]
+    files: Iterable[tuple[str, Path]], excluded_digests: frozenset[str], seen: set[str], *, num_workers: int = 1
 ) -> Iterator[CorpusFunction]:
-    """Functions of ``files`` that are new to ``seen`` (which grows) and not excluded."""
-    for relative, path in files:
-        try:
-            if path.stat().st_size > MAX_FILE_BYTES:
-                continue
-            source = path.read_text(encoding="utf-8")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                spans, sites, folded = find_functions(source), find_sites(source), docstring_lines(source)
-        except (SyntaxError, ValueError, OSError, RecursionError):
-            continue
-        lines = source.splitlines()
-        for span in spans:
-            function = _make_function(relative, span, sites, lines, folded)
-            if function is None:
-                continue
+    """Functions of ``files`` that are new to ``seen`` (which grows) and not excluded, in the order of the files.
+
+    Args:
+        files: (relative name, path).
+        excluded_digests: Functions to leave out.
+        seen: Digests of functions met so far.
+        num_workers: Processes that read and parse.
+    """
+    with ExitStack() as stack:
+        found: Iterable[list[CorpusFunction]] = map(_file_functions, files)
+        if num_workers > 1:
+            spawning = multiprocessing.get_context("spawn")
+            executor = stack.enter_context(ProcessPoolExecutor(num_workers, spawning))
+            found = executor.map(_file_functions, files, chunksize=8)
+        for function in chain.from_iterable(found):
             digest = function_digest(function.lines)
             if digest not in seen and digest not in excluded_digests:
                 seen.add(digest)
                 yield function
+
+
+def _file_functions(file: tuple[str, Path]) -> list[CorpusFunction]:
+    """All functions of a file that fit; none of a file that cannot be read or parsed."""
+    relative, path = file
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return []
+        source = path.read_text(encoding="utf-8")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            spans, sites, folded = find_functions(source), find_sites(source), docstring_lines(source)
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return []
+    lines = source.splitlines()
+    functions = (_make_function(relative, span, sites, lines, folded) for span in spans)
+    return [function for function in functions if function is not None]
 
 
 def _make_function(

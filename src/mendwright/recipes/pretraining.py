@@ -9,6 +9,7 @@ resumable state beside it while it runs. Invariants: the data of step k follows 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator, Sequence
@@ -41,12 +42,8 @@ _CONTROL_KINDS = frozenset({"test", "undo", "submit"})
 
 def load_corpus(config: PretrainingConfig, excluded: frozenset[str] = frozenset()) -> list[CorpusFunction]:
     """All functions, in a fixed random order; the first `NUM_VALIDATION` are never trained on."""
-    seen: set[str] = set()
-    functions = [
-        function
-        for name in config.distributions
-        for function in corpus_functions(distribution_files(name), excluded, seen)
-    ]
+    files = [file for name in config.distributions for file in distribution_files(name)]
+    functions = list(corpus_functions(files, excluded, set(), num_workers=len(os.sched_getaffinity(0))))
     random.Random(config.seed).shuffle(functions)
     return functions
 

@@ -10,8 +10,10 @@ import asyncio
 import ctypes
 import resource
 import signal
+import threading
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -92,9 +94,12 @@ async def _serve(connection: Connection, setup: WorkerSetup) -> None:
     runner = Runner(setup.config, backend, lambda task: task_layers(task, store), renderer)
     policies = PolicyCache(setup.config, renderer)
     running: set[asyncio.Task[None]] = set()
+    inbox = open_inbox(connection)
     try:
         while True:
-            request: WorkRequest = await asyncio.get_running_loop().run_in_executor(None, connection.recv)
+            request = await inbox.get()
+            if request is None:
+                return
             task = asyncio.create_task(_answer(connection, request, runner, policies))
             running.add(task)
             task.add_done_callback(running.discard)
@@ -103,6 +108,30 @@ async def _serve(connection: Connection, setup: WorkerSetup) -> None:
             task.cancel()
         await backend.close()
         await policies.close()
+
+
+def open_inbox(connection: Connection) -> asyncio.Queue[WorkRequest | None]:
+    """Requests as they arrive, None when the pipe closes.
+
+    A thread of its own always reads, whatever the event loop does: if both ends of the pipe waited with full buffers for
+    the other to read, neither would go on.
+    """
+    loop = asyncio.get_running_loop()
+    inbox: asyncio.Queue[WorkRequest | None] = asyncio.Queue()
+
+    def put(request: WorkRequest | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and this process with it
+            loop.call_soon_threadsafe(inbox.put_nowait, request)
+
+    def read() -> None:
+        try:
+            while True:
+                put(connection.recv())
+        except (EOFError, OSError):
+            put(None)
+
+    threading.Thread(target=read, name="inbox", daemon=True).start()
+    return inbox
 
 
 async def _answer(connection: Connection, request: WorkRequest, runner: Runner, policies: PolicyCache) -> None:

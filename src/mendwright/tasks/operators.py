@@ -36,6 +36,17 @@ MAX_CONSTANT = 16
 
 _WORDS = {word: tuple(other for other in group if other != word) for group in WORD_GROUPS for word in group}
 
+_GROUPS = (
+    *(COMPARISONS, ARITHMETIC, AUGMENTED, BITWISE, ("and", "or"), ("in", "not in"), ("is", "is not")),
+    *(("if", "if not", "while", "while not"), ("break", "continue"), ("True", "False"), ("0", "1", "2", "3", "4")),
+    *WORD_GROUPS,
+)
+
+
+def vocabulary_group(token: str) -> tuple[str, ...]:
+    """Tokens of the vocabulary that could stand where ``token`` stands, itself left out; empty for other text."""
+    return tuple(other for group in _GROUPS if token in group for other in group if other != token)
+
 
 @dataclass(frozen=True)
 class Site:
