@@ -6,8 +6,8 @@ import pytest
 
 from mendwright.config.teacher import TeacherNoise
 from mendwright.recipes.corpus import CorpusFunction, corpus_functions, function_digest
-from mendwright.recipes.synthetic import mutate, synthesize
-from mendwright.tools.patching import parse_compact_edit, replace_on_line, resolve_edit
+from mendwright.recipes.synthetic import guesses_for, mutate, synthesize
+from mendwright.tools.patching import edit_at, parse_compact_edit, replace_on_line, resolve_edit
 from mendwright.tools.window import Window
 
 SOURCE = '''\
@@ -71,3 +71,19 @@ def test_several_bugs_stand_on_different_lines(function):
     broken, mutations = mutate(function, 3, random.Random(2))
     assert len({mutation.site.line for mutation in mutations}) == len(mutations) > 1
     assert broken != function.text
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_guesses_can_be_made_and_repair_nothing(function, seed):
+    broken, mutations = mutate(function, 1, random.Random(seed))
+    lines = broken.splitlines()
+    bug = mutations[0].inverse.site
+    fix = edit_at(lines[bug.line - 1], bug.line, bug.column, bug.old, bug.alternatives[0])
+    guesses = guesses_for(broken, list(function.sites), mutations, [fix])
+    for guess in guesses:
+        changed = list(lines)
+        changed[guess.label - 1] = replace_on_line(lines[guess.label - 1], guess)
+        assert changed[guess.label - 1] not in (None, lines[guess.label - 1])
+        assert tuple(changed) != function.lines
+    at_the_bug = {guess.new for guess in guesses if (guess.label, guess.old) == (fix.label, fix.old)}
+    assert at_the_bug >= set(mutations[0].site.alternatives) - {mutations[0].new}

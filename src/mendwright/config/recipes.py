@@ -62,8 +62,11 @@ class PretrainingConfig(Record):
     """Loss weight of observation tokens: the model also learns what code looks like."""
     control_weight: float = Field(default=0.3, ge=0.0)
     """Loss weight of test, undo and submit."""
-    noise: TeacherNoise = TeacherNoise(mistypes=0.15, misreads=0.1)
-    """The simulated teacher errs more often than the real one: recovering from an error is half the skill."""
+    noise: TeacherNoise = TeacherNoise(
+        knows_fix=0.4, guesses_close=0.4, mistypes=0.15, misreads=0.1, tests=0.8, undoes=0.95, gives_up=0.05
+    )
+    """The simulated teacher errs more often than the real one and goes on longer: to recover from an error, and to find
+    what is left when some guesses have failed, are half the skill."""
     optimizer: OptimizerConfig = OptimizerConfig(
         type="muon",
         learning_rate=3e-3,

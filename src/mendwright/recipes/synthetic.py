@@ -8,7 +8,7 @@ the model learns where the bug is and never imitates a wrong edit.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mendwright.agent.teacher import Choice, Teacher
 from mendwright.config.teacher import TeacherNoise
@@ -45,15 +45,33 @@ def mutate(function: CorpusFunction, num_bugs: int, generator: random.Random) ->
     return apply(function.text, *mutations), mutations
 
 
-def guesses_for(text: str, sites: list[Site], fixes: list[CompactEdit]) -> list[CompactEdit]:
-    """Every edit of the mutation vocabulary on ``text`` that is not a fix; the sites' lines are labels."""
+def guesses_for(text: str, sites: list[Site], mutations: list[Mutation], fixes: list[CompactEdit]) -> list[CompactEdit]:
+    """Every edit of the mutation vocabulary on ``text`` that is not a fix.
+
+    Args:
+        text: The function with its bugs.
+        sites: Sites of the function without them; their lines are labels.
+        mutations: The bugs, at most one on a line.
+        fixes: The edits that repair them.
+    """
     lines = text.splitlines()
+    by_line = {mutation.site.line: mutation for mutation in mutations}
     edits = (
         edit_at(lines[site.line - 1], site.line, site.column, site.old, new)
-        for site in sites
+        for site in (_site_after(site, by_line.get(site.line)) for site in sites)
         for new in site.alternatives
     )
     return [edit for edit in edits if edit is not None and edit not in fixes]
+
+
+def _site_after(site: Site, mutation: Mutation | None) -> Site:
+    """``site`` in the text after ``mutation`` on its line; the mutated site itself has the new text."""
+    if mutation is None or site.column < mutation.site.column:
+        return site
+    if site.column == mutation.site.column:
+        others = tuple(text for text in site.alternatives if text != mutation.new)
+        return replace(site, old=mutation.new, alternatives=others)
+    return replace(site, column=site.column + len(mutation.new) - len(mutation.site.old))
 
 
 class SimulatedEpisode:
@@ -146,8 +164,7 @@ def synthesize(
     known = [fix for fix in fixes if fix is not None]
     if len(known) != len(mutations) or not known:
         return None
-    bug_lines = {site.line for site in sites}
-    guesses = guesses_for(broken, [site for site in function.sites if site.line not in bug_lines], known)
+    guesses = guesses_for(broken, list(function.sites), mutations, known)
     message = random_message(broken, generator)
     issue = mutation_issue(function.name, function.path, message, generator)
     if num_bugs > 1:
