@@ -7,7 +7,8 @@ import pytest
 from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
 from mendwright.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
 from mendwright.errors import InputError
-from mendwright.recipes.demo import Demo, locked, plan_demo, planned_phases, shipped_base
+from mendwright.recipes.demo import Demo, locked, shipped_base
+from mendwright.recipes.plan import Budget, plan_demo
 from mendwright.report.html import write_report
 from mendwright.rollout.store import RunStore
 from mendwright.tasks.store import TaskStore
@@ -49,7 +50,7 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     with RunStore.open(folder / "run.db") as store:
         names = {row.name for row in store.phases() if row.status == "done"}
         rows = list(store.rows())
-    wanted = {name for name in planned_phases(plan_demo(config(base))) if not name.endswith("test-releases")}
+    wanted = {name for name in plan_demo(config(base)).phases() if not name.endswith("test-releases")}
     assert wanted <= names
     assert {row.split for row in rows if row.phase in ("teacher", "own", "dapo")} == {"train"}
     assert {row.split for row in rows if row.phase.endswith("test-mutations")} == {"test"}
@@ -71,7 +72,27 @@ def test_small_budgets_still_have_every_phase():
     assert small.config.evaluation.num_tasks < large.config.evaluation.num_tasks
     assert not small.has_continued_control
     assert large.has_continued_control
-    assert "eval/sft-continued/test-mutations" in planned_phases(large)
+    assert "eval/sft-continued/test-mutations" in large.phases()
+
+
+def test_rl_ends_when_evaluation_needs_the_rest(tmp_path):
+    """With 2 episodes a second; the continued control trains for as long as RL did."""
+    with RunStore.create(tmp_path / "run.db") as store:
+        for minutes, followers in ((13.0, 1), (60.0, 2)):
+            plan = plan_demo(DemoConfig(minutes=minutes))
+            assert plan.has_continued_control == (followers == 2)
+            budget = Budget(plan, store)
+            free_s = 60.0 * minutes - plan.evaluation_s(budget.episodes_per_s())
+            store.add_metrics("dapo", 0, {"time/rollout_s": 0.5 * (free_s - 2.0) / followers, "time/update_s": 0.0})
+            assert not budget.is_rl_over()
+            store.add_metrics("dapo", 0, {"time/update_s": free_s / followers})
+            assert budget.is_rl_over()
+
+
+def test_more_or_longer_episodes_leave_less_time_for_rl():
+    small, large = plan_demo(DemoConfig(minutes=13.0)), plan_demo(DemoConfig(minutes=60.0))
+    assert small.evaluation_s(10.0) < large.evaluation_s(10.0)
+    assert small.evaluation_s(5.0) > small.evaluation_s(10.0)
 
 
 def test_the_shipped_base_is_complete():

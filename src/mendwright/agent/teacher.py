@@ -1,9 +1,9 @@
 """The scripted teacher: a weaker human who knows the repair only sometimes.
 
 Reads the observations of an episode; makes actions in the compact format. It is noisy on purpose (`TeacherNoise`):
-it often looks in the wrong place, mistypes a line, misreads a token, submits without testing, forgets to take back a wrong edit, and
-gives up. Every behaviour that reinforcement learning can choose among is therefore in its support, and none is
-perfect. It knows the tools only through the text that the agent would read, plus `fixes`, the true repair.
+it often looks in the wrong place, mistypes a line, misreads a token, submits without testing, forgets to take back a
+wrong edit, and gives up. Every behaviour that reinforcement learning can choose among is therefore in its support, and
+none is perfect. It knows the tools only through the text that the agent would read, plus `fixes`, the true repair.
 """
 
 from __future__ import annotations

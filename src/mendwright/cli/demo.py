@@ -27,7 +27,7 @@ def demo(
 ) -> None:
     """Run the whole loop: real packages, tasks, SFT, RFT, DAPO, evaluation, report.html.
 
-    Example: mend demo --minutes 15
+    Example: mend demo --minutes 60
     """
     extra = [f"minutes={float(minutes)}"] if minutes is not None else []
     extra += ["is_from_scratch=true"] if from_scratch else []

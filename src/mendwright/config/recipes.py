@@ -98,6 +98,11 @@ class EvaluationConfig(Record):
     """What is evaluated at the end."""
 
     num_tasks: PositiveInt = 210
+    """Test mutations of the start and the end of RL."""
+    num_control_tasks: PositiveInt = 100
+    """Test mutations of the stages that are shown beside the start and the end of RL: base, SFT, controls."""
+    num_start_tasks: PositiveInt = 32
+    """Test mutations on which Pass@k of the start is measured."""
     num_release_tasks: PositiveInt = 20
     num_samples: PositiveInt = 1
     """Samples per task of most stages."""
@@ -114,8 +119,8 @@ class EvaluationConfig(Record):
 class DemoConfig(Record):
     """The whole loop on one machine."""
 
-    minutes: PositiveFloat = 15.0
-    """Wall-clock budget, evaluation and report included."""
+    minutes: PositiveFloat = 13.0
+    """Wall-clock budget, evaluation and report included; with the set-up of a fresh clone below 15."""
     seed: int = 0
     base: str = ""
     """Model folder to start from; empty means the one that ships with the package."""

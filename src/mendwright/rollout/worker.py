@@ -113,8 +113,8 @@ async def _serve(connection: Connection, setup: WorkerSetup) -> None:
 def open_inbox(connection: Connection) -> asyncio.Queue[WorkRequest | None]:
     """Requests as they arrive, None when the pipe closes.
 
-    A thread of its own always reads, whatever the event loop does: if both ends of the pipe waited with full buffers for
-    the other to read, neither would go on.
+    A thread of its own always reads, whatever the event loop does: if both ends of the pipe waited with full buffers
+    for the other to read, neither would go on.
     """
     loop = asyncio.get_running_loop()
     inbox: asyncio.Queue[WorkRequest | None] = asyncio.Queue()

@@ -1,0 +1,182 @@
+"""The plan of a demo for its wall-clock budget: sizes, evaluations, and when RL has to stop.
+
+Reads a `DemoConfig` and what the run has measured so far; makes a `Plan`. Invariant: everything but the number of DAPO
+iterations follows from the config alone; that number depends on the machine's speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mendwright.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
+from mendwright.config.tasks import SplitLimits
+from mendwright.recipes.evaluate import eval_phase
+from mendwright.rollout.store import RunStore
+from mendwright.tasks.catalogue import load_catalogue
+
+REFERENCE_MINUTES = 13.0
+"""The sizes in `DemoConfig` are for this budget; others scale with it."""
+CONTINUED_CONTROL_MINUTES = 40.0
+"""Below this budget the continued-training control has no room: it costs as much as RL itself."""
+TESTS = "test-mutations"
+VALIDATION = "validation-mutations"
+RELEASES = "test-releases"
+CONTINUED = "sft-continued"
+SCRIPTS = ("random", "submit-at-once")
+_SCRIPT_COST = 0.3
+"""Cost of a scripted episode: no tokens, few test runs."""
+_LONG_COST = 1.5
+"""Cost of an episode after RL: it tests and goes on where the start gave up."""
+_MARGIN = 1.2
+_OVERHEAD_S = 25.0
+"""Starting processes, writing the report."""
+
+
+@dataclass(frozen=True)
+class EvalStage:
+    """One evaluation on the test mutations."""
+
+    name: str
+    checkpoint: str
+    """Empty: a scripted policy of the stage's name."""
+    num_tasks: int
+    num_samples: int
+    temperature: float = 1.0
+    cost: float = 1.0
+    """Seconds per episode in units of the start's."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A demo config fitted to its budget."""
+
+    config: DemoConfig
+    stages: tuple[EvalStage, ...]
+    """In the order in which they run; the first two are the start and the end of RL."""
+
+    @property
+    def has_continued_control(self) -> bool:
+        """Whether supervised training continued for RL's compute is one of the stages."""
+        return any(stage.name == CONTINUED for stage in self.stages)
+
+    def phases(self) -> list[str]:
+        """Every phase that the demo is going to have, validation during RL apart."""
+        names = ["base", "tasks", "teacher", "sft", "own", "rft", "dapo"]
+        names += [name for stage in self.stages for name in _phases_of(stage)]
+        return names + [eval_phase(stage, RELEASES) for stage in ("rft", "dapo")]
+
+    def evaluation_s(self, episodes_per_s: float) -> float:
+        """Estimated seconds after RL, the continued control's training left out."""
+        costs = (stage.num_tasks * stage.num_samples * stage.cost for stage in self.stages)
+        return _MARGIN * sum(costs) / episodes_per_s + _OVERHEAD_S
+
+
+def _phases_of(stage: EvalStage) -> Iterator[str]:
+    if stage.name == CONTINUED:
+        yield CONTINUED
+    yield eval_phase(stage.name, TESTS)
+
+
+def plan_demo(config: DemoConfig) -> Plan:
+    """Sizes for ``config.minutes``: collections and evaluations grow slower than the budget, RL takes the rest."""
+    factor = config.minutes / REFERENCE_MINUTES
+    limits = config.tasks.limits
+    tasks = config.tasks.model_copy(
+        update={
+            "packages": config.tasks.packages or chosen_packages(config, factor),
+            "limits": SplitLimits(
+                train=_scaled(limits.train, factor, 24),
+                validation=_scaled(limits.validation, factor, 8),
+                test=_scaled(limits.test, factor, 16),
+            ),
+        }
+    )
+    evaluation = config.evaluation.model_copy(
+        update={
+            "num_tasks": _scaled(config.evaluation.num_tasks, factor, 16),
+            "num_control_tasks": _scaled(config.evaluation.num_control_tasks, factor, 8),
+            "num_start_tasks": _scaled(config.evaluation.num_start_tasks, factor, 8),
+            "num_release_tasks": _scaled(config.evaluation.num_release_tasks, factor, 2),
+        }
+    )
+    fitted = config.model_copy(
+        update={
+            "tasks": tasks,
+            "teacher": _scaled_collection(config.teacher, factor),
+            "own": _scaled_collection(config.own, factor),
+            "evaluation": evaluation,
+        }
+    )
+    has_control = evaluation.is_continued_control and config.minutes >= CONTINUED_CONTROL_MINUTES
+    return Plan(fitted, tuple(_stages(evaluation, has_control)))
+
+
+def _stages(config: EvaluationConfig, has_continued_control: bool) -> Iterator[EvalStage]:
+    num_few, num = min(config.num_control_tasks, config.num_tasks), config.num_samples
+    yield EvalStage("rft", "rft", config.num_tasks, config.num_main_samples)
+    yield EvalStage("dapo", "dapo", config.num_tasks, config.num_main_samples, cost=_LONG_COST)
+    if has_continued_control:
+        yield EvalStage(CONTINUED, CONTINUED, config.num_tasks, config.num_main_samples)
+    for temperature in config.temperatures:
+        yield EvalStage(f"rft-t{temperature:g}", "rft", num_few, num, temperature)
+    yield EvalStage("sft", "sft", num_few, num)
+    yield EvalStage("base", "base", num_few, num)
+    for name in SCRIPTS:
+        yield EvalStage(name, "", num_few, 1, cost=_SCRIPT_COST)
+    yield EvalStage("rft-pass-at-k", "rft", min(config.num_start_tasks, config.num_tasks), config.num_start_samples)
+
+
+def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
+    """The packages of a budget: below the reference, in each split those with the most tasks, at least two.
+
+    Each package costs a trace of its suite, however few tasks are wanted of it.
+    """
+    packages = load_catalogue(Path(config.tasks.catalogue) if config.tasks.catalogue else None).select()
+    chosen: list[str] = []
+    for split in config.tasks.splits:
+        ranked = sorted((p for p in packages if p.split == split), key=lambda p: (-p.num_tasks, p.name))
+        chosen += [package.name for package in ranked[: _scaled(len(ranked), factor, 2) if factor < 1 else None]]
+    return tuple(chosen)
+
+
+def _scaled(number: int, factor: float, least: int) -> int:
+    """Linear below the reference budget, by the square root above it."""
+    return max(least, round(number * (factor if factor < 1 else factor**0.5)))
+
+
+def _scaled_collection(config: CollectConfig, factor: float) -> CollectConfig:
+    return config.model_copy(update={"num_tasks": _scaled(config.num_tasks, factor, 12)})
+
+
+class Budget:
+    """How much of the wall-clock budget is used, from the store alone, so that a resumed run counts on."""
+
+    def __init__(self, plan: Plan, store: RunStore) -> None:
+        self._plan = plan
+        self._store = store
+
+    def is_rl_over(self) -> bool:
+        """True when what follows RL needs all the time that is left.
+
+        The continued control trains for as long as RL did, so with it RL may use half of the rest.
+        """
+        rl_s = self.rl_s()
+        following_s = self._plan.evaluation_s(self.episodes_per_s()) + rl_s * self._plan.has_continued_control
+        return self.spent_s() + following_s >= 60.0 * self._plan.config.minutes
+
+    def rl_s(self) -> float:
+        """Seconds of RL iterations so far."""
+        return sum(
+            sum(value for _, value in self._store.metrics("dapo", f"time/{part}_s")) for part in ("rollout", "update")
+        )
+
+    def spent_s(self) -> float:
+        """Seconds of ended phases and RL iterations."""
+        return self.rl_s() + sum(row.wall_s for row in self._store.phases() if row.status == "done")
+
+    def episodes_per_s(self) -> float:
+        """Measured where the policy collected its own rollouts."""
+        wall_s = sum(row.wall_s for row in self._store.phases() if row.name == "own")
+        return max(1, len(self._store.trajectory_ids(phase="own"))) / max(wall_s, 1e-3)
