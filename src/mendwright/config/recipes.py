@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, RftConfig, SftConfig
@@ -89,6 +91,8 @@ class RlConfig(Record):
     num_groups_sampled: PositiveInt = 300
     """Groups sampled at first; what dynamic sampling drops is refilled."""
     max_refills: NonNegativeInt = 2
+    curriculum: Literal["uniform", "learnability"] = "uniform"
+    """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards."""
     max_iterations: PositiveInt = 100
     validation_every: PositiveInt = 10
     num_validation_tasks: NonNegativeInt = 64
@@ -133,8 +137,8 @@ class DemoConfig(Record):
     )
     pretraining: PretrainingConfig = PretrainingConfig()
     rollout: RolloutConfig = RolloutConfig(
-        pipeline=PipelineConfig(max_turns=20, max_action_tokens=24, max_len_tokens=1280),
-        engine=EngineConfig(num_slots=64, max_len_tokens=1280),
+        pipeline=PipelineConfig(max_turns=30, max_action_tokens=24, max_len_tokens=1536),
+        engine=EngineConfig(num_slots=64, max_len_tokens=1536),
     )
     teacher: CollectConfig = CollectConfig(num_tasks=200, num_samples=2)
     sft: SftConfig = SftConfig(

@@ -2,13 +2,12 @@
 
 Reads training tasks and a start checkpoint; makes trajectories (phase ``dapo``, step = iteration), metrics and
 checkpoints. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy); the
-tasks of an iteration follow from the seed; a killed loop resumes from the last saved update and repeats no stored
-episode.
+tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the last saved update
+and repeats no stored episode.
 """
 
 from __future__ import annotations
 
-import random
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from mendwright.config.recipes import RlConfig
 from mendwright.errors import TaskError
 from mendwright.learning.advantages import group_advantages
 from mendwright.learning.checkpoints import MODEL_FOLDER, load_training_state, save_training_state
+from mendwright.learning.curriculum import task_order
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample, policy_sample
 from mendwright.models.loading import load_model, load_tokenizer
@@ -87,7 +87,7 @@ class DapoLoop:
     def _collect(self) -> Collected:
         """Sample groups until enough of them have unequal rewards, or the refills are used up."""
         collected = Collected()
-        order = task_order([task.id for task in self._run.training_tasks()], self._run.seed, self.num_done)
+        order = self._order()
         size = self._config.num_groups_sampled
         for _ in range(1 + self._config.max_refills):
             chosen, order = order[:size], order[size:]
@@ -103,6 +103,24 @@ class DapoLoop:
             yield_share = max(0.25, collected.num_kept_groups / max(1, collected.num_groups))
             size = min(self._config.num_groups_sampled, round(missing / yield_share))
         return collected
+
+    def _order(self) -> list[str]:
+        task_ids = [task.id for task in self._run.training_tasks()]
+        rewards = self._past_rewards() if self._config.curriculum == "learnability" else None
+        return task_order(task_ids, self._run.seed, self.num_done, rewards)
+
+    def _past_rewards(self) -> dict[str, list[float]]:
+        """Rewards of the latest group of each task, from earlier iterations or the policy's own rollouts."""
+        found: dict[str, tuple[str, list[float]]] = {}
+        rows = [*self._run.store.rows(phase="own"), *self._run.store.rows(phase=PHASE)]
+        for row in rows:
+            if row.reward is None or (row.phase == PHASE and row.step >= self.num_done):
+                continue
+            group = f"{row.phase}:{row.step}"
+            if row.task_id not in found or found[row.task_id][0] != group:
+                found[row.task_id] = (group, [])
+            found[row.task_id][1].append(row.reward)
+        return {task_id: rewards for task_id, (_, rewards) in found.items()}
 
     def _add_groups(self, collected: Collected, trajectories: Sequence[Trajectory]) -> None:
         groups: dict[str, list[Trajectory]] = {}
@@ -124,13 +142,6 @@ class DapoLoop:
                     for member, value in zip(members, advantages.values, strict=True)
                     if value != 0.0
                 ]
-
-
-def task_order(task_ids: Sequence[str], seed: int, iteration: int) -> list[str]:
-    """Tasks of an iteration in the order in which they are used: a permutation drawn from seed and iteration alone."""
-    order = list(task_ids)
-    random.Random(f"{seed}:{iteration}").shuffle(order)
-    return order
 
 
 def rollout_metrics(collected: Collected) -> dict[str, float]:

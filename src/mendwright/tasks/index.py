@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
@@ -108,7 +109,11 @@ class PackageIndex:
         raise AssertionError("the last attempt returns or raises")
 
     def _find(self, sdist: Sdist) -> Link:
-        for package in self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True):
+        with warnings.catch_warnings():
+            # Old releases name Python versions in a form that the parser only tolerates; nobody can mend them.
+            warnings.simplefilter("ignore", FutureWarning)
+            found = list(self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True))
+        for package in found:
             if not package.link.is_wheel:
                 return package.link
         raise PackageNotFoundError(

@@ -1,0 +1,40 @@
+"""Which training tasks an iteration samples, by what is known of them.
+
+Reads past rewards per task; makes an order of task ids. Invariants: the order follows from the ids, the seed, the
+iteration and the rewards alone; every task keeps a chance.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+CURRICULA = ("uniform", "learnability")
+_LEAST_WEIGHT = 0.05
+
+
+def task_order(
+    task_ids: Sequence[str], seed: int, iteration: int, rewards: Mapping[str, Sequence[float]] | None = None
+) -> list[str]:
+    """Tasks in the order in which they are used: drawn without replacement with weights `learnability`.
+
+    Args:
+        task_ids: All training tasks.
+        seed: Of the run.
+        iteration: Of the loop.
+        rewards: Latest rewards of each task; None: a uniform order.
+    """
+    generator = random.Random(f"{seed}:{iteration}")
+    if rewards is None:
+        order = list(task_ids)
+        generator.shuffle(order)
+        return order
+    # Weighted sampling without replacement (Efraimidis and Spirakis 2006): the largest u ** (1 / weight) comes first.
+    keys = {task_id: generator.random() ** (1.0 / learnability(rewards.get(task_id, ()))) for task_id in task_ids}
+    return sorted(task_ids, key=lambda task_id: keys[task_id], reverse=True)
+
+
+def learnability(rewards: Sequence[float]) -> float:
+    """Weight of a task, rate * (1 - rate) of its smoothed success rate: a group of equal rewards teaches nothing."""
+    rate = (sum(rewards) + 1.0) / (len(rewards) + 2.0)
+    return rate * (1.0 - rate) + _LEAST_WEIGHT
