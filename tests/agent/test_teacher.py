@@ -47,13 +47,6 @@ def test_it_gives_up():
     assert [kind for kind, _ in play(noise, 0, FAILING)] == ["guess", "test", "submit"]
 
 
-def test_close_guesses_are_on_the_fixs_line_or_replace_its_token():
-    close = [CompactEdit(3, "-", "+"), CompactEdit(6, "<", ">")]
-    noise = SURE.model_copy(update={"knows_fix": 0.0, "guesses_close": 1.0})
-    drawn = {Teacher([FIX], GUESSES + close, noise, random.Random(seed)).act("open").text for seed in range(30)}
-    assert drawn == {f"edit {edit}" for edit in close}
-
-
 def test_a_misread_token_is_one_that_the_window_lacks():
     noise = SURE.model_copy(update={"misreads": 0.5})
     answer = PASSING | {"typo": "error: > is not in the window"}

@@ -100,16 +100,7 @@ class Teacher:
     def _next_edit(self) -> CompactEdit:
         remaining = [fix for fix in self._fixes if fix not in self._applied]
         knows = remaining and (not self._guesses or self._random.random() < self._noise.knows_fix)
-        if knows:
-            return self._random.choice(remaining)
-        is_close = self._random.random() < self._noise.guesses_close
-        return self._random.choice((self._close_guesses() if is_close else []) or self._guesses or self._fixes)
-
-    def _close_guesses(self) -> list[CompactEdit]:
-        """Guesses on the line of a fix or of the token that a fix replaces: the wrong edits that a good eye makes."""
-        lines = {fix.label for fix in self._fixes}
-        tokens = {fix.old for fix in self._fixes}
-        return [guess for guess in self._guesses if guess.label in lines or guess.old in tokens]
+        return self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
 
     def _absent(self, old: str) -> list[str]:
         """Tokens that could stand where ``old`` stands, and that no edit of this window starts from."""

@@ -27,6 +27,19 @@ class CollectConfig(Record):
     """Kept per task, so that easy tasks do not fill the set."""
 
 
+class CorrectionConfig(Record):
+    """Pre-training on the policy's own errors (`recipes/corrections.py`)."""
+
+    num_searches: PositiveInt = 1000
+    """Searches made anew whenever the training state is saved."""
+    max_edits: PositiveInt = 8
+    """Edits of a search."""
+    num_per_search: PositiveInt = 3
+    """Decisions of a search that are learned, the first among them."""
+    token_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of a step's tokens; the rest are episodes of the simulated teacher. 0: no corrections."""
+
+
 class PretrainingConfig(Record):
     """Pre-training of a small base model on simulated repairs (design decision 9)."""
 
@@ -59,14 +72,13 @@ class PretrainingConfig(Record):
     multi_bug_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of episodes with two to four bugs: more places to find per token."""
     final_share: float = Field(default=0.3, ge=0.0, le=1.0)
-    """Last share of the tokens: single bugs only, as in the tasks."""
+    """Last share of the tokens: single bugs only, as in the tasks, and `corrections`."""
+    corrections: CorrectionConfig = CorrectionConfig()
     context_weight: float = Field(default=0.1, ge=0.0)
     """Loss weight of observation tokens: the model also learns what code looks like."""
     control_weight: float = Field(default=0.3, ge=0.0)
     """Loss weight of test, undo and submit."""
-    noise: TeacherNoise = TeacherNoise(
-        knows_fix=0.4, guesses_close=0.4, mistypes=0.15, misreads=0.1, tests=0.8, undoes=0.95, gives_up=0.05
-    )
+    noise: TeacherNoise = TeacherNoise(mistypes=0.15, misreads=0.1, tests=0.8, undoes=0.95, gives_up=0.05)
     """The simulated teacher errs more often than the real one and goes on longer: to recover from an error, and to find
     what is left when some guesses have failed, are half the skill."""
     optimizer: OptimizerConfig = OptimizerConfig(

@@ -10,8 +10,6 @@ class TeacherNoise(Record):
 
     knows_fix: float = 0.45
     """An edit is the true repair; otherwise a guess among the window's editable tokens."""
-    guesses_close: float = 0.0
-    """A guess is on a fix's line, or replaces the token that a fix replaces; otherwise it is anywhere."""
     mistypes: float = 0.06
     """An edit names a wrong line first."""
     misreads: float = 0.0

@@ -2,8 +2,8 @@
 
 Reads installed distributions (`corpus`); makes a model folder with ``manifest.json`` (config, training log) and
 ``functions.bin`` (digest of every function used, so that a test can show that nothing held out was seen), and a
-resumable state beside it while it runs. Invariants: the data of step k follows from the seed and k; functions in
-``excluded`` never appear.
+resumable state beside it while it runs. Invariants: the data of step k follows from the seed and k, and, in the last
+share, from the weights at the last save (`corrections`); functions in ``excluded`` never appear.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from mendwright.models.loading import create_model, load_tokenizer, save_checkpo
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.recipes.corpus import CorpusFunction, corpus_functions, distribution_files, function_digest
+from mendwright.recipes.corrections import Corrections
 from mendwright.recipes.progress import Progress, no_progress
 from mendwright.recipes.synthetic import Segment, synthesize
 
@@ -65,19 +66,28 @@ def pretrain(
     model = create_model(config.model.model_copy(update={"vocab_size": len(tokenizer), "seed": config.seed}))
     trainer = SftTrainer(model, SftConfig(optimizer=config.optimizer, compute=config.compute), num_steps=num_steps)
     log = _resume(trainer, state)
-    probes = validation_probes(validation, ChatMLRenderer(tokenizer))
+    renderer = ChatMLRenderer(tokenizer)
+    probes = validation_probes(validation, renderer)
+    corrections = Corrections(config.corrections, model, renderer, config.model.max_len_tokens // 2, config.seed)
+    first_corrected = round(num_steps * (1 - config.final_share)) if config.corrections.token_share else num_steps
     for step in range(trainer.learner.optimiser.num_done, num_steps):
-        samples = batch_of(config, train, ChatMLRenderer(tokenizer), step, num_steps)
+        is_corrected = step >= first_corrected
+        if is_corrected and (step == first_corrected or step % SAVE_EVERY == 0):
+            progress("base", step, num_steps, "searching for errors to correct")
+            corrections.refresh(train, step)
+        samples = batch_of(config, train, renderer, step, num_steps, corrections if is_corrected else None)
         metrics = trainer.step(samples)
+        detail = f"loss {metrics['train/loss']:.3f}"
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == num_steps:
             exact, text = probe_accuracy(model, probes)
             log.append({"step": step + 1, "loss": metrics["train/loss"], "exact_fix": exact, "text": text})
+            detail += f", exact fix {exact:.0%}, text {text:.0%}"
+            if is_corrected:
+                score = corrections.score(validation)
+                log[-1] |= {"search": score.model_dump(mode="json")}
+                detail += f", search {score.solved_within[8]:.0%}, errors {score.error_rate:.0%}"
             save_training_state(trainer.learner, tokenizer, state, {"log": json.dumps(log)})
-            progress(
-                "base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}, exact fix {exact:.0%}, text {text:.0%}"
-            )
-        else:
-            progress("base", step + 1, num_steps, f"loss {metrics['train/loss']:.3f}")
+        progress("base", step + 1, num_steps, detail)
     _publish(config, model, tokenizer, folder, train, log)
 
 
@@ -107,12 +117,14 @@ def batch_of(
     renderer: ChatMLRenderer,
     step: int,
     num_steps: int,
+    corrections: Corrections | None = None,
 ) -> list[Sample]:
     """The samples of one optimiser step: about ``batch_tokens`` tokens."""
     generator = random.Random(f"{config.seed}:{step}")
     multi = config.multi_bug_share if step < num_steps * (1 - config.final_share) else 0.0
-    samples: list[Sample] = []
-    num_tokens = 0
+    num_corrected = round(config.batch_tokens * config.corrections.token_share) if corrections else 0
+    samples: list[Sample] = corrections.batch(step, num_corrected) if corrections else []
+    num_tokens = num_corrected
     while num_tokens < config.batch_tokens:
         function = functions[generator.randrange(len(functions))]
         num_bugs = generator.randint(2, 4) if generator.random() < multi else 1

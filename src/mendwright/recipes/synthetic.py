@@ -15,7 +15,7 @@ from mendwright.config.teacher import TeacherNoise
 from mendwright.recipes.corpus import CorpusFunction
 from mendwright.tasks.issue_text import mutation_issue
 from mendwright.tasks.operators import Mutation, Site, apply
-from mendwright.tools.edit import UNDONE
+from mendwright.tools.edit import UNDONE, EditTool
 from mendwright.tools.patching import CompactEdit, edit_at, parse_compact_edit, replace_on_line, resolve_edit
 from mendwright.tools.run_tests import describe_failure, describe_pass
 from mendwright.tools.window import Window, render_line
@@ -104,8 +104,10 @@ class SimulatedEpisode:
             return UNDONE
         if name == "test":
             return self._test()
+        if name == "submit":
+            return "submitted"
         edit = parse_compact_edit(argument)
-        return self._edit(edit) if edit else "submitted"
+        return self._edit(edit) if edit else f"error: usage: {EditTool.usage}"
 
     def _test(self) -> str:
         if self.is_repaired:
@@ -153,10 +155,24 @@ def random_message(text: str, generator: random.Random) -> str:
     )
 
 
-def synthesize(
-    function: CorpusFunction, num_bugs: int, noise: TeacherNoise, generator: random.Random
-) -> list[Segment] | None:
-    """A successful episode of the teacher on ``function``; None when the teacher failed too often."""
+@dataclass(frozen=True)
+class Case:
+    """A broken function and what repairs it."""
+
+    function: CorpusFunction
+    broken: str
+    mutations: list[Mutation]
+    fixes: list[CompactEdit]
+    message: str
+    issue: str
+
+    def episode(self, generator: random.Random) -> SimulatedEpisode:
+        """A fresh episode on it."""
+        return SimulatedEpisode(self.function, self.broken, self.message, generator)
+
+
+def break_function(function: CorpusFunction, num_bugs: int, generator: random.Random) -> Case | None:
+    """``function`` with bugs and its report; None when a repair cannot be written as a compact edit."""
     broken, mutations = mutate(function, num_bugs, generator)
     sites = [mutation.inverse.site for mutation in mutations]
     lines = broken.splitlines()
@@ -164,14 +180,24 @@ def synthesize(
     known = [fix for fix in fixes if fix is not None]
     if len(known) != len(mutations) or not known:
         return None
-    guesses = guesses_for(broken, list(function.sites), mutations, known)
     message = random_message(broken, generator)
     issue = mutation_issue(function.name, function.path, message, generator)
+    return Case(function, broken, mutations, known, message, issue)
+
+
+def synthesize(
+    function: CorpusFunction, num_bugs: int, noise: TeacherNoise, generator: random.Random
+) -> list[Segment] | None:
+    """A successful episode of the teacher on ``function``; None when the teacher failed too often."""
+    case = break_function(function, num_bugs, generator)
+    if case is None:
+        return None
     if num_bugs > 1:
-        return _play_list(SimulatedEpisode(function, broken, message, generator), known, issue, generator)
+        return _play_list(case.episode(generator), case.fixes, case.issue, generator)
+    guesses = guesses_for(case.broken, list(function.sites), case.mutations, case.fixes)
     for _ in range(8):
-        episode = SimulatedEpisode(function, broken, message, generator)
-        segments = _play(episode, Teacher(known, guesses, noise, generator), issue)
+        episode = case.episode(generator)
+        segments = _play(episode, Teacher(case.fixes, guesses, noise, generator), case.issue)
         if episode.is_repaired and segments[-1].kind == "submit":
             return segments
     return None
