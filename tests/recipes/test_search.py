@@ -18,7 +18,7 @@ from mendwright.recipes.search import correction_samples, run_searches, score_se
 SOURCES = {
     "clip": "    if value < low:\n        return low\n    return value if value <= high else high\n",
     "total": "    result = 0\n    for item in value:\n        result += item * low\n    return result\n",
-    "find": "    for k, item in enumerate(value):\n        if item == low:\n            return k - 1\n    return None\n",
+    "find": "    for k, item in enumerate(value):\n        if item == low:\n            return k\n    return -1\n",
 }
 
 
@@ -29,7 +29,7 @@ def functions(tmp_path_factory):
     for name, body in SOURCES.items():
         (folder / f"{name}.py").write_text(f"def {name}(value, low, high):\n{body}")
         files.append((f"pkg/{name}.py", folder / f"{name}.py"))
-    return list(corpus_functions(files, frozenset(), set())) * 4
+    return list(corpus_functions(files, frozenset(), set())) * 3
 
 
 @pytest.fixture(scope="module")
