@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mendwright.errors import InputError, SandboxError
-from mendwright.sandbox.guest import files, reaping, seccomp, streams, wire
+from mendwright.sandbox.guest import files, reaping, seccomp, sessions, streams, wire
 from mendwright.sandbox.interpreter import find_interpreter_folders
 
 
@@ -110,3 +110,20 @@ def test_interpreter_folders(tmp_path):
             find_interpreter_folders(environment)
     else:
         assert find_interpreter_folders(environment) == (str(tmp_path / "opt" / "python"),)
+
+
+@given(st.binary(max_size=60).filter(lambda text: b"\0" not in text), st.binary(max_size=40))
+def test_the_last_whole_state_counts(text, noise):
+    whole = b"\0mend-state\0/cwd\0" + text + b"\0mend-end\0"
+    cut = b"\0mend-state\0/cut\0" + text
+    assert sessions.parse_state(noise + whole + noise, False) == ("/cwd", text)
+    assert sessions.parse_state(whole + cut, False) == ("/cwd", text)
+    assert sessions.parse_state(cut, False) is None
+    assert sessions.parse_state(whole, True) is None
+
+
+def test_commands_are_quoted_for_the_new_bash():
+    text = sessions.restoring_text(b"state\n", b"echo 'it'", 7)
+    assert text.index(rb"MEND_COMMAND='echo '\''it'\'''") < text.index(b"state") < text.index(b"return 7")
+    with pytest.raises(ValueError, match="NUL"):
+        sessions.split_request([b"", b"a\0b", b""])

@@ -12,7 +12,7 @@ from typing import Protocol
 from mendwright.config.sandbox import SandboxLimits
 from mendwright.records import Record, TestRequest, TestRun
 
-__all__ = ["ExecResult", "Sandbox", "SandboxBackend", "SandboxLimits", "SandboxSpec"]
+__all__ = ["ExecResult", "Sandbox", "SandboxBackend", "SandboxLimits", "SandboxSpec", "ShellSession"]
 
 
 class SandboxSpec(Record):
@@ -31,14 +31,61 @@ class ExecResult(Record):
     """Outcome of one command."""
 
     exit_status: int | None
-    """None when killed by a signal or not ended in time."""
+    """None when killed by a signal or not ended in time; always as the kernel reports it."""
     signal: int | None = None
+    """Number of the signal that ended the command itself (not something it started)."""
     stdout: bytes = b""
+    """Head and tail with a note of the missing bytes between them when longer than ``limits.output_bytes``."""
     stderr: bytes = b""
+    """Like ``stdout``, with a bound of its own."""
     is_timed_out: bool = False
     is_truncated: bool = False
-    num_output_bytes: int = 0
+    """True when bytes of either stream were dropped."""
+    is_out_of_memory: bool = False
+    """True when the kernel ended a process of the command because the sandbox reached its memory bound. Only where
+    control groups can be written; elsewhere an allocation fails inside of the program instead."""
+    is_state_restored: bool = False
+    """Sessions: the shell ended without leaving its state (deadline, signal, ``exec``), so the next command finds
+    working folder, variables and functions as they were before this one."""
+    num_stdout_bytes: int = 0
+    """Bytes written, kept or not."""
+    num_stderr_bytes: int = 0
     duration_s: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of the command and everything it started."""
+    peak_memory_bytes: int | None = None
+    """Most memory in use at once (control group), or of the largest single process (where there is none, with the
+    trusted process it was forked from as the floor); None when the kernel does not say."""
+
+    @property
+    def num_output_bytes(self) -> int:
+        """Bytes written to both streams."""
+        return self.num_stdout_bytes + self.num_stderr_bytes
+
+
+class ShellSession(Protocol):
+    """A shell that keeps its state between commands: working folder, variables, functions, aliases, options, ``$?``.
+
+    A command is over when its shell has ended; what it left in the background ends with it.
+    """
+
+    name: str
+
+    @property
+    def cwd(self) -> str:
+        """Working folder inside the sandbox, as the shell says (code inside decides what it says)."""
+        ...
+
+    async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
+        """Run ``command`` (bash) to its end or deadline; the session survives either.
+
+        Commands of one session wait for each other.
+
+        Raises:
+            InputError: ``command`` has a NUL character.
+            SandboxLostError: the sandbox is gone.
+        """
+        ...
 
 
 class Sandbox(Protocol):
@@ -57,6 +104,14 @@ class Sandbox(Protocol):
         stdin: bytes = b"",
     ) -> ExecResult:
         """Run a command to its end or deadline; the whole process tree dies with it.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+        """
+        ...
+
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> ShellSession:
+        """The shell session ``name``; made when it is new (``env``: variables on top of the sandbox's own).
 
         Raises:
             SandboxLostError: the sandbox is gone.

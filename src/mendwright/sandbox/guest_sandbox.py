@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import PurePosixPath
 from typing import Any
 
-from mendwright.errors import InputError, SandboxError
+from mendwright.errors import InputError, SandboxError, SandboxLostError
 from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
 from mendwright.sandbox.base import ExecResult, SandboxSpec
 from mendwright.sandbox.channel import Channel
+from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
 
-_GRACE_S = 30.0
-"""How long after its deadline the trusted process may take to answer before the sandbox counts as lost."""
 _START_TIMEOUT_S = 120.0
 _NUM_TAIL_CHARS = 16_000
 _RANKS = (TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
@@ -56,6 +55,7 @@ class GuestSandbox:
         self._has_pytest = has_pytest
         self._on_close = on_close
         self._is_closed = False
+        self._sessions: dict[str, GuestSession] = {}
 
     async def exec(
         self,
@@ -68,8 +68,17 @@ class GuestSandbox:
     ) -> ExecResult:
         """See :meth:`mendwright.sandbox.base.Sandbox.exec`; exit status 127 and 126 when ``argv`` cannot be run."""
         header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}, "timeout_s": timeout_s}
-        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=timeout_s + _GRACE_S)
+        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=timeout_s + GRACE_S)
         return ExecResult(stdout=stdout, stderr=stderr, **answer)
+
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
+        """See :meth:`mendwright.sandbox.base.Sandbox.open_session`."""
+        if self._is_closed:
+            raise SandboxLostError("the sandbox is closed; make another one")
+        if name not in self._sessions:
+            state = SessionState(env=tuple((env or {}).items()))
+            self._sessions[name] = GuestSession(name, self._channel, state)
+        return self._sessions[name]
 
     async def run_tests(self, request: TestRequest) -> TestRun:
         """See :meth:`mendwright.sandbox.base.Sandbox.run_tests`.
@@ -85,21 +94,21 @@ class GuestSandbox:
             raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
         blob = request.model_dump_json().encode()
         header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
-        answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + _GRACE_S)
+        answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + GRACE_S)
         return _test_run(request, answer, output=parts[0], records=parts[1])
 
     async def read_file(self, path: str) -> bytes:
         """See :meth:`mendwright.sandbox.base.Sandbox.read_file`."""
-        _, (content,) = await self._channel.request({"op": "read", "path": path}, timeout_s=_GRACE_S)
+        _, (content,) = await self._channel.request({"op": "read", "path": path}, timeout_s=GRACE_S)
         return content
 
     async def write_file(self, path: str, content: bytes) -> None:
         """See :meth:`mendwright.sandbox.base.Sandbox.write_file`."""
-        await self._channel.request({"op": "write", "path": path}, [content], timeout_s=_GRACE_S)
+        await self._channel.request({"op": "write", "path": path}, [content], timeout_s=GRACE_S)
 
     async def changed_files(self) -> dict[str, bytes | None]:
         """See :meth:`mendwright.sandbox.base.Sandbox.changed_files`; regular files only, no byte-code, no caches."""
-        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=_GRACE_S)
+        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=GRACE_S)
         changes: dict[str, bytes | None] = dict.fromkeys(answer["deleted"])
         changes.update(zip(answer["present"], blobs, strict=True))
         return dict(sorted(changes.items()))
