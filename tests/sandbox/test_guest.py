@@ -87,9 +87,9 @@ def test_changes_are_bounded(tmp_path):
     for name in ("before", "now"):
         (tmp_path / name).mkdir()
     (tmp_path / "now" / "large").write_bytes(b"x" * 100)
-    assert files.changed(str(tmp_path / "before"), str(tmp_path / "now"), None, 100) == {"large": b"x" * 100}
+    assert files.changed(str(tmp_path / "before"), str(tmp_path / "now"), (), 100) == {"large": b"x" * 100}
     with pytest.raises(files.TooLargeError):
-        files.changed(str(tmp_path / "before"), str(tmp_path / "now"), None, 99)
+        files.changed(str(tmp_path / "before"), str(tmp_path / "now"), (), 99)
 
 
 def test_interpreter_folders(tmp_path):
@@ -112,7 +112,10 @@ def test_interpreter_folders(tmp_path):
         assert find_interpreter_folders(environment) == (str(tmp_path / "opt" / "python"),)
 
 
-@given(st.binary(max_size=60).filter(lambda text: b"\0" not in text), st.binary(max_size=40))
+@given(
+    st.binary(max_size=60).filter(lambda text: b"\0" not in text),
+    st.binary(max_size=40).filter(lambda noise: b"mend" not in noise),
+)
 def test_the_last_whole_state_counts(text, noise):
     whole = b"\0mend-state\0/cwd\0" + text + b"\0mend-end\0"
     cut = b"\0mend-state\0/cut\0" + text

@@ -6,13 +6,25 @@ A back end makes throw-away copies of a pinned tree in which untrusted code runs
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from mendwright.config.sandbox import SandboxLimits
 from mendwright.records import Record, TestRequest, TestRun
 
-__all__ = ["ExecResult", "Sandbox", "SandboxBackend", "SandboxLimits", "SandboxSpec", "ShellSession"]
+__all__ = [
+    "Diff",
+    "ExecResult",
+    "FileChange",
+    "FileEntry",
+    "Omission",
+    "Sandbox",
+    "SandboxBackend",
+    "SandboxLimits",
+    "SandboxSpec",
+    "ShellSession",
+]
 
 
 class SandboxSpec(Record):
@@ -61,6 +73,60 @@ class ExecResult(Record):
     def num_output_bytes(self) -> int:
         """Bytes written to both streams."""
         return self.num_stdout_bytes + self.num_stderr_bytes
+
+
+Omission = Literal["", "binary", "large", "special"]
+"""Why a change is not in a patch: nothing, no text, too many bytes, no file or link."""
+
+
+# What names files holds any bytes the kernel allows (as surrogate escapes), which validated records refuse.
+@dataclass(frozen=True)
+class FileEntry:
+    """One entry of a folder."""
+
+    path: str
+    """Relative to ``/testbed``."""
+    kind: Literal["file", "folder", "link", "other"]
+    mode: int
+    """Permission bits."""
+    num_bytes: int
+    target: str = ""
+    """Where a link points, as it is written."""
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One path that is not what it was at the start."""
+
+    path: str
+    kind: Literal["added", "deleted", "modified"]
+    before_mode: int | None
+    """0o100644, 0o100755 or 0o120000 (link); None when there was none."""
+    after_mode: int | None
+    num_bytes: int
+    """Size now; 0 when deleted."""
+    omission: Omission = ""
+    """Why the patch does not carry it; empty when it does."""
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What differs from the sandbox's start. Empty folders, byte-code, caches and ``.git`` are not looked at."""
+
+    patch: bytes
+    """For ``git apply``: additions, deletions, modes, links; a rename is a deletion and an addition."""
+    changes: tuple[FileChange, ...] = ()
+    """Sorted by path; also those that the patch does not carry."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the patch carries every change."""
+        return not any(change.omission for change in self.changes)
+
+    @property
+    def text(self) -> str:
+        """The patch as text; bytes that are no UTF-8 become surrogate escapes."""
+        return self.patch.decode("utf-8", "surrogateescape")
 
 
 class ShellSession(Protocol):
@@ -145,6 +211,25 @@ class Sandbox(Protocol):
 
     async def changed_files(self) -> dict[str, bytes | None]:
         """Files that differ from the sandbox's start (None: deleted)."""
+        ...
+
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """Entries below the folder ``path`` (relative to ``/testbed``), sorted by path; links are not followed.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            NotADirectoryError: ``path`` is no folder.
+            PermissionError: the path leads out of ``/testbed``.
+            SandboxError: there are more than 200 000.
+        """
+        ...
+
+    async def diff(self) -> Diff:
+        """What differs from the sandbox's start, as a patch and as records.
+
+        Raises:
+            SandboxError: more than 200 000 paths differ.
+        """
         ...
 
     async def close(self) -> None:

@@ -97,4 +97,12 @@ async def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, 9)
         process.wait()
-    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    await asyncio.to_thread(remove_tree, folder)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove ``folder`` however deep code inside made it; what cannot be removed stays."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)

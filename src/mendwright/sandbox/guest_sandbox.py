@@ -7,6 +7,7 @@ an exception, trouble of the code inside a result.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import PurePosixPath
@@ -14,8 +15,9 @@ from typing import Any
 
 from mendwright.errors import InputError, SandboxError, SandboxLostError
 from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.base import ExecResult, SandboxSpec
+from mendwright.sandbox.base import Diff, ExecResult, FileEntry, SandboxSpec
 from mendwright.sandbox.channel import Channel
+from mendwright.sandbox.patch import FileVersion, make_diff
 from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
 
 _START_TIMEOUT_S = 120.0
@@ -112,6 +114,23 @@ class GuestSandbox:
         changes: dict[str, bytes | None] = dict.fromkeys(answer["deleted"])
         changes.update(zip(answer["present"], blobs, strict=True))
         return dict(sorted(changes.items()))
+
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """See :meth:`mendwright.sandbox.base.Sandbox.list_files`."""
+        header = {"op": "list", "path": path, "is_recursive": is_recursive}
+        answer, _ = await self._channel.request(header, timeout_s=GRACE_S)
+        return tuple(FileEntry(*entry) for entry in answer["entries"])
+
+    async def diff(self) -> Diff:
+        """See :meth:`mendwright.sandbox.base.Sandbox.diff`; files of more than 4 MiB are reported and left out."""
+        answer, blobs = await self._channel.request({"op": "diff"}, timeout_s=GRACE_S)
+
+        def version(kind: str, mode: int, num_bytes: int, index: int | None) -> FileVersion:
+            return FileVersion(kind, mode, num_bytes, None if index is None else blobs[index])
+
+        versions = [(path, version(*before), version(*after)) for path, before, after in answer["paths"]]
+        # In a thread: the time is bounded, but long enough to hold up an event loop.
+        return await asyncio.to_thread(make_diff, versions)
 
     async def close(self) -> None:
         """See :meth:`mendwright.sandbox.base.Sandbox.close`; the kernel clears up after this returned."""

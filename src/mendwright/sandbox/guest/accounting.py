@@ -31,8 +31,14 @@ class Accounting:
     def __init__(
         self, join: Sequence[int] = (), events: Optional[int] = None, peak: Optional[int] = None, is_reset: bool = False
     ) -> None:
-        """``join``: ``cgroup.procs`` files; ``events``: the file with the line ``oom_kill N``; ``peak``: the highest
-        use in bytes, set back by a write when ``is_reset``."""
+        """Descriptors of the group.
+
+        Args:
+            join: ``cgroup.procs`` files.
+            events: The file with the line ``oom_kill N``.
+            peak: The most bytes used so far.
+            is_reset: Whether a write to ``peak`` sets it back.
+        """
         self._join = list(join)
         self._events = events
         self._peak = peak

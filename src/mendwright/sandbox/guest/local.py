@@ -73,4 +73,7 @@ def main() -> None:
             wire.send(connection, wire.describe_error(error))
     finally:
         DescendantReaper().end_all()
-        shutil.rmtree(header["folder"], ignore_errors=True)
+        try:
+            shutil.rmtree(header["folder"], ignore_errors=True)
+        except RecursionError:  # untrusted code decides how deep it goes
+            os.execvp("rm", ["rm", "-rf", "--", header["folder"]])

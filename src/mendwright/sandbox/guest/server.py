@@ -14,7 +14,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import files, process, sessions, wire
+from . import differences, files, process, sessions, wire
 from .accounting import Accounting
 from .reaping import Reaper
 from .streams import RECORD_FD
@@ -45,6 +45,8 @@ class Place(NamedTuple):
     """Limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]]
     """Runs a test request in a fork of this process; None when pytest is not loaded here."""
+    layers: Tuple[str, ...] = ()
+    """Frozen uppers below ``upper``, newest first."""
     accounting: Accounting = Accounting()
     """Counts and bounds the untrusted processes of a command."""
     operations: Dict[str, Operation] = {}
@@ -65,6 +67,8 @@ class Server:
             "read": self._read,
             "write": self._write,
             "changed": self._changed,
+            "list": self._list,
+            "diff": self._diff,
             **place.operations,
         }
 
@@ -170,10 +174,21 @@ class Server:
 
     def _changed(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
         place = self._place
-        changes = files.changed(place.before, place.testbed, place.upper, self._limits["disk_bytes"])
+        changes = files.changed(place.before, place.testbed, self._layers(), self._limits["disk_bytes"])
         present = {path: content for path, content in changes.items() if content is not None}
         deleted = [path for path in changes if path not in present]
         return {"present": list(present), "deleted": deleted}, list(present.values())
+
+    def _list(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
+        entries = differences.list_entries(self._place.testbed, header["path"], header["is_recursive"])
+        return {"entries": entries}, ()
+
+    def _diff(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
+        return differences.find_differences(self._place.before, self._place.testbed, self._layers())
+
+    def _layers(self) -> Tuple[str, ...]:
+        """Copy-on-write layers between the start and now."""
+        return () if self._place.upper is None else (self._place.upper, *self._place.layers)
 
 
 def _locate(path: str, testbed: str) -> str:
