@@ -18,13 +18,14 @@ import sys
 from pathlib import Path
 
 from mendwright.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
-from mendwright.sandbox.base import Sandbox, SandboxSpec
+from mendwright.sandbox.base import Sandbox, SandboxLimits, SandboxSpec
+from mendwright.sandbox.cgroups import ControlGroups, Group
 from mendwright.sandbox.channel import Channel
 from mendwright.sandbox.guest_sandbox import GuestSandbox, start
 from mendwright.sandbox.interpreter import find_interpreter_folders
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
-_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from guest.spawner import main; main(*map(int, sys.argv[2:]))"
+_BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from guest.spawner import main; main(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
 _START_TIMEOUT_S = 60.0
 _BUSY_WAIT_S = 0.005
 _Key = tuple[Path, Path, int, int]
@@ -54,10 +55,10 @@ def _key(spec: SandboxSpec) -> _Key:
 class _Spawner:
     """The resident spawner process."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_folders: list[str]) -> None:
         self._connection, theirs = socket.socketpair()
         self._connection.setblocking(False)
-        arguments = [str(GUEST_FOLDER.parent), str(theirs.fileno()), str(os.getpid())]
+        arguments = [str(GUEST_FOLDER.parent), str(theirs.fileno()), str(os.getpid()), json.dumps(group_folders)]
         with theirs:
             # A session of its own: Ctrl-C in a terminal must not reach it before the host has cleaned up.
             self._process = subprocess.Popen(
@@ -133,12 +134,18 @@ class _Zygote:
         control.setblocking(False)
         return cls(control, bool(ready["has_pytest"]))
 
-    async def fork(self) -> Channel:
-        """A channel to a new process in a new pid namespace."""
+    async def fork(self, group: Group | None) -> Channel:
+        """A channel to a new process in a new pid namespace, whose commands run in ``group``."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            await _send_fds(self._control, b".", [theirs.fileno()])
-        return await Channel.open(ours)
+        try:
+            with theirs, contextlib.ExitStack() as stack:
+                description, fds = stack.enter_context(group.descriptors()) if group is not None else ({}, [])
+                request = json.dumps({"accounting": description}).encode()
+                await _send_fds(self._control, request, [theirs.fileno(), *fds])
+            return await Channel.open(ours)
+        except BaseException:
+            ours.close()
+            raise
 
     def close(self) -> None:
         """End the zygote and all its sandboxes."""
@@ -158,6 +165,20 @@ class NamespaceBackend:
         self._spawner: _Spawner | None = None
         self._zygotes: dict[_Key, _Zygote] = {}
         self._starting: dict[_Key, asyncio.Task[_Zygote]] = {}
+        self._groups: ControlGroups | None = None
+        self._removals: set[asyncio.Future[bool]] = set()
+
+    @property
+    def control_groups(self) -> str:
+        """``v2``, ``v1`` or ``none (why)``: what bounds memory and processes of a sandbox together."""
+        if self._groups is None:
+            self._groups = ControlGroups()
+        return self._groups.kind + (f" ({self._groups.reason})" if self._groups.reason else "")
+
+    @property
+    def control_group_folders(self) -> tuple[str, ...]:
+        """Folders that hold the groups of live sandboxes."""
+        return () if self._groups is None else tuple(self._groups.folders)
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         """A fresh sandbox.
@@ -177,24 +198,37 @@ class NamespaceBackend:
     async def _create(self, key: _Key, spec: SandboxSpec) -> Sandbox:
         zygote = await self._zygote(key, spec)
         zygote.num_live += 1
-        channel = None
+        channel, group = None, None
         try:
-            channel = await zygote.fork()
+            group = self._create_group(spec.limits)
+            channel = await zygote.fork(group)
             await start(channel, {}, spec)
         except BaseException:
-            zygote.num_live -= 1
             if channel is not None:
                 channel.close()
+            self._release(zygote, group)
             raise
 
         async def release() -> None:
-            self._release(zygote)
+            self._release(zygote, group)
 
         return GuestSandbox(self.name, channel, zygote.has_pytest, release)
 
-    def _release(self, zygote: _Zygote) -> None:
+    def _create_group(self, limits: SandboxLimits) -> Group | None:
+        assert self._groups is not None
+        try:
+            return self._groups.create(limits)
+        except OSError as error:
+            raise SandboxError(f"no control group could be made for a sandbox: {error}") from error
+
+    def _release(self, zygote: _Zygote, group: Group | None) -> None:
         # A method, so that a live sandbox keeps the back end and its processes alive.
         zygote.num_live -= 1
+        if group is not None:
+            # Not awaited: the group can go once the kernel has ended what was in it.
+            removal = asyncio.get_running_loop().run_in_executor(None, group.remove)
+            self._removals.add(removal)
+            removal.add_done_callback(self._removals.discard)
 
     async def _zygote(self, key: _Key, spec: SandboxSpec) -> _Zygote:
         if key in self._zygotes:
@@ -209,8 +243,10 @@ class NamespaceBackend:
             if self._spawner is not None and not self._spawner.is_alive:
                 await self._spawner.close()
                 self._spawner = None
+            if self._groups is None:
+                self._groups = ControlGroups()
             if self._spawner is None:
-                self._spawner = _Spawner()
+                self._spawner = _Spawner(self._groups.folders)
             self._evict()
             zygote = await self._spawner.start_zygote(spec)
             self._zygotes[key] = zygote
@@ -239,3 +275,7 @@ class NamespaceBackend:
         if self._spawner is not None:
             await self._spawner.close()
             self._spawner = None
+        await asyncio.gather(*self._removals)
+        if self._groups is not None:
+            await asyncio.to_thread(self._groups.close)
+            self._groups = None

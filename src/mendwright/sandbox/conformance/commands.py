@@ -110,10 +110,17 @@ async def file_bound(site: Site) -> None:
 
 
 async def memory_bound(site: Site) -> None:
-    """No process gets more memory than its limit."""
-    async with site.sandbox(limits=SandboxLimits(memory_bytes=512 << 20)) as sandbox:
+    """No command gets more memory than its limit; where the kernel ends it, the result says so."""
+    limits = SandboxLimits(memory_bytes=256 << 20, disk_bytes=16 << 20)
+    async with site.sandbox(limits=limits) as sandbox:
         result = await python(sandbox, "b'x' * (1 << 30)")
-        require(b"MemoryError" in result.stderr, "MemoryError", result)
+        is_typed = result.is_out_of_memory and result.signal == 9
+        require(
+            b"MemoryError" in result.stderr or is_typed, "MemoryError, or an end by the kernel that is told", result
+        )
+        fine = await python(sandbox, "b'x' * (32 << 20)")
+        require(fine.exit_status == 0 and not fine.is_out_of_memory, "a sandbox that works", fine)
+        require((fine.peak_memory_bytes or 0) > 32 << 20, "a peak of more than 32 MiB", fine.peak_memory_bytes)
 
 
 async def python_is_the_environment(site: Site) -> None:

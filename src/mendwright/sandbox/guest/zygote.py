@@ -1,6 +1,7 @@
 """The zygote: the first process of an environment's namespaces, with pytest imported, from which sandboxes are forked.
 
-Reads one message with one descriptor per sandbox from its control socket, makes sandboxes. Runs on the environment's
+Reads one message with descriptors per request (the first one is the sandbox's socket) from its control socket, makes
+sandboxes. Runs on the environment's
 interpreter. Invariants: it never runs code of the tree; each sandbox has its own pid namespace; when the control socket
 closes the zygote ends, and the kernel ends every sandbox with it.
 """
@@ -8,14 +9,18 @@ closes the zygote ends, and the kernel ends every sandbox with it.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import socket
-from typing import Callable, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from . import isolation, rootfs, server, syscalls, wire
+from .accounting import Accounting, open_accounting
 from .reaping import NamespaceReaper
 
+_REQUEST_BYTES = 1 << 16
+_MAX_FDS = 16
 RunTests = Callable[[bytes, str], int]
 
 
@@ -29,7 +34,7 @@ def _load_pytest() -> Optional[RunTests]:
     return pytest_runner.main
 
 
-def _serve_sandbox(connection: socket.socket, run_warm: Optional[RunTests]) -> None:
+def _serve_sandbox(connection: socket.socket, accounting: Accounting, run_warm: Optional[RunTests]) -> None:
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -45,6 +50,7 @@ def _serve_sandbox(connection: socket.socket, run_warm: Optional[RunTests]) -> N
             reaper=NamespaceReaper(),
             confine=isolation.confine,
             run_warm=run_warm,
+            accounting=accounting,
         )
     except EOFError:
         return
@@ -55,17 +61,25 @@ def _serve_sandbox(connection: socket.socket, run_warm: Optional[RunTests]) -> N
     server.Server(connection, place, header["limits"]).serve()
 
 
-def _fork_sandbox(control: socket.socket, fd: int, own_pid_namespace: int, run_warm: Optional[RunTests]) -> None:
+def _fork_sandbox(
+    control: socket.socket,
+    request: Dict[str, Any],
+    fds: List[int],
+    own_pid_namespace: int,
+    run_warm: Optional[RunTests],
+) -> None:
     syscalls.unshare(syscalls.CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
         try:
             control.close()
             os.close(own_pid_namespace)
-            _serve_sandbox(socket.socket(fileno=fd), run_warm)
+            accounting = open_accounting(request["accounting"], fds[1:])
+            _serve_sandbox(socket.socket(fileno=fds[0]), accounting, run_warm)
         finally:
             os._exit(0)
-    os.close(fd)
+    for fd in fds:
+        os.close(fd)
     # A process can leave for a new pid namespace only from the one it lives in.
     syscalls.setns(own_pid_namespace, syscalls.CLONE_NEWPID)
 
@@ -80,8 +94,8 @@ def main(control_fd: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     wire.send(control, {"has_pytest": run_warm is not None})
     while True:
-        message, fds, _, _ = socket.recv_fds(control, 16, 1)
+        # Each message brings a descriptor, and the kernel never joins such messages.
+        message, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MAX_FDS)
         if not message:
             return
-        for fd in fds:
-            _fork_sandbox(control, fd, own_pid_namespace, run_warm)
+        _fork_sandbox(control, json.loads(message), fds, own_pid_namespace, run_warm)
