@@ -14,6 +14,7 @@ from mendwright.config.sandbox import SandboxLimits
 from mendwright.records import Record, TestRequest, TestRun
 
 __all__ = [
+    "ChangeKind",
     "Diff",
     "ExecResult",
     "FileChange",
@@ -24,6 +25,7 @@ __all__ = [
     "SandboxLimits",
     "SandboxSpec",
     "ShellSession",
+    "Snapshot",
 ]
 
 
@@ -75,6 +77,7 @@ class ExecResult(Record):
         return self.num_stdout_bytes + self.num_stderr_bytes
 
 
+ChangeKind = Literal["added", "deleted", "modified"]
 Omission = Literal["", "binary", "large", "special"]
 """Why a change is not in a patch: nothing, no text, too many bytes, no file or link."""
 
@@ -99,7 +102,7 @@ class FileChange:
     """One path that is not what it was at the start."""
 
     path: str
-    kind: Literal["added", "deleted", "modified"]
+    kind: ChangeKind
     before_mode: int | None
     """0o100644, 0o100755 or 0o120000 (link); None when there was none."""
     after_mode: int | None
@@ -151,6 +154,22 @@ class ShellSession(Protocol):
             InputError: ``command`` has a NUL character.
             SandboxLostError: the sandbox is gone.
         """
+        ...
+
+
+class Snapshot(Protocol):
+    """A frozen state of a sandbox: testbed, ``/tmp`` and shell sessions. Not processes, not ``/dev/shm``.
+
+    Independent of the sandbox it was taken from, which may go on or be closed. Lives until it is closed or its back end
+    is; keeps bytes for as long.
+    """
+
+    backend: str
+    num_bytes: int
+    """What it keeps beyond the snapshot of the same sandbox before it."""
+
+    async def close(self) -> None:
+        """Give up what it keeps; sandboxes made from it live on. Safe to call twice."""
         ...
 
 
@@ -232,6 +251,24 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def snapshot(self) -> Snapshot:
+        """Freeze the state as it is now; the sandbox goes on above it.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: no room, or this back end has no snapshots.
+        """
+        ...
+
+    async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
+        """``count`` independent sandboxes that start from the state as it is now, open sessions included.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: no room, or this back end has no snapshots.
+        """
+        ...
+
     async def close(self) -> None:
         """End every process and drop every byte; safe to call twice."""
         ...
@@ -242,10 +279,11 @@ class SandboxBackend(Protocol):
 
     name: str
 
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """A fresh sandbox.
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A fresh sandbox, from ``snapshot`` when one is given (``spec`` then differs in its limits at most).
 
         Raises:
+            InputError: ``snapshot`` is closed, another back end's, or one of another environment, tree or files.
             SandboxUnavailableError: this machine cannot provide this back end.
             SandboxError: the sandbox could not be made.
         """

@@ -63,10 +63,10 @@ def _unescape(text: str) -> str:
 
 def find_mounts(mountinfo: str, membership: str) -> list[Mount]:
     """Hierarchies in the text of ``mountinfo``, with this process's folder by the text of ``/proc/self/cgroup``."""
-    groups: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for line in membership.splitlines():
-        _, names, path = line.split(":", 2)
-        groups.update(dict.fromkeys(names.split(","), path))
+        _, controllers, folder = line.split(":", 2)
+        folders.update(dict.fromkeys(controllers.split(","), folder))
     mounts = []
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
@@ -74,8 +74,8 @@ def find_mounts(mountinfo: str, membership: str) -> list[Mount]:
         if kind not in ("cgroup", "cgroup2"):
             continue
         root, point = _unescape(fields[3]), Path(_unescape(fields[4]))
-        names = {""} if kind == "cgroup2" else set(options.split(",")) & groups.keys()
-        path = next((groups[name] for name in names if name in groups), None)
+        names = {""} if kind == "cgroup2" else set(options.split(",")) & folders.keys()
+        path = next((folders[name] for name in names if name in folders), None)
         own = None if path is None else _below(path, root)
         if own is not None:
             mounts.append(Mount(2 if kind == "cgroup2" else 1, frozenset(names), point / own))
@@ -131,7 +131,8 @@ class Group:
 
     def remove(self) -> bool:
         """End what is left in the group and remove it; True when nothing remains."""
-        return all([groups.remove(str(folder)) for folder in self.folders])
+        results = [groups.remove(str(folder)) for folder in self.folders]
+        return all(results)
 
 
 class ControlGroups:
@@ -198,7 +199,7 @@ class ControlGroups:
                 folder.mkdir()
                 group.folders.append(folder)
                 memory = _limit(folder, mount, limits)
-                group = Group(group.folders, memory or group._memory)  # noqa: SLF001
+                group = Group(group.folders, memory or group._memory)
         except OSError:
             group.remove()
             raise

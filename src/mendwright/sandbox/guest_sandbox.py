@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from mendwright.errors import InputError, SandboxError, SandboxLostError
 from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.base import Diff, ExecResult, FileEntry, SandboxSpec
+from mendwright.sandbox.base import Diff, ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
+from mendwright.sandbox.branching import Brancher, fork
 from mendwright.sandbox.channel import Channel
 from mendwright.sandbox.patch import FileVersion, make_diff
 from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
@@ -49,15 +50,31 @@ class GuestSandbox:
     """Implements :class:`~mendwright.sandbox.base.Sandbox` over a channel."""
 
     def __init__(
-        self, backend: str, channel: Channel, has_pytest: bool, on_close: Callable[[], Awaitable[None]]
+        self,
+        backend: str,
+        channel: Channel,
+        has_pytest: bool,
+        on_close: Callable[[], Awaitable[None]],
+        brancher: Brancher | None = None,
+        sessions: Mapping[str, SessionState] | None = None,
     ) -> None:
-        """``on_close`` is awaited once, after the channel was closed."""
+        """A sandbox over ``channel``.
+
+        Args:
+            backend: Name of the back end.
+            channel: Connection to the trusted process.
+            has_pytest: Whether the environment can run tests.
+            on_close: Awaited once, after the channel was closed.
+            brancher: How snapshots are taken; None when the back end has none.
+            sessions: Shell sessions to go on with.
+        """
         self.backend = backend
         self._channel = channel
         self._has_pytest = has_pytest
         self._on_close = on_close
         self._is_closed = False
-        self._sessions: dict[str, GuestSession] = {}
+        self._brancher = brancher
+        self._sessions = {name: GuestSession(name, channel, state) for name, state in (sessions or {}).items()}
 
     async def exec(
         self,
@@ -131,6 +148,19 @@ class GuestSandbox:
         versions = [(path, version(*before), version(*after)) for path, before, after in answer["paths"]]
         # In a thread: the time is bounded, but long enough to hold up an event loop.
         return await asyncio.to_thread(make_diff, versions)
+
+    async def snapshot(self) -> Snapshot:
+        """See :meth:`mendwright.sandbox.base.Sandbox.snapshot`."""
+        if self._brancher is None:
+            raise SandboxError(f"the back end {self.backend!r} has no snapshots; make a new sandbox and apply a diff")
+        sessions = {name: session.state for name, session in self._sessions.items()}
+        return await self._brancher.snapshot(self._channel, sessions)
+
+    async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
+        """See :meth:`mendwright.sandbox.base.Sandbox.fork`; all children or none."""
+        snapshot = await self.snapshot()
+        assert self._brancher is not None
+        return await fork(self._brancher, snapshot, count)
 
     async def close(self) -> None:
         """See :meth:`mendwright.sandbox.base.Sandbox.close`; the kernel clears up after this returned."""

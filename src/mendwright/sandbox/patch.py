@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mendwright.sandbox.base import Diff, FileChange, Omission
+from mendwright.sandbox.base import ChangeKind, Diff, FileChange, Omission
 
 _NUM_CONTEXT = 3
 _MAX_EDITS = 1000
@@ -75,7 +75,7 @@ def _describe(path: str, before: FileVersion, after: FileVersion) -> FileChange 
     elif any(b"\0" in (side.content or b"")[:_NUM_BINARY_BYTES] for side in tracked if side.kind == "file"):
         omission = "binary"
     is_before, is_after = (side.kind in ("file", "link", "other") for side in (before, after))
-    kind = "modified" if is_before and is_after else "added" if is_after else "deleted"
+    kind: ChangeKind = "modified" if is_before and is_after else "added" if is_after else "deleted"
     return FileChange(path, kind, before.git_mode, after.git_mode, after.num_bytes if is_after else 0, omission)
 
 

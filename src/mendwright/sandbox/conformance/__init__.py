@@ -4,7 +4,7 @@ Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :f
 that does not hold raises ``AssertionError``. A new back end is done when all of :data:`CHECKS` hold for it.
 """
 
-from mendwright.sandbox.conformance import commands, files, isolation, patches, sessions, suites
+from mendwright.sandbox.conformance import commands, files, isolation, patches, sessions, snapshots, suites
 from mendwright.sandbox.conformance.site import Check, Site, make_tree
 
 CHECKS: tuple[Check, ...] = (
@@ -12,6 +12,7 @@ CHECKS: tuple[Check, ...] = (
     *sessions.CHECKS,
     *files.CHECKS,
     *patches.CHECKS,
+    *snapshots.CHECKS,
     *suites.CHECKS,
     *isolation.CHECKS,
 )

@@ -50,10 +50,11 @@ open('secret', 'w').write('x\n'); os.link('secret', 'hard'); os.chmod('hard', 0)
 os.symlink('/etc/passwd', 'passwd'); os.symlink('loop', 'loop'); os.symlink('/', 'root')
 os.symlink('/proc/1/environ', 'environ')
 shutil.move('shop/old', 'shop/older'); os.symlink('/etc', 'shop/old')
+top = os.open('.', os.O_RDONLY)
 for name in ('d' * 200,) * 60 + ('d',) * 1500:
     os.mkdir(name); os.chdir(name)
 open('bottom', 'w').write('x')
-os.chdir('/testbed' if os.path.isdir('/testbed') else os.environ['HOME'] + '/../testbed'); os.mkdir('flat'); os.chdir('flat')
+os.fchdir(top); os.mkdir('flat'); os.chdir('flat')
 for _ in range(1500):
     os.mkdir('d'); os.chdir('d')
 """

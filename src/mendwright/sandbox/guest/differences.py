@@ -83,7 +83,7 @@ class Differences:
     """Walks two views of the testbed."""
 
     def __init__(self, before: str, after: str, layers: Sequence[str]) -> None:
-        """``layers``: copy-on-write layers between the views; what none of them names is unchanged (none: look at all)."""
+        """``layers``: copy-on-write layers between the views; what none of them names is unchanged (none: see all)."""
         self._before = before
         self._after = after
         self._layers = layers

@@ -39,14 +39,14 @@ class Place(NamedTuple):
     before: str
     """The tree as it was at the start."""
     upper: Optional[str]
-    """Copy-on-write upper of the testbed, when there is one."""
+    """Copy-on-write upper of the testbed, when there is one: what no layer names is unchanged."""
     reaper: Reaper
     confine: Callable[[Dict[str, Any]], None]
     """Limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]]
     """Runs a test request in a fork of this process; None when pytest is not loaded here."""
-    layers: Tuple[str, ...] = ()
-    """Frozen uppers below ``upper``, newest first."""
+    layers: Callable[[], Sequence[str]] = tuple
+    """Further copy-on-write layers, where a sandbox has more than one."""
     accounting: Accounting = Accounting()
     """Counts and bounds the untrusted processes of a command."""
     operations: Dict[str, Operation] = {}
@@ -186,9 +186,10 @@ class Server:
     def _diff(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
         return differences.find_differences(self._place.before, self._place.testbed, self._layers())
 
-    def _layers(self) -> Tuple[str, ...]:
+    def _layers(self) -> Sequence[str]:
         """Copy-on-write layers between the start and now."""
-        return () if self._place.upper is None else (self._place.upper, *self._place.layers)
+        upper = self._place.upper
+        return (*(() if upper is None else (upper,)), *self._place.layers())
 
 
 def _locate(path: str, testbed: str) -> str:
