@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ class DegradedBackend:
         self._live: set[GuestSandbox] = set()
         self._snapshots: set[KeptSnapshot] = set()
         self._quota = Quota(max_snapshot_bytes)
-        sweep_folders()
+        sweep_folders(Path(tempfile.gettempdir()))
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """A fresh copy of the tree (or of what ``snapshot`` holds) and a process that serves it.
@@ -164,12 +165,15 @@ def make_folder() -> Path:
     return folder
 
 
-def sweep_folders() -> None:
-    """Remove the folders whose owners are gone: what a power cut or a kill of everything at once leaves."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+def sweep_folders(parent: Path) -> None:
+    """Remove the folders in ``parent`` whose owners are gone: what a power cut or a kill of everything at once leaves."""
+    for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue  # others may put anything into a temporary folder
             owner = Owner.parse((folder / _OWNER_FILE).read_text())
-            if owner is not None and owner.is_gone and folder.stat().st_uid == os.getuid():
+            if owner is not None and owner.is_gone:
                 remove_tree(folder)
 
 

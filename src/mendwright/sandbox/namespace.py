@@ -339,6 +339,10 @@ class NamespaceBackend:
             removal.add_done_callback(self._removals.discard)
 
     async def _zygote(self, key: _Key, spec: SandboxSpec) -> _Zygote:
+        if self._spawner is not None and not self._spawner.is_alive:
+            # The zygotes are about to die too, but may not have yet.
+            for other in list(self._zygotes):
+                self._forget(other)
         if key in self._zygotes:
             self._zygotes[key] = zygote = self._zygotes.pop(key)
             return zygote
