@@ -166,7 +166,7 @@ def make_folder() -> Path:
 
 
 def sweep_folders(parent: Path) -> None:
-    """Remove the folders in ``parent`` whose owners are gone: what a power cut or a kill of everything at once leaves."""
+    """Remove the folders in ``parent`` whose owners are gone: what a power cut or a kill of all at once leaves."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
             status = folder.lstat()

@@ -4,7 +4,7 @@ Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :f
 that does not hold raises ``AssertionError``. A new back end is done when all of :data:`CHECKS` hold for it.
 """
 
-from mendwright.sandbox.conformance import commands, files, isolation, patches, sessions, snapshots, suites
+from mendwright.sandbox.conformance import attacks, commands, files, isolation, patches, sessions, snapshots, suites
 from mendwright.sandbox.conformance.site import Check, Site, make_tree
 
 CHECKS: tuple[Check, ...] = (
@@ -15,6 +15,7 @@ CHECKS: tuple[Check, ...] = (
     *snapshots.CHECKS,
     *suites.CHECKS,
     *isolation.CHECKS,
+    *attacks.CHECKS,
 )
 
 __all__ = ["CHECKS", "Check", "Site", "make_tree"]
