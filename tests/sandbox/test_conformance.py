@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mendwright.sandbox.conformance import CHECKS, Site, make_tree
 from mendwright.sandbox.base import ExecResult
+from mendwright.sandbox.conformance import CHECKS, Site, make_tree
 from mendwright.sandbox.degraded import DegradedBackend
 from mendwright.sandbox.namespace import NamespaceBackend
 from mendwright.sandbox.scripted import ScriptedBackend, ScriptedSandbox

@@ -145,7 +145,7 @@ async def host_sockets(site: Site) -> None:
         server.listen()
         program = (
             "import socket, sys\n"
-            "for path in (sys.argv[1], '/var/run/docker.sock', '/run/dbus/system_bus_socket', '/run/systemd/private'):\n"
+            "for path in (sys.argv[1], '/var/run/docker.sock', '/run/dbus/system_bus_socket', '/run/user'):\n"
             "    try: socket.socket(socket.AF_UNIX).connect(path)\n"
             "    except OSError: continue\n"
             "    print('reached', path)"
