@@ -6,13 +6,27 @@ A back end makes throw-away copies of a pinned tree in which untrusted code runs
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from mendwright.config.sandbox import SandboxLimits
 from mendwright.records import Record, TestRequest, TestRun
 
-__all__ = ["ExecResult", "Sandbox", "SandboxBackend", "SandboxLimits", "SandboxSpec"]
+__all__ = [
+    "ChangeKind",
+    "Diff",
+    "ExecResult",
+    "FileChange",
+    "FileEntry",
+    "Omission",
+    "Sandbox",
+    "SandboxBackend",
+    "SandboxLimits",
+    "SandboxSpec",
+    "ShellSession",
+    "Snapshot",
+]
 
 
 class SandboxSpec(Record):
@@ -31,14 +45,132 @@ class ExecResult(Record):
     """Outcome of one command."""
 
     exit_status: int | None
-    """None when killed by a signal or not ended in time."""
+    """None when killed by a signal or not ended in time; always as the kernel reports it."""
     signal: int | None = None
+    """Number of the signal that ended the command itself (not something it started)."""
     stdout: bytes = b""
+    """Head and tail with a note of the missing bytes between them when longer than ``limits.output_bytes``."""
     stderr: bytes = b""
+    """Like ``stdout``, with a bound of its own."""
     is_timed_out: bool = False
     is_truncated: bool = False
-    num_output_bytes: int = 0
+    """True when bytes of either stream were dropped."""
+    is_out_of_memory: bool = False
+    """True when the kernel ended a process of the command because the sandbox reached its memory bound. Only where
+    control groups can be written; elsewhere an allocation fails inside of the program instead."""
+    is_state_restored: bool = False
+    """Sessions: the shell ended without leaving its state (deadline, signal, ``exec``), so the next command finds
+    working folder, variables and functions as they were before this one."""
+    num_stdout_bytes: int = 0
+    """Bytes written, kept or not."""
+    num_stderr_bytes: int = 0
     duration_s: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of the command and everything it started."""
+    peak_memory_bytes: int | None = None
+    """Most memory in use at once (control group), or of the largest single process (where there is none, with the
+    trusted process it was forked from as the floor); None when the kernel does not say."""
+
+    @property
+    def num_output_bytes(self) -> int:
+        """Bytes written to both streams."""
+        return self.num_stdout_bytes + self.num_stderr_bytes
+
+
+ChangeKind = Literal["added", "deleted", "modified"]
+Omission = Literal["", "binary", "large", "special"]
+"""Why a change is not in a patch: nothing, no text, too many bytes, no file or link."""
+
+
+# What names files holds any bytes the kernel allows (as surrogate escapes), which validated records refuse.
+@dataclass(frozen=True)
+class FileEntry:
+    """One entry of a folder."""
+
+    path: str
+    """Relative to ``/testbed``."""
+    kind: Literal["file", "folder", "link", "other"]
+    mode: int
+    """Permission bits."""
+    num_bytes: int
+    target: str = ""
+    """Where a link points, as it is written."""
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One path that is not what it was at the start."""
+
+    path: str
+    kind: ChangeKind
+    before_mode: int | None
+    """0o100644, 0o100755 or 0o120000 (link); None when there was none."""
+    after_mode: int | None
+    num_bytes: int
+    """Size now; 0 when deleted."""
+    omission: Omission = ""
+    """Why the patch does not carry it; empty when it does."""
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What differs from the sandbox's start. Empty folders, byte-code, caches and ``.git`` are not looked at."""
+
+    patch: bytes
+    """For ``git apply``: additions, deletions, modes, links; a rename is a deletion and an addition."""
+    changes: tuple[FileChange, ...] = ()
+    """Sorted by path; also those that the patch does not carry."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the patch carries every change."""
+        return not any(change.omission for change in self.changes)
+
+    @property
+    def text(self) -> str:
+        """The patch as text; bytes that are no UTF-8 become surrogate escapes."""
+        return self.patch.decode("utf-8", "surrogateescape")
+
+
+class ShellSession(Protocol):
+    """A shell that keeps its state between commands: working folder, variables, functions, aliases, options, ``$?``.
+
+    A command is over when its shell has ended; what it left in the background ends with it.
+    """
+
+    name: str
+
+    @property
+    def cwd(self) -> str:
+        """Working folder inside the sandbox, as the shell says (code inside decides what it says)."""
+        ...
+
+    async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
+        """Run ``command`` (bash) to its end or deadline; the session survives either.
+
+        Commands of one session wait for each other.
+
+        Raises:
+            InputError: ``command`` has a NUL character.
+            SandboxLostError: the sandbox is gone.
+        """
+        ...
+
+
+class Snapshot(Protocol):
+    """A frozen state of a sandbox: testbed, ``/tmp`` and shell sessions. Not processes, not ``/dev/shm``.
+
+    Independent of the sandbox it was taken from, which may go on or be closed. Lives until it is closed or its back end
+    is; keeps bytes for as long.
+    """
+
+    backend: str
+    num_bytes: int
+    """What it keeps beyond the snapshot of the same sandbox before it."""
+
+    async def close(self) -> None:
+        """Give up what it keeps; sandboxes made from it live on. Safe to call twice."""
+        ...
 
 
 class Sandbox(Protocol):
@@ -57,6 +189,14 @@ class Sandbox(Protocol):
         stdin: bytes = b"",
     ) -> ExecResult:
         """Run a command to its end or deadline; the whole process tree dies with it.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+        """
+        ...
+
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> ShellSession:
+        """The shell session ``name``; made when it is new (``env``: variables on top of the sandbox's own).
 
         Raises:
             SandboxLostError: the sandbox is gone.
@@ -92,6 +232,43 @@ class Sandbox(Protocol):
         """Files that differ from the sandbox's start (None: deleted)."""
         ...
 
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """Entries below the folder ``path`` (relative to ``/testbed``), sorted by path; links are not followed.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+            NotADirectoryError: ``path`` is no folder.
+            PermissionError: the path leads out of ``/testbed``.
+            SandboxError: there are more than 200 000.
+        """
+        ...
+
+    async def diff(self) -> Diff:
+        """What differs from the sandbox's start, as a patch and as records.
+
+        Raises:
+            SandboxError: more than 200 000 paths differ.
+        """
+        ...
+
+    async def snapshot(self) -> Snapshot:
+        """Freeze the state as it is now; the sandbox goes on above it.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: no room, or this back end has no snapshots.
+        """
+        ...
+
+    async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
+        """``count`` independent sandboxes that start from the state as it is now, open sessions included.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: no room, or this back end has no snapshots.
+        """
+        ...
+
     async def close(self) -> None:
         """End every process and drop every byte; safe to call twice."""
         ...
@@ -102,10 +279,11 @@ class SandboxBackend(Protocol):
 
     name: str
 
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        """A fresh sandbox.
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A fresh sandbox, from ``snapshot`` when one is given (``spec`` then differs in its limits at most).
 
         Raises:
+            InputError: ``snapshot`` is closed, another back end's, or one of another environment, tree or files.
             SandboxUnavailableError: this machine cannot provide this back end.
             SandboxError: the sandbox could not be made.
         """

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
 
 from mendwright.errors import SandboxError, SandboxLostError
 from mendwright.sandbox.guest import wire
@@ -17,6 +18,14 @@ from mendwright.sandbox.guest import wire
 _ERRORS: dict[str, type[OSError]] = {
     error.__name__: error for error in (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 }
+
+
+class Request(Protocol):
+    """Sends a request and waits for its answer: see :meth:`Channel.request`."""
+
+    async def __call__(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        """See :meth:`Channel.request`."""
+        ...
 
 
 class Channel:
@@ -43,16 +52,25 @@ class Channel:
             OSError: a file operation failed (the kinds in ``_ERRORS``).
         """
         async with self._lock:
-            if self._is_closed:
-                raise SandboxLostError("the sandbox is closed; make another one")
-            try:
-                answer = await asyncio.wait_for(self._exchange(header, blobs), timeout_s)
-            except BaseException as error:
-                self.close()
-                if isinstance(error, (OSError, EOFError, asyncio.IncompleteReadError)):
-                    what = f"no answer in {timeout_s:.0f} s" if isinstance(error, TimeoutError) else "connection lost"
-                    raise SandboxLostError(f"the sandbox ended during {header['op']!r}: {what}") from error
-                raise
+            return await self._request(header, blobs, timeout_s=timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def hold(self) -> AsyncIterator[Request]:
+        """Keep every other request out; what this gives makes requests like :meth:`request` meanwhile."""
+        async with self._lock:
+            yield self._request
+
+    async def _request(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        if self._is_closed:
+            raise SandboxLostError("the sandbox is closed; make another one")
+        try:
+            answer = await asyncio.wait_for(self._exchange(header, blobs), timeout_s)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, (OSError, EOFError, asyncio.IncompleteReadError)):
+                what = f"no answer in {timeout_s:.0f} s" if isinstance(error, TimeoutError) else "connection lost"
+                raise SandboxLostError(f"the sandbox ended during {header['op']!r}: {what}") from error
+            raise
         _raise_error(answer[0])
         return answer
 

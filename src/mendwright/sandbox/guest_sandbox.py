@@ -7,18 +7,20 @@ an exception, trouble of the code inside a result.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from mendwright.errors import InputError, SandboxError
+from mendwright.errors import InputError, SandboxError, SandboxLostError
 from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.base import ExecResult, SandboxSpec
+from mendwright.sandbox.base import Diff, ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
+from mendwright.sandbox.branching import Brancher, fork
 from mendwright.sandbox.channel import Channel
+from mendwright.sandbox.patch import FileVersion, make_diff
+from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
 
-_GRACE_S = 30.0
-"""How long after its deadline the trusted process may take to answer before the sandbox counts as lost."""
 _START_TIMEOUT_S = 120.0
 _NUM_TAIL_CHARS = 16_000
 _RANKS = (TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
@@ -48,14 +50,31 @@ class GuestSandbox:
     """Implements :class:`~mendwright.sandbox.base.Sandbox` over a channel."""
 
     def __init__(
-        self, backend: str, channel: Channel, has_pytest: bool, on_close: Callable[[], Awaitable[None]]
+        self,
+        backend: str,
+        channel: Channel,
+        has_pytest: bool,
+        on_close: Callable[[], Awaitable[None]],
+        brancher: Brancher | None = None,
+        sessions: Mapping[str, SessionState] | None = None,
     ) -> None:
-        """``on_close`` is awaited once, after the channel was closed."""
+        """A sandbox over ``channel``.
+
+        Args:
+            backend: Name of the back end.
+            channel: Connection to the trusted process.
+            has_pytest: Whether the environment can run tests.
+            on_close: Awaited once, after the channel was closed.
+            brancher: How snapshots are taken; None when the back end has none.
+            sessions: Shell sessions to go on with.
+        """
         self.backend = backend
         self._channel = channel
         self._has_pytest = has_pytest
         self._on_close = on_close
         self._is_closed = False
+        self._brancher = brancher
+        self._sessions = {name: GuestSession(name, channel, state) for name, state in (sessions or {}).items()}
 
     async def exec(
         self,
@@ -68,8 +87,17 @@ class GuestSandbox:
     ) -> ExecResult:
         """See :meth:`mendwright.sandbox.base.Sandbox.exec`; exit status 127 and 126 when ``argv`` cannot be run."""
         header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}, "timeout_s": timeout_s}
-        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=timeout_s + _GRACE_S)
+        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=timeout_s + GRACE_S)
         return ExecResult(stdout=stdout, stderr=stderr, **answer)
+
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
+        """See :meth:`mendwright.sandbox.base.Sandbox.open_session`."""
+        if self._is_closed:
+            raise SandboxLostError("the sandbox is closed; make another one")
+        if name not in self._sessions:
+            state = SessionState(env=tuple((env or {}).items()))
+            self._sessions[name] = GuestSession(name, self._channel, state)
+        return self._sessions[name]
 
     async def run_tests(self, request: TestRequest) -> TestRun:
         """See :meth:`mendwright.sandbox.base.Sandbox.run_tests`.
@@ -85,24 +113,54 @@ class GuestSandbox:
             raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
         blob = request.model_dump_json().encode()
         header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
-        answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + _GRACE_S)
+        answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + GRACE_S)
         return _test_run(request, answer, output=parts[0], records=parts[1])
 
     async def read_file(self, path: str) -> bytes:
         """See :meth:`mendwright.sandbox.base.Sandbox.read_file`."""
-        _, (content,) = await self._channel.request({"op": "read", "path": path}, timeout_s=_GRACE_S)
+        _, (content,) = await self._channel.request({"op": "read", "path": path}, timeout_s=GRACE_S)
         return content
 
     async def write_file(self, path: str, content: bytes) -> None:
         """See :meth:`mendwright.sandbox.base.Sandbox.write_file`."""
-        await self._channel.request({"op": "write", "path": path}, [content], timeout_s=_GRACE_S)
+        await self._channel.request({"op": "write", "path": path}, [content], timeout_s=GRACE_S)
 
     async def changed_files(self) -> dict[str, bytes | None]:
         """See :meth:`mendwright.sandbox.base.Sandbox.changed_files`; regular files only, no byte-code, no caches."""
-        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=_GRACE_S)
+        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=GRACE_S)
         changes: dict[str, bytes | None] = dict.fromkeys(answer["deleted"])
         changes.update(zip(answer["present"], blobs, strict=True))
         return dict(sorted(changes.items()))
+
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """See :meth:`mendwright.sandbox.base.Sandbox.list_files`."""
+        header = {"op": "list", "path": path, "is_recursive": is_recursive}
+        answer, _ = await self._channel.request(header, timeout_s=GRACE_S)
+        return tuple(FileEntry(*entry) for entry in answer["entries"])
+
+    async def diff(self) -> Diff:
+        """See :meth:`mendwright.sandbox.base.Sandbox.diff`; files of more than 4 MiB are reported and left out."""
+        answer, blobs = await self._channel.request({"op": "diff"}, timeout_s=GRACE_S)
+
+        def version(kind: str, mode: int, num_bytes: int, index: int | None) -> FileVersion:
+            return FileVersion(kind, mode, num_bytes, None if index is None else blobs[index])
+
+        versions = [(path, version(*before), version(*after)) for path, before, after in answer["paths"]]
+        # In a thread: the time is bounded, but long enough to hold up an event loop.
+        return await asyncio.to_thread(make_diff, versions)
+
+    async def snapshot(self) -> Snapshot:
+        """See :meth:`mendwright.sandbox.base.Sandbox.snapshot`."""
+        if self._brancher is None:
+            raise SandboxError(f"the back end {self.backend!r} has no snapshots; make a new sandbox and apply a diff")
+        sessions = {name: session.state for name, session in self._sessions.items()}
+        return await self._brancher.snapshot(self._channel, sessions)
+
+    async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
+        """See :meth:`mendwright.sandbox.base.Sandbox.fork`; all children or none."""
+        snapshot = await self.snapshot()
+        assert self._brancher is not None
+        return await fork(self._brancher, snapshot, count)
 
     async def close(self) -> None:
         """See :meth:`mendwright.sandbox.base.Sandbox.close`; the kernel clears up after this returned."""

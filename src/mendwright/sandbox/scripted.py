@@ -7,12 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mendwright.errors import SandboxError
+from mendwright.errors import InputError, SandboxError
 from mendwright.records import TestRequest, TestRun
-from mendwright.sandbox.base import ExecResult, SandboxSpec
+from mendwright.sandbox.base import Diff, ExecResult, FileEntry, SandboxSpec, Snapshot
+from mendwright.sandbox.patch import FileVersion, make_diff
 
 Files = dict[str, str | None]
 Answer = Callable[[Files, TestRequest], TestRun]
+
+
+class ScriptedSession:
+    """A session that runs nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cwd = "/testbed"
+
+    async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
+        """Succeeds, unless the command is ``false``."""
+        return ExecResult(exit_status=int(command.strip() == "false"))
+
+
+class ScriptedSnapshot:
+    """Holds the files as they were."""
+
+    backend = "scripted"
+    num_bytes = 0
+
+    def __init__(self, files: Files, base: Files) -> None:
+        self.files = dict(files)
+        self.base = dict(base)
+
+    async def close(self) -> None:
+        """Nothing to give up."""
 
 
 class ScriptedSandbox:
@@ -20,9 +47,10 @@ class ScriptedSandbox:
 
     backend = "scripted"
 
-    def __init__(self, files: Files, answer: Answer) -> None:
+    def __init__(self, files: Files, answer: Answer, base: Files | None = None) -> None:
+        """``base``: the files at the start, when they were others."""
         self.files = dict(files)
-        self._base = dict(files)
+        self._base = dict(files if base is None else base)
         self._answer = answer
         self.is_closed = False
 
@@ -58,6 +86,38 @@ class ScriptedSandbox:
         changed = {path: text for path, text in self.files.items() if self._base.get(path) != text}
         return {path: None if text is None else text.encode() for path, text in changed.items()}
 
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> ScriptedSession:
+        """A session that runs nothing."""
+        return ScriptedSession(name)
+
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """Known files below ``path``; no folders."""
+        prefix = f"{path}/" if path else ""
+        found = {name: text for name, text in self.files.items() if text is not None and name.startswith(prefix)}
+        return tuple(
+            FileEntry(name, "file", 0o644, len(text.encode()))
+            for name, text in sorted(found.items())
+            if is_recursive or "/" not in name[len(prefix) :]
+        )
+
+    async def diff(self) -> Diff:
+        """What differs from the spec's files."""
+
+        def version(text: str | None) -> FileVersion:
+            content = None if text is None else text.encode()
+            return FileVersion("") if content is None else FileVersion("file", 0o644, len(content), content)
+
+        changed = sorted(path for path, text in self.files.items() if self._base.get(path) != text)
+        return make_diff([(path, version(self._base.get(path)), version(self.files[path])) for path in changed])
+
+    async def snapshot(self) -> ScriptedSnapshot:
+        """The files as they are."""
+        return ScriptedSnapshot(self.files, self._base)
+
+    async def fork(self, count: int = 1) -> tuple[ScriptedSandbox, ...]:
+        """Sandboxes with the same files."""
+        return tuple(ScriptedSandbox(self.files, self._answer, self._base) for _ in range(count))
+
     async def close(self) -> None:
         """Mark as closed."""
         self.is_closed = True
@@ -73,16 +133,22 @@ class ScriptedBackend:
         self.num_failures = num_failures
         self.sandboxes: list[ScriptedSandbox] = []
 
-    async def create(self, spec: SandboxSpec) -> ScriptedSandbox:
-        """A sandbox over the files of ``spec``.
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> ScriptedSandbox:
+        """A sandbox over the files of ``spec`` or ``snapshot``.
 
         Raises:
+            InputError: the snapshot is another back end's.
             SandboxError: as often as it was told to.
         """
         if self.num_failures > 0:
             self.num_failures -= 1
             raise SandboxError("told to fail")
-        self.sandboxes.append(ScriptedSandbox(spec.files, self._answer))
+        if snapshot is None:
+            self.sandboxes.append(ScriptedSandbox(spec.files, self._answer))
+        elif isinstance(snapshot, ScriptedSnapshot):
+            self.sandboxes.append(ScriptedSandbox(snapshot.files, self._answer, snapshot.base))
+        else:
+            raise InputError(f"got a snapshot of the back end {snapshot.backend!r}, expected a scripted one")
         return self.sandboxes[-1]
 
     async def close(self) -> None:

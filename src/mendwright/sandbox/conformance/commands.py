@@ -41,6 +41,51 @@ async def streams(site: Site) -> None:
         require(ignored.exit_status == 0, "success although the input was not read", ignored)
 
 
+async def large_streams(site: Site) -> None:
+    """Megabytes in both directions at once do not stand still, also when nobody reads the input."""
+    data = bytes(range(256)) * 40_000
+    async with site.sandbox(limits=SandboxLimits(output_bytes=1 << 24)) as sandbox:
+        result = await sandbox.exec(("cat",), timeout_s=TIMEOUT_S, stdin=data)
+        require(result.stdout == data, f"{len(data)} bytes", result.num_stdout_bytes)
+        result = await python(sandbox, "import sys; sys.stderr.write('e' * 3_000_000); print('o' * 3_000_000)")
+        got = (result.num_stdout_bytes, result.num_stderr_bytes)
+        require(got == (3_000_001, 3_000_000), "two streams of 3 MB", got)
+        unread = await sandbox.exec(("sleep", "0.2"), timeout_s=TIMEOUT_S, stdin=data)
+        require(unread.exit_status == 0, "success although nobody reads", unread)
+
+
+async def closed_streams(site: Site) -> None:
+    """A program that closes its streams early, or ends while a child keeps them open, is waited for all the same."""
+    async with site.sandbox() as sandbox:
+        result = await shell(sandbox, "echo before; exec >&- 2>&- <&-; sleep 0.2; exit 5")
+        require((result.exit_status, result.stdout) == (5, b"before\n"), "status 5 and 'before'", result)
+        result = await shell(sandbox, "(sleep 300; echo late) & echo soon")
+        require(result.stdout == b"soon\n" and result.duration_s < 30, "an end with the command", result)
+
+
+async def odd_arguments(site: Site) -> None:
+    """Arguments, variables and folders may hold any text; a folder that is not there is status 126 or 127."""
+    words = ("two words", "", "$HOME", "'\"\\", "line\nbreak", "grüße 🚲", "-x")
+    async with site.sandbox() as sandbox:
+        result = await sandbox.exec(("printf", "%s\\0", *words), timeout_s=TIMEOUT_S, env={"ODD": "a\nb=c"})
+        require(result.stdout.decode().split("\0")[:-1] == list(words), f"{words}", result)
+        result = await sandbox.exec(("true",), timeout_s=TIMEOUT_S, cwd="/testbed/no/such")
+        require(result.exit_status in (126, 127) and b"no/such" in result.stderr, "status 126 or 127", result)
+
+
+async def resource_usage(site: Site) -> None:
+    """Processor time and memory of a command and what it started are told."""
+    program = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'x = b\"x\" * (64 << 20); sum(range(3000000))'])"
+    )
+    async with site.sandbox() as sandbox:
+        small = await shell(sandbox, "true")
+        large = await python(sandbox, program)
+        require(large.cpu_s > 0.02 > small.cpu_s / 10, "processor time", (small.cpu_s, large.cpu_s))
+        require((large.peak_memory_bytes or 0) > 64 << 20, "more than 64 MiB", large.peak_memory_bytes)
+        require((small.peak_memory_bytes or 0) < 64 << 20, "less for 'true'", small.peak_memory_bytes)
+
+
 async def folder_and_variables(site: Site) -> None:
     """Working folder and variables are what was asked for; nothing of the host's environment is passed on."""
     os.environ["MEND_CONFORMANCE_SECRET"] = "leaked"
@@ -110,10 +155,17 @@ async def file_bound(site: Site) -> None:
 
 
 async def memory_bound(site: Site) -> None:
-    """No process gets more memory than its limit."""
-    async with site.sandbox(limits=SandboxLimits(memory_bytes=512 << 20)) as sandbox:
+    """No command gets more memory than its limit; where the kernel ends it, the result says so."""
+    limits = SandboxLimits(memory_bytes=256 << 20, disk_bytes=16 << 20)
+    async with site.sandbox(limits=limits) as sandbox:
         result = await python(sandbox, "b'x' * (1 << 30)")
-        require(b"MemoryError" in result.stderr, "MemoryError", result)
+        is_typed = result.is_out_of_memory and result.signal == 9
+        require(
+            b"MemoryError" in result.stderr or is_typed, "MemoryError, or an end by the kernel that is told", result
+        )
+        fine = await python(sandbox, "b'x' * (32 << 20)")
+        require(fine.exit_status == 0 and not fine.is_out_of_memory, "a sandbox that works", fine)
+        require((fine.peak_memory_bytes or 0) > 32 << 20, "a peak of more than 32 MiB", fine.peak_memory_bytes)
 
 
 async def python_is_the_environment(site: Site) -> None:
@@ -128,6 +180,10 @@ CHECKS = checks(
     signal,
     unknown_program,
     streams,
+    large_streams,
+    closed_streams,
+    odd_arguments,
+    resource_usage,
     folder_and_variables,
     deadline,
     daemons_end,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
-from mendwright.sandbox.conformance.site import Site, checks, require, shell
+from mendwright.sandbox.conformance.site import Site, checks, require, require_raises, shell
 
 
 async def tree_and_files(site: Site) -> None:
@@ -19,7 +17,7 @@ async def tree_and_files(site: Site) -> None:
         require(await sandbox.read_file("shop/prices.py") == b"new\r\n", "the replaced text", "other")
         require(await sandbox.read_file("added/deep/x.txt") == "Grüße\n".encode(), "the added text", "other")
         require(await sandbox.read_file("shop/old/a.txt") == b"a\n", "the tree's text", "other")
-        await _require_raises(FileNotFoundError, sandbox.read_file("shop/old/b.txt"))
+        await require_raises(FileNotFoundError, sandbox.read_file("shop/old/b.txt"))
         require((await shell(sandbox, "./run.sh")).exit_status == 0, "an executable run.sh", "not executable")
         require(await sandbox.changed_files() == {}, "no change at the start", await sandbox.changed_files())
 
@@ -43,10 +41,10 @@ async def escapes(site: Site) -> None:
             "ln -s /etc/passwd evil; ln -s /etc outside; ln -s ../.. up; mkfifo pipe; ln -s /proc/self/environ env",
         )
         for path in ("../etc/passwd", "/etc/passwd", "outside/passwd", "evil", "env", "up/etc/passwd", "shop/../../x"):
-            await _require_raises(PermissionError, sandbox.read_file(path))
-            await _require_raises(PermissionError, sandbox.write_file(path, b"x"))
-        await _require_raises(FileNotFoundError, sandbox.read_file("pipe"))
-        await _require_raises(FileNotFoundError, sandbox.read_file("no/such/file"))
+            await require_raises(PermissionError, sandbox.read_file(path))
+            await require_raises(PermissionError, sandbox.write_file(path, b"x"))
+        await require_raises(FileNotFoundError, sandbox.read_file("pipe"))
+        await require_raises(FileNotFoundError, sandbox.read_file("no/such/file"))
 
 
 async def changed_files(site: Site) -> None:
@@ -91,14 +89,6 @@ async def write_isolation(site: Site) -> None:
         require(await two.changed_files() == {}, "no change", "the other's change")
     require((site.tree / "run.sh").exists(), "the tree as it was", "a deleted file")
     require((site.tree / "shop/old/a.txt").read_text() == "a\n", "the tree as it was", "a changed file")
-
-
-async def _require_raises(kind: type[Exception], call: Awaitable[object]) -> None:
-    try:
-        await call
-    except kind:
-        return
-    raise AssertionError(f"expected {kind.__name__}, got a result")
 
 
 CHECKS = checks(tree_and_files, read_and_write, escapes, changed_files, replaced_folders, write_isolation)

@@ -108,3 +108,16 @@ async def shell(sandbox: Sandbox, script: str, timeout_s: float = TIMEOUT_S) -> 
 async def python(sandbox: Sandbox, program: str, *arguments: str, timeout_s: float = TIMEOUT_S) -> ExecResult:
     """Run a Python program."""
     return await sandbox.exec(("python", "-c", program, *arguments), timeout_s=timeout_s)
+
+
+async def require_raises(kind: type[Exception], call: Awaitable[object]) -> None:
+    """Raise unless ``call`` raises ``kind``.
+
+    Raises:
+        AssertionError: it gave a result.
+    """
+    try:
+        await call
+    except kind:
+        return
+    raise AssertionError(f"expected {kind.__name__}, got a result")

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Dict, Optional
+from typing import Dict, Optional, Sequence
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", ".pytest_cache"})
+MAX_PATH_BYTES = 3800
+"""What lies deeper cannot be opened by its path (PATH_MAX is 4096) and counts as absent."""
 
 Changes = Dict[str, Optional[bytes]]
 
@@ -71,27 +73,33 @@ def write(root: str, path: str, content: bytes) -> None:
 class _Comparison:
     """Walks two views of the testbed and collects the regular files that differ."""
 
-    def __init__(self, before: str, now: str, upper: Optional[str], limit: int) -> None:
+    def __init__(self, before: str, now: str, layers: Sequence[str], limit: int) -> None:
         self._before = before
         self._now = now
-        self._upper = upper
+        self._layers = layers
         self._room = limit
         self.changes: Changes = {}
 
-    def walk(self, folder: str = "", is_pruned: bool = True) -> None:
-        """Compare ``folder``; when pruned, what the upper does not name is unchanged and left out."""
-        before = _entries(self._before, folder)
-        now = _entries(self._now, folder)
-        touched = _entries(self._upper, folder) if is_pruned and self._upper is not None else None
-        for name in sorted((before.keys() | now.keys()) - SKIPPED_FOLDERS):
-            if touched is not None and name not in touched and name in now:
-                continue
-            kinds = (before.get(name), now.get(name))
-            path = os.path.join(folder, name)
-            if stat.S_IFDIR in kinds:
-                self.walk(path, is_pruned and kinds == (stat.S_IFDIR, stat.S_IFDIR))
-            if stat.S_IFREG in kinds:
-                self._compare(path, *(kind == stat.S_IFREG for kind in kinds))
+    def walk(self) -> None:
+        """Compare everything; where layers are known, what none of them names is unchanged and left out.
+
+        Not by recursion, because code inside decides how deep it goes.
+        """
+        pending = [("", bool(self._layers))]
+        while pending:
+            folder, is_pruned = pending.pop()
+            before = _entries(self._before, folder)
+            now = _entries(self._now, folder)
+            touched = {name for layer in self._layers for name in _entries(layer, folder)} if is_pruned else None
+            for name in sorted((before.keys() | now.keys()) - SKIPPED_FOLDERS):
+                if touched is not None and name not in touched and name in now:
+                    continue
+                kinds = (before.get(name), now.get(name))
+                path = os.path.join(folder, name)
+                if stat.S_IFDIR in kinds:
+                    pending.append((path, is_pruned and kinds == (stat.S_IFDIR, stat.S_IFDIR)))
+                if stat.S_IFREG in kinds:
+                    self._compare(path, *(kind == stat.S_IFREG for kind in kinds))
 
     def _compare(self, path: str, was_regular: bool, is_regular: bool) -> None:
         content = read_regular(os.path.join(self._now, path), self._room) if is_regular else None
@@ -111,7 +119,7 @@ class _Comparison:
 def _entries(root: str, folder: str) -> Dict[str, int]:
     """Names in a folder and their file types; empty when it is no folder."""
     path = os.path.join(root, folder)
-    if os.path.islink(path):
+    if len(os.fsencode(folder)) > MAX_PATH_BYTES or os.path.islink(path):
         return {}
     try:
         with os.scandir(path) as entries:
@@ -120,18 +128,18 @@ def _entries(root: str, folder: str) -> Dict[str, int]:
         return {}
 
 
-def changed(before: str, now: str, upper: Optional[str], limit: int) -> Changes:
+def changed(before: str, now: str, layers: Sequence[str], limit: int) -> Changes:
     """Regular files that differ between the folders ``before`` and ``now`` (None: deleted).
 
     Args:
         before: The tree as it was at the start.
         now: The tree as it is.
-        upper: Copy-on-write upper between the two, when there is one: what it does not name is unchanged.
+        layers: Copy-on-write layers between the two: what none of them names is unchanged (none: look at all).
         limit: Bound on the bytes returned.
 
     Raises:
         TooLargeError: the changes are larger.
     """
-    comparison = _Comparison(before, now, upper, limit)
+    comparison = _Comparison(before, now, layers, limit)
     comparison.walk()
     return comparison.changes

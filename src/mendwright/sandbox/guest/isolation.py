@@ -14,7 +14,7 @@ import socket
 import stat
 from typing import Any, Dict, NamedTuple, Optional
 
-from . import rootfs, seccomp, syscalls
+from . import copying, lineage, rootfs, seccomp, syscalls
 from .spawner import write_id_maps
 
 _NAMESPACES = (
@@ -35,49 +35,52 @@ class Layers(NamedTuple):
 
     before: str
     """The tree with the sandbox's files written over it."""
-    upper: str
+    scratch: str
+    """What the names of a lineage are relative to."""
 
 
-def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]]) -> Layers:
-    """Leave the zygote's namespaces, mount the sandbox with ``files`` written over the tree."""
+def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: lineage.Lineage) -> Layers:
+    """Leave the zygote's (or the parent's) namespaces, mount the sandbox with ``files`` written over the tree."""
     syscalls.unshare(_NAMESPACES)
     syscalls.bring_loopback_up()
     socket.sethostname("mend")
-    _mount_scratch(limits["disk_bytes"])
-    layers = _mount_testbed(files)
+    if line.depth:
+        lineage.leave_parent()
+    _mount_scratch(line, limits["disk_bytes"])
+    layers = _mount_testbed(files, line)
     proc = _mount_system()
     rootfs.hide_private()
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     write_id_maps(f"/proc/self/fd/{proc}/self", _INNER_ID, 0, 0)
     os.close(proc)
     syscalls.drop_bounding_set()
-    os.chdir(rootfs.TESTBED)
     return layers
 
 
-def _mount_scratch(disk_bytes: int) -> None:
+def _mount_scratch(line: lineage.Lineage, disk_bytes: int) -> None:
     num_inodes = max(4096, disk_bytes // (1 << 20) * _NUM_INODES_PER_MIB)
     options = f"size={disk_bytes},nr_inodes={num_inodes},mode=0755"
-    syscalls.mount("mend", rootfs.SCRATCH, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
-    for name in ("upper", "work", "files", "tmp", "shm"):
-        os.mkdir(f"{rootfs.SCRATCH}/{name}")
+    os.makedirs(line.scratch, exist_ok=True)
+    syscalls.mount("mend", line.scratch, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
     for name, target in (("tmp", "/tmp"), ("shm", "/dev/shm")):
-        os.chmod(f"{rootfs.SCRATCH}/{name}", 0o1777)
-        syscalls.mount(f"{rootfs.SCRATCH}/{name}", target, None, syscalls.MS_BIND)
+        os.mkdir(f"{line.scratch}/{name}")
+        os.chmod(f"{line.scratch}/{name}", 0o1777)
+        syscalls.mount(f"{line.scratch}/{name}", target, None, syscalls.MS_BIND)
+    if line.tmp:
+        copying.copy_tree(f"{rootfs.SCRATCH}/{line.tmp}", "/tmp")
 
 
-def _mount_testbed(files: Dict[str, Optional[str]]) -> Layers:
-    scratch, lower = rootfs.SCRATCH, rootfs.TREE
-    flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-    before = rootfs.TREE
-    if files:
-        write_layer(f"{scratch}/files", rootfs.TREE, files)
-        lower, before = f"{scratch}/files:{rootfs.TREE}", rootfs.START
-        syscalls.mount("mend", before, "overlay", flags | syscalls.MS_RDONLY, f"lowerdir={lower},userxattr")
-    os.chmod(f"{scratch}/upper", stat.S_IMODE(os.stat(rootfs.TREE).st_mode) | 0o700)
-    options = f"lowerdir={lower},upperdir={scratch}/upper,workdir={scratch}/work,userxattr"
-    syscalls.mount("mend", rootfs.TESTBED, "overlay", flags, options)
-    return Layers(_hold(before), _hold(f"{scratch}/upper"))
+def _mount_testbed(files: Dict[str, Optional[str]], line: lineage.Lineage) -> Layers:
+    layer = f"{rootfs.SCRATCH}/0/files"
+    if line.has_files and not line.depth:
+        os.mkdir(layer)
+        write_layer(layer, rootfs.TREE, files)
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_RDONLY
+        syscalls.mount("mend", rootfs.START, "overlay", flags, f"lowerdir={layer}:{rootfs.TREE},userxattr")
+    os.chdir(rootfs.SCRATCH)
+    lineage.make_folders(line, stat.S_IMODE(os.stat(rootfs.TREE).st_mode) | 0o700)
+    lineage.mount_testbed(line)
+    return Layers(_hold(rootfs.START if line.has_files else rootfs.TREE), _hold(rootfs.SCRATCH))
 
 
 def _hold(folder: str) -> str:

@@ -15,6 +15,7 @@ import traceback
 from typing import Callable, List, NamedTuple, Optional
 
 from . import syscalls
+from .accounting import Accounting, Usage
 from .reaping import Reaper
 from .streams import READY_FD, BoundedBuffer, Pipes
 
@@ -32,6 +33,7 @@ class Finished(NamedTuple):
     stderr: BoundedBuffer
     records: BoundedBuffer
     duration_s: float
+    usage: Usage
 
     @property
     def exit_status(self) -> Optional[int]:
@@ -44,10 +46,11 @@ class Finished(NamedTuple):
         return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
 
 
-def _child(pipes: Pipes, prepare: Callable[[], None], body: Callable[[], int]) -> None:
+def _child(pipes: Pipes, accounting: Accounting, prepare: Callable[[], None], body: Callable[[], int]) -> None:
     status = 1
     try:
         os.setsid()
+        accounting.enter()
         pipes.become_child()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         prepare()
@@ -64,7 +67,9 @@ def _child(pipes: Pipes, prepare: Callable[[], None], body: Callable[[], int]) -
 class _Run:
     """State of one running process."""
 
-    def __init__(self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], reaper: Reaper) -> None:
+    def __init__(
+        self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], reaper: Reaper, accounting: Accounting
+    ) -> None:
         self._pid = pid
         self._pidfd = syscalls.pidfd_open(pid)
         self._ready_fd = pipes.ready[0]
@@ -74,6 +79,7 @@ class _Run:
         sources = (pipes.stdout[0], pipes.stderr[0], pipes.records[0])
         self._readers = {fd: self.buffers[index] for index, fd in enumerate(sources)}
         self._reaper = reaper
+        self._accounting = accounting
         self._poll = select.poll()
         self._status: Optional[int] = None
         self._register()
@@ -148,17 +154,18 @@ class _Run:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            self._accounting.note(usage)
             if pid == self._pid:
                 self._status = status
 
     def finish(self, is_timed_out: bool) -> Optional[int]:
         """End everything, drain the pipes; returns the wait status (None when timed out)."""
-        statuses = self._reaper.end_all()
+        statuses = self._reaper.end_all(self._accounting.note)
         for fd in list(self._readers):
             while self._read(fd):
                 pass
@@ -193,6 +200,7 @@ def run(
     limits: List[int],
     watched: int,
     reaper: Reaper,
+    accounting: Accounting,
 ) -> Finished:
     """Run ``body`` in a forked child (its result is the exit status unless it calls execve).
 
@@ -204,21 +212,23 @@ def run(
         limits: Bytes kept of stdout, stderr and the record pipe.
         watched: Descriptor of the host connection.
         reaper: How descendants are ended.
+        accounting: Where the child is counted and bounded.
 
     Raises:
         EOFError: the host hung up; the caller has to end.
         RuntimeError: ``prepare`` failed.
     """
     start = time.monotonic()
+    accounting.begin()
     pipes = Pipes()
     pid = os.fork()
     if pid == 0:
-        _child(pipes, prepare, body)
+        _child(pipes, accounting, prepare, body)
     pipes.become_parent()
-    process = _Run(pid, pipes, stdin, limits, reaper)
+    process = _Run(pid, pipes, stdin, limits, reaper, accounting)
     is_ended = process.wait(start + timeout_s, watched)
     if not is_ended:
         process.terminate(watched)
     status = process.finish(is_timed_out=not is_ended)
     stdout, stderr, records = process.buffers
-    return Finished(status, stdout, stderr, records, time.monotonic() - start)
+    return Finished(status, stdout, stderr, records, time.monotonic() - start, accounting.end())

@@ -9,7 +9,7 @@ import abc
 import contextlib
 import os
 import signal
-from typing import Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 
 class Reaper(abc.ABC):
@@ -19,16 +19,17 @@ class Reaper(abc.ABC):
     def signal_all(self, number: int) -> None:
         """Send signal ``number`` to every descendant."""
 
-    def end_all(self) -> Dict[int, int]:
-        """Kill and reap every descendant; returns wait statuses by pid."""
+    def end_all(self, note: Callable[[Any], None] = lambda usage: None) -> Dict[int, int]:
+        """Kill and reap every descendant; returns wait statuses by pid. ``note`` gets the resource usage of each."""
         statuses: Dict[int, int] = {}
         while True:
             self.signal_all(signal.SIGKILL)
             try:
-                pid, status = os.waitpid(-1, 0)
+                pid, status, usage = os.wait4(-1, 0)
             except ChildProcessError:
                 return statuses
             statuses[pid] = status
+            note(usage)
 
 
 class NamespaceReaper(Reaper):

@@ -21,6 +21,7 @@ PRIVATE = "/.mend"
 TREE = "/.mend/tree"
 START = "/.mend/start"
 SCRATCH = "/.mend/scratch"
+"""Holds a mount point per depth of a sandbox's lineage (:mod:`.lineage`)."""
 RAW_PROC = "/.mend/proc"
 TESTBED = "/testbed"
 
@@ -184,6 +185,7 @@ def enter(root: str) -> None:
     syscalls.mount(root, root, None, syscalls.MS_BIND | syscalls.MS_REC)
     mount_proc(root + "/proc")
     syscalls.mount("mend", root + "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64m,mode=1777")
+    syscalls.mount("mend", root + SCRATCH, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=4m,mode=0755")
     syscalls.pivot_root(root)
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import Dict, List, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_FIRST_ARGUMENT = 0, 4, 16
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_FIRST_ARGUMENT, _OFFSET_SECOND_ARGUMENT = 0, 4, 16, 24
 _CLONE_NAMESPACES = 0x7E020000
-_AF_VSOCK = 40
+_FAMILIES = (1, 2, 10, 16)
+"""Unix, IPv4, IPv6, netlink. The others reach out of the sandbox (vsock) or are seldom used and often broken code."""
+_TERMINAL_INPUTS = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: they type into a terminal."""
 _X32_BIT = 0x40000000
 
 # fmt: off
@@ -27,7 +30,9 @@ _X86_64: Dict[str, int] = {
     "add_key": 248, "request_key": 249, "keyctl": 250, "unshare": 272, "perf_event_open": 298,
     "name_to_handle_at": 303, "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308,
     "process_vm_readv": 310, "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "kexec_file_load": 320,
-    "bpf": 321, "userfaultfd": 323,
+    "bpf": 321, "userfaultfd": 323, "vhangup": 153, "modify_ldt": 154, "_sysctl": 156, "create_module": 174,
+    "get_kernel_syms": 177, "query_module": 178, "nfsservctl": 180, "lookup_dcookie": 212, "fanotify_init": 300,
+    "fanotify_mark": 301,
 }
 _AARCH64: Dict[str, int] = {
     "umount2": 39, "mount": 40, "pivot_root": 41, "chroot": 51, "quotactl": 60, "acct": 89, "unshare": 97,
@@ -36,20 +41,34 @@ _AARCH64: Dict[str, int] = {
     "request_key": 218, "keyctl": 219, "swapon": 224, "swapoff": 225, "perf_event_open": 241,
     "name_to_handle_at": 264, "open_by_handle_at": 265, "clock_adjtime": 266, "setns": 268,
     "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "bpf": 280,
-    "userfaultfd": 282, "kexec_file_load": 294,
+    "userfaultfd": 282, "kexec_file_load": 294, "lookup_dcookie": 18, "nfsservctl": 42, "vhangup": 58,
+    "fanotify_init": 262, "fanotify_mark": 263,
 }
 _EVERYWHERE: Dict[str, int] = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428, "move_mount": 429,
     "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433, "pidfd_getfd": 438, "mount_setattr": 442,
-    "quotactl_fd": 443,
+    "quotactl_fd": 443, "process_madvise": 440, "memfd_secret": 447, "open_tree_attr": 467,
 }
 # fmt: on
 _CLONE3 = 435
-_TABLES: Dict[str, Tuple[int, Dict[str, int], int, int]] = {
-    "x86_64": (0xC000003E, _X86_64, 56, 41),
-    "aarch64": (0xC00000B7, _AARCH64, 220, 198),
+
+
+class _Machine(NamedTuple):
+    """What differs between architectures."""
+
+    arch: int
+    """AUDIT_ARCH"""
+    refused: Dict[str, int]
+    clone: int
+    sockets: Tuple[int, int]
+    """socket, socketpair"""
+    ioctl: int
+
+
+_MACHINES: Dict[str, _Machine] = {
+    "x86_64": _Machine(0xC000003E, _X86_64, 56, (41, 53), 16),
+    "aarch64": _Machine(0xC00000B7, _AARCH64, 220, (198, 199), 29),
 }
-"""machine -> (AUDIT_ARCH, refused calls, number of clone, number of socket)"""
 
 
 def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
@@ -60,36 +79,51 @@ def _answer(code: int) -> bytes:
     return _instruction(_RETURN, _REFUSE | code)
 
 
-def _refuse_first_argument(number: int, test: int, value: int) -> List[bytes]:
-    """Refuse call ``number`` when ``test`` of its first argument against ``value`` holds, else allow it."""
-    return [
-        _instruction(_JUMP_EQUAL, number, 0, 4),
-        _instruction(_LOAD, _OFFSET_FIRST_ARGUMENT),
-        _instruction(test, value, 0, 1),
-        _answer(errno.EPERM),
-        _instruction(_RETURN, _ALLOW),
-    ]
+def _check_argument(number: int, offset: int, tests: List[bytes]) -> List[bytes]:
+    """Judge call ``number`` by ``tests`` of the argument at ``offset``; they end with an answer."""
+    return [_instruction(_JUMP_EQUAL, number, 0, len(tests) + 1), _instruction(_LOAD, offset), *tests]
+
+
+def _refuse_when(test: int, values: Sequence[int]) -> List[bytes]:
+    tests = []
+    for value in values:
+        tests += [_instruction(test, value, 0, 1), _answer(errno.EPERM)]
+    return [*tests, _instruction(_RETURN, _ALLOW)]
+
+
+def _allow_only(values: Sequence[int]) -> List[bytes]:
+    tests = []
+    for value in values:
+        tests += [_instruction(_JUMP_EQUAL, value, 0, 1), _instruction(_RETURN, _ALLOW)]
+    return [*tests, _answer(errno.EPERM)]
+
+
+def refused_calls(machine: str) -> Dict[str, int]:
+    """Names and numbers of the calls that are refused on ``machine`` whatever their arguments are."""
+    return {**_MACHINES[machine].refused, **_EVERYWHERE}
 
 
 def build_filter(machine: str = "") -> bytes:
     """The program for ``machine`` (default: this one); empty when there is no table for it."""
-    table = _TABLES.get(machine or os.uname().machine)
-    if table is None:
+    name = machine or os.uname().machine
+    if name not in _MACHINES:
         return b""
-    arch, refused, clone, new_socket = table
+    table = _MACHINES[name]
     program = [
         _instruction(_LOAD, _OFFSET_ARCH),
-        _instruction(_JUMP_EQUAL, arch, 1, 0),
+        _instruction(_JUMP_EQUAL, table.arch, 1, 0),
         _answer(errno.EPERM),
         _instruction(_LOAD, _OFFSET_NUMBER),
         _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
         _answer(errno.EPERM),
     ]
-    for number in (*refused.values(), *_EVERYWHERE.values()):
+    for number in refused_calls(name).values():
         program += [_instruction(_JUMP_EQUAL, number, 0, 1), _answer(errno.EPERM)]
     # The flags of clone3 lie in memory that a filter cannot read; ENOSYS makes the C library use clone.
     program += [_instruction(_JUMP_EQUAL, _CLONE3, 0, 1), _answer(errno.ENOSYS)]
-    program += _refuse_first_argument(clone, _JUMP_SET, _CLONE_NAMESPACES)
-    program += _refuse_first_argument(new_socket, _JUMP_EQUAL, _AF_VSOCK)
+    program += _check_argument(table.clone, _OFFSET_FIRST_ARGUMENT, _refuse_when(_JUMP_SET, (_CLONE_NAMESPACES,)))
+    for number in table.sockets:
+        program += _check_argument(number, _OFFSET_FIRST_ARGUMENT, _allow_only(_FAMILIES))
+    program += _check_argument(table.ioctl, _OFFSET_SECOND_ARGUMENT, _refuse_when(_JUMP_EQUAL, _TERMINAL_INPUTS))
     program.append(_instruction(_RETURN, _ALLOW))
     return b"".join(program)

@@ -1,6 +1,7 @@
 """The trusted process of a sandbox: answers the host's requests one at a time until the host hangs up.
 
-Reads frames (:mod:`.wire`) with an ``op``, makes answers. Invariants: one request at a time, and between two requests
+Reads frames (:mod:`.wire`) with an ``op``, makes answers; a back end adds operations of its own through
+:attr:`Place.operations`. Invariants: one request at a time, and between two requests
 no untrusted process is alive; untrusted code gets none of this process's descriptors; trouble of this process is an
 ``error`` in the answer, whatever untrusted code does is a result.
 """
@@ -13,7 +14,8 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import files, process, wire
+from . import differences, files, process, sessions, wire
+from .accounting import Accounting
 from .reaping import Reaper
 from .streams import RECORD_FD
 
@@ -23,6 +25,7 @@ _RUNNER_BOOT = (
     "import sys; sys.path[0] = {guest!r}; from {package}.pytest_runner import main_from_stdin; main_from_stdin()"
 )
 Answer = Tuple[Dict[str, Any], Sequence[bytes]]
+Operation = Callable[[Dict[str, Any], List[bytes]], Answer]
 
 
 class Place(NamedTuple):
@@ -36,12 +39,18 @@ class Place(NamedTuple):
     before: str
     """The tree as it was at the start."""
     upper: Optional[str]
-    """Copy-on-write upper of the testbed, when there is one."""
+    """Copy-on-write upper of the testbed, when there is one: what no layer names is unchanged."""
     reaper: Reaper
     confine: Callable[[Dict[str, Any]], None]
     """Limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]]
     """Runs a test request in a fork of this process; None when pytest is not loaded here."""
+    layers: Callable[[], Sequence[str]] = tuple
+    """Further copy-on-write layers, where a sandbox has more than one."""
+    accounting: Accounting = Accounting()
+    """Counts and bounds the untrusted processes of a command."""
+    operations: Dict[str, Operation] = {}
+    """What only this back end does, by the name of the operation."""
 
 
 class Server:
@@ -51,12 +60,16 @@ class Server:
         self._connection = connection
         self._place = place
         self._limits = limits
-        self._operations: Dict[str, Callable[[Dict[str, Any], List[bytes]], Answer]] = {
+        self._operations: Dict[str, Operation] = {
             "exec": self._exec,
+            "session": self._session,
             "tests": self._tests,
             "read": self._read,
             "write": self._write,
             "changed": self._changed,
+            "list": self._list,
+            "diff": self._diff,
+            **place.operations,
         }
 
     def serve(self) -> None:
@@ -77,16 +90,25 @@ class Server:
         except Exception as error:
             return wire.describe_error(error), ()
 
-    def _run(self, body: Callable[[], int], stdin: bytes, timeout_s: float, limits: List[int]) -> process.Finished:
+    def _run(
+        self, body: Callable[[], int], stdin: bytes, timeout_s: float, limits: List[int], bounds: Dict[str, Any]
+    ) -> process.Finished:
         return process.run(
             body,
-            prepare=lambda: self._place.confine(self._limits),
+            prepare=lambda: self._place.confine(bounds),
             stdin=stdin,
             timeout_s=timeout_s,
             limits=limits,
             watched=self._connection.fileno(),
             reaper=self._place.reaper,
+            accounting=self._place.accounting,
         )
+
+    def _command_bounds(self) -> Dict[str, Any]:
+        # Programs that reserve far more addresses than they use (JVM, node) run where the kernel bounds the memory
+        # itself. Tests keep both bounds: one greedy test gets a MemoryError and must not end the whole run.
+        is_counted = self._place.accounting.has_memory_bound
+        return {**self._limits, "memory_bytes": None} if is_counted else self._limits
 
     def _exec(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
         place = self._place
@@ -97,20 +119,31 @@ class Server:
             return _execute(header["argv"], _locate(header["cwd"], place.testbed), environment)
 
         num_bytes = self._limits["output_bytes"]
-        finished = self._run(body, blobs[0], header["timeout_s"], [num_bytes, num_bytes, 0])
-        streams = (finished.stdout, finished.stderr)
-        answer = {
-            **_ending(finished),
-            "is_truncated": any(stream.is_truncated for stream in streams),
-            "num_output_bytes": sum(stream.num_bytes for stream in streams),
-        }
-        return answer, [stream.value() for stream in streams]
+        limits = [num_bytes, num_bytes, 0]
+        finished = self._run(body, blobs[0], header["timeout_s"], limits, self._command_bounds())
+        return _command_answer(finished), [finished.stdout.value(), finished.stderr.value()]
+
+    def _session(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
+        stdin, command, state = sessions.split_request(blobs)
+        environment = sessions.starting_environment(state, {**self._place.environment, **header["env"]})
+        text = sessions.restoring_text(state, command, header["last_status"])
+
+        def body() -> int:
+            sessions.attach(text, RECORD_FD)
+            return _execute(sessions.command_line(), self._place.testbed, environment)
+
+        num_bytes = self._limits["output_bytes"]
+        limits = [num_bytes, num_bytes, sessions.STATE_BYTES]
+        finished = self._run(body, stdin, header["timeout_s"], limits, self._command_bounds())
+        left = sessions.parse_state(finished.records.value(), finished.records.is_truncated)
+        answer = {**_command_answer(finished), "is_state_restored": left is None, "cwd": left.cwd if left else ""}
+        return answer, [finished.stdout.value(), finished.stderr.value(), left.text if left else b""]
 
     def _tests(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
         run_warm = None if header["is_cold"] else self._place.run_warm
         body = self._cold_body() if run_warm is None else self._warm_body(run_warm, blobs[0])
         limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
-        finished = self._run(body, blobs[0] if run_warm is None else b"", header["timeout_s"], limits)
+        finished = self._run(body, blobs[0] if run_warm is None else b"", header["timeout_s"], limits, self._limits)
         return _ending(finished), [finished.stdout.value(), finished.records.value()]
 
     def _cold_body(self) -> Callable[[], int]:
@@ -141,10 +174,22 @@ class Server:
 
     def _changed(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
         place = self._place
-        changes = files.changed(place.before, place.testbed, place.upper, self._limits["disk_bytes"])
+        changes = files.changed(place.before, place.testbed, self._layers(), self._limits["disk_bytes"])
         present = {path: content for path, content in changes.items() if content is not None}
         deleted = [path for path in changes if path not in present]
         return {"present": list(present), "deleted": deleted}, list(present.values())
+
+    def _list(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
+        entries = differences.list_entries(self._place.testbed, header["path"], header["is_recursive"])
+        return {"entries": entries}, ()
+
+    def _diff(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
+        return differences.find_differences(self._place.before, self._place.testbed, self._layers())
+
+    def _layers(self) -> Sequence[str]:
+        """Copy-on-write layers between the start and now."""
+        upper = self._place.upper
+        return (*(() if upper is None else (upper,)), *self._place.layers())
 
 
 def _locate(path: str, testbed: str) -> str:
@@ -160,6 +205,18 @@ def _ending(finished: process.Finished) -> Dict[str, Any]:
         "signal": finished.signal,
         "is_timed_out": finished.status is None,
         "duration_s": finished.duration_s,
+    }
+
+
+def _command_answer(finished: process.Finished) -> Dict[str, Any]:
+    return {
+        **_ending(finished),
+        "num_stdout_bytes": finished.stdout.num_bytes,
+        "num_stderr_bytes": finished.stderr.num_bytes,
+        "is_truncated": finished.stdout.is_truncated or finished.stderr.is_truncated,
+        "cpu_s": finished.usage.cpu_s,
+        "peak_memory_bytes": finished.usage.peak_memory_bytes,
+        "is_out_of_memory": finished.usage.is_out_of_memory,
     }
 
 

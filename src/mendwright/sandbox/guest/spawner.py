@@ -18,7 +18,7 @@ import signal
 import socket
 from typing import Any, Dict, Optional, Tuple
 
-from . import rootfs, syscalls, wire
+from . import groups, rootfs, syscalls, wire
 
 UNUSED_HOST_ID = 1_900_000_000
 """Host user and group that a zygote started by root becomes."""
@@ -156,13 +156,22 @@ def _receive_request(host: socket.socket) -> Optional[Tuple[Dict[str, Any], int,
     return json.loads(message), fds[0], fds[1]
 
 
-def main(host_fd: int, host_pid: int) -> None:
-    """Serve the host until it is gone."""
-    host = socket.socket(fileno=host_fd)
-    host_pidfd = syscalls.pidfd_open(host_pid)
+def main(host_fd: int, host_pid: int, folders: str) -> None:
+    """Serve the host until it is gone, then remove its control groups (``folders``: a JSON list).
+
+    Only this process is left to do that when the host is killed.
+    """
+    try:
+        _serve(socket.socket(fileno=host_fd), syscalls.pidfd_open(host_pid))
+    finally:
+        for folder in json.loads(folders):
+            groups.remove(folder)
+
+
+def _serve(host: socket.socket, host_pidfd: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     poll = select.poll()
-    poll.register(host_fd, select.POLLIN)
+    poll.register(host, select.POLLIN)
     poll.register(host_pidfd, select.POLLIN)
     while True:
         ready = dict(poll.poll())

@@ -1,6 +1,7 @@
 """The zygote: the first process of an environment's namespaces, with pytest imported, from which sandboxes are forked.
 
-Reads one message with one descriptor per sandbox from its control socket, makes sandboxes. Runs on the environment's
+Reads one message with descriptors per request (the first one is the sandbox's socket) from its control socket, makes
+sandboxes. Runs on the environment's
 interpreter. Invariants: it never runs code of the tree; each sandbox has its own pid namespace; when the control socket
 closes the zygote ends, and the kernel ends every sandbox with it.
 """
@@ -8,14 +9,21 @@ closes the zygote ends, and the kernel ends every sandbox with it.
 from __future__ import annotations
 
 import gc
+import json
 import os
+import resource
 import signal
 import socket
-from typing import Callable, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from . import isolation, rootfs, server, syscalls, wire
+from .accounting import Accounting, open_accounting
+from .branch import Branch
+from .lineage import Lineage, remount_testbed
 from .reaping import NamespaceReaper
 
+_REQUEST_BYTES = 1 << 16
+_MAX_FDS = 16
 RunTests = Callable[[bytes, str], int]
 
 
@@ -29,22 +37,27 @@ def _load_pytest() -> Optional[RunTests]:
     return pytest_runner.main
 
 
-def _serve_sandbox(connection: socket.socket, run_warm: Optional[RunTests]) -> None:
+def _serve_sandbox(connection: socket.socket, accounting: Accounting, run_warm: Optional[RunTests]) -> None:
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     try:
         header, _ = wire.receive(connection)
-        layers = isolation.isolate(header["limits"], header["files"])
+        line = Lineage.parse(header["lineage"])
+        layers = isolation.isolate(header["limits"], header["files"], line)
+        branch = Branch(line, layers.scratch)
         place = server.Place(
             testbed=rootfs.TESTBED,
             python=isolation.PYTHON,
             guest=os.path.dirname(rootfs.GUEST),
             environment=dict(os.environ),
             before=layers.before,
-            upper=layers.upper,
+            upper=None,
+            layers=branch.layers,
             reaper=NamespaceReaper(),
             confine=isolation.confine,
             run_warm=run_warm,
+            accounting=accounting,
+            operations={"freeze": branch.freeze},
         )
     except EOFError:
         return
@@ -55,33 +68,97 @@ def _serve_sandbox(connection: socket.socket, run_warm: Optional[RunTests]) -> N
     server.Server(connection, place, header["limits"]).serve()
 
 
-def _fork_sandbox(control: socket.socket, fd: int, own_pid_namespace: int, run_warm: Optional[RunTests]) -> None:
-    syscalls.unshare(syscalls.CLONE_NEWPID)
-    pid = os.fork()
-    if pid == 0:
+class Zygote:
+    """Answers the requests of the host; each brings descriptors, the first one a socket."""
+
+    def __init__(self, control: socket.socket, run_warm: Optional[RunTests]) -> None:
+        self._control = control
+        self._run_warm = run_warm
+        self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._sandboxes: Dict[int, int] = {}
+        self._snapshots: Dict[int, int] = {}
+        self._operations: Dict[str, Callable[[Dict[str, Any], List[int]], None]] = {
+            "fork": self._fork,
+            "remount": self._remount,
+            "drop": self._drop,
+        }
+
+    def serve(self) -> None:
+        """Answer until the control socket closes."""
+        while True:
+            # Each message brings a descriptor, and the kernel never joins such messages.
+            message, fds, _, _ = socket.recv_fds(self._control, _REQUEST_BYTES, _MAX_FDS)
+            if not message:
+                return
+            request = json.loads(message)
+            self._operations[request["op"]](request, fds)
+            for fd in fds:
+                os.close(fd)
+
+    def _fork(self, request: Dict[str, Any], fds: List[int]) -> None:
+        """A sandbox in a new pid namespace, made from the mount namespace of a snapshot when one is named."""
+        syscalls.unshare(syscalls.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._become_child(request.get("snapshot"))
+                accounting = open_accounting(request["accounting"], fds[1:])
+                _serve_sandbox(socket.socket(fileno=fds[0]), accounting, self._run_warm)
+            finally:
+                os._exit(0)
+        self._sandboxes[request["id"]] = pid
+        # A process can leave for a new pid namespace only from the one it lives in.
+        syscalls.setns(self._own_pid_namespace, syscalls.CLONE_NEWPID)
+
+    def _become_child(self, snapshot: Optional[int]) -> None:
+        if snapshot is not None:
+            syscalls.setns(self._snapshots[snapshot], syscalls.CLONE_NEWNS)
+        self._control.close()
+        # A descriptor that stays open here would keep a dropped snapshot alive.
+        for fd in (self._own_pid_namespace, *self._snapshots.values()):
+            os.close(fd)
+
+    def _remount(self, request: Dict[str, Any], fds: List[int]) -> None:
+        """Mount a resting sandbox's testbed anew above its frozen upper, and keep its mount namespace as a snapshot."""
+        connection = socket.socket(fileno=os.dup(fds[0]))
         try:
-            control.close()
-            os.close(own_pid_namespace)
-            _serve_sandbox(socket.socket(fileno=fd), run_warm)
+            namespace = f"/proc/{self._sandboxes[request['id']]}/ns/mnt"
+            self._snapshots[request["snapshot"]] = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+            if os.fork() == 0:
+                self._remount_and_end(request, connection)
+        except Exception as error:
+            wire.send(connection, wire.describe_error(error))
+        finally:
+            connection.close()
+
+    def _remount_and_end(self, request: Dict[str, Any], connection: socket.socket) -> None:
+        try:
+            syscalls.setns(self._snapshots[request["snapshot"]], syscalls.CLONE_NEWNS)
+            remount_testbed(Lineage.parse(request["lineage"]))
+            wire.send(connection, {})
+        except BaseException as error:
+            wire.send(connection, wire.describe_error(error))
         finally:
             os._exit(0)
-    os.close(fd)
-    # A process can leave for a new pid namespace only from the one it lives in.
-    syscalls.setns(own_pid_namespace, syscalls.CLONE_NEWPID)
+
+    def _drop(self, request: Dict[str, Any], _: List[int]) -> None:
+        """Forget sandboxes that are closed and snapshots that nobody needs."""
+        for sandbox in request.get("sandboxes", ()):
+            self._sandboxes.pop(sandbox, None)
+        for snapshot in request.get("snapshots", ()):
+            fd = self._snapshots.pop(snapshot, None)
+            if fd is not None:
+                os.close(fd)
 
 
 def main(control_fd: int) -> None:
     """Serve the control socket ``control_fd`` until it closes."""
     control = socket.socket(fileno=control_fd)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     run_warm = _load_pytest()
-    own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     wire.send(control, {"has_pytest": run_warm is not None})
-    while True:
-        message, fds, _, _ = socket.recv_fds(control, 16, 1)
-        if not message:
-            return
-        for fd in fds:
-            _fork_sandbox(control, fd, own_pid_namespace, run_warm)
+    Zygote(control, run_warm).serve()

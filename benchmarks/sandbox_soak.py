@@ -1,0 +1,215 @@
+"""Thousands of create/exec/destroy cycles with random kills: nothing may grow.
+
+Each cycle makes a sandbox and does one of: a command, a command that is cancelled, a fork, a session, a kill of the
+sandbox's trusted process, of its zygote or of the spawner; every so often a whole host process with live sandboxes is
+killed. Afterwards processes, mounts, control groups, descriptors and files are what they were.
+
+    python benchmarks/sandbox_soak.py --cycles 20000
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from mendwright.errors import SandboxError
+from mendwright.sandbox.base import Sandbox, SandboxSpec
+from mendwright.sandbox.cgroups import find_mounts
+from mendwright.sandbox.conformance import make_tree
+from mendwright.sandbox.namespace import NamespaceBackend
+
+_MARK = "MEND_SOAK"
+_NAP = f"907.{os.getpid()}{time.time_ns() % 10**6}"
+"""Seconds that commands sleep: a number that nobody else uses."""
+_TIMEOUT_S = 60.0
+_SETTLE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Count:
+    """What must not grow."""
+
+    num_processes: int
+    num_mounts: int
+    num_groups: int
+    num_descriptors: int
+    num_files: int
+
+    def exceeds(self, other: Count) -> bool:
+        """Whether anything is more than in ``other``."""
+        return any(getattr(self, name) > getattr(other, name) for name in self.__dataclass_fields__)
+
+
+def _processes() -> int:
+    """Processes that come from this run, whoever their parent is now: by an inherited mark, or by what they run."""
+    found = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            is_marked = process.pid != os.getpid() and process.environ().get(_MARK) == _NAP
+            found += is_marked or _NAP in process.cmdline()
+    return found
+
+
+def count(folder: Path) -> Count:
+    """What there is now."""
+    groups = 0
+    for mount in find_mounts(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()):
+        with contextlib.suppress(OSError):
+            groups += sum(1 for path in mount.own.glob("mend-*") for _ in [path, *path.glob("*/")])
+    return Count(
+        num_processes=_processes(),
+        num_mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        num_groups=groups,
+        num_descriptors=len(os.listdir("/proc/self/fd")),
+        num_files=sum(1 for _ in folder.rglob("*")),
+    )
+
+
+async def _command(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(("sh", "-c", f"echo x > y; setsid sleep {_NAP} & echo done"), timeout_s=_TIMEOUT_S)
+    assert result.stdout == b"done\n", result
+
+
+async def _cancelled(sandbox: Sandbox) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(sandbox.exec(("sleep", _NAP), timeout_s=_TIMEOUT_S), 0.02)
+
+
+async def _deadline(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(("sh", "-c", f"trap '' TERM; sleep {_NAP}; sleep {_NAP}"), timeout_s=0.05)
+    assert result.is_timed_out, result
+
+
+async def _fork(sandbox: Sandbox) -> None:
+    await sandbox.write_file("x", b"x")
+    for child in await sandbox.fork(2):
+        assert await child.read_file("x") == b"x"
+        await child.close()
+
+
+async def _session(sandbox: Sandbox) -> None:
+    session = await sandbox.open_session()
+    await session.run("cd shop; A=1", timeout_s=_TIMEOUT_S)
+    assert (await session.run("echo $A", timeout_s=_TIMEOUT_S)).stdout == b"1\n"
+
+
+async def _kill(_: Sandbox) -> None:
+    """End one process of ours at random: trusted process, zygote or spawner."""
+    with contextlib.suppress(psutil.Error, IndexError):
+        random.choice(psutil.Process().children(recursive=True)).kill()
+
+
+ACTIONS: tuple[tuple[Callable[[Sandbox], object], int], ...] = (
+    (_command, 60),
+    (_cancelled, 8),
+    (_deadline, 4),
+    (_fork, 10),
+    (_session, 10),
+    (_kill, 8),
+)
+
+
+async def _cycle(backend: NamespaceBackend, spec: SandboxSpec, generator: random.Random) -> None:
+    actions, weights = zip(*ACTIONS, strict=True)
+    with contextlib.suppress(SandboxError):
+        sandbox = await backend.create(spec)
+        try:
+            await generator.choices(actions, weights)[0](sandbox)  # type: ignore[misc]
+        finally:
+            await sandbox.close()
+
+
+_HOST = """
+import asyncio, sys
+from pathlib import Path
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.namespace import NamespaceBackend
+async def main():
+    backend = NamespaceBackend()
+    spec = SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2]))
+    sandboxes = [await backend.create(spec) for _ in range(3)]
+    sandboxes += await sandboxes[0].fork(2)
+    script = f"trap '' TERM; setsid sleep {sys.argv[3]} & sleep {sys.argv[3]}"
+    calls = [sandbox.exec(("sh", "-c", script), timeout_s=600) for sandbox in sandboxes]
+    print("ready", flush=True)
+    await asyncio.gather(*calls)
+asyncio.run(main())
+"""
+
+
+def kill_a_host(spec: SandboxSpec, generator: random.Random) -> None:
+    """Start a host with live sandboxes in a process of its own and kill it, sometimes with its spawner."""
+    arguments = [sys.executable, "-c", _HOST, str(spec.environment), str(spec.tree), _NAP]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline() == b"ready\n"
+        time.sleep(generator.random() * 0.1)
+        spawners = psutil.Process(host.pid).children()
+        if generator.random() < 0.3:
+            for spawner in spawners:
+                spawner.kill()
+        host.send_signal(signal.SIGKILL)
+
+
+async def soak(num_cycles: int, ways: int, seed: int, report_every: int = 1000) -> tuple[Count, Count]:
+    """Counts before and after ``num_cycles``."""
+    generator = random.Random(seed)
+    os.environ[_MARK] = _NAP
+    with tempfile.TemporaryDirectory(prefix="mend-soak-") as folder:
+        interpreter = Path(sys.executable).resolve()
+        environment = Path(folder, "environment")
+        (environment / "bin").mkdir(parents=True)
+        (environment / "bin" / "python").symlink_to(interpreter)
+        (environment / "pyvenv.cfg").write_text(f"home = {interpreter.parent}\ninclude-system-site-packages = false\n")
+        spec = SandboxSpec(environment=environment, tree=make_tree(Path(folder, "tree")))
+        backend = NamespaceBackend()
+        await _cycle(backend, spec, generator)
+        await backend.close()
+        before = count(Path(folder))
+        done = 0
+        while done < num_cycles:
+            await asyncio.gather(*(_cycle(backend, spec, generator) for _ in range(ways)))
+            done += ways
+            if done % 500 < ways or done >= num_cycles:
+                await asyncio.to_thread(kill_a_host, spec, generator)
+            if done % report_every < ways:
+                print(f"{done} cycles: {count(Path(folder))}", flush=True)
+        await backend.close()
+        # What killed hosts with killed spawners left goes at the next start.
+        await (await backend.create(spec)).close()
+        await backend.close()
+        after = count(Path(folder))
+        deadline = time.monotonic() + _SETTLE_S
+        while after.exceeds(before) and time.monotonic() < deadline:
+            await asyncio.sleep(0.5)
+            after = count(Path(folder))
+        return before, after
+
+
+def main() -> None:
+    """Soak and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cycles", type=int, default=20_000)
+    parser.add_argument("--ways", type=int, default=4, help="sandboxes at once")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    before, after = asyncio.run(soak(arguments.cycles, arguments.ways, arguments.seed))
+    print(f"before {before}\nafter  {after}")
+    sys.exit(after.exceeds(before))
+
+
+if __name__ == "__main__":
+    main()

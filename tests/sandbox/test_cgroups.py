@@ -1,0 +1,136 @@
+"""Control groups: found in what the kernel says, tried by doing, and removed when their owner is gone."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mendwright.sandbox.base import SandboxLimits
+from mendwright.sandbox.cgroups import ControlGroups, Mount, find_mounts
+from mendwright.sandbox.guest import groups
+from mendwright.sandbox.owners import Owner
+
+HYBRID = """\
+22 1 0:20 / /proc rw - proc proc rw
+30 25 0:26 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory
+31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+32 25 0:28 /box /sys/fs/cgroup/pi\\040ds rw - cgroup cgroup rw,pids
+33 25 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
+"""
+MEMBERSHIP = "9:name=systemd:/\n8:pids:/box/mine\n4:memory:/jobs/7\n2:cpu,cpuacct:/\n0::/user.slice/a:b\n"
+
+
+def test_own_folders_are_found_in_every_hierarchy():
+    mounts = {(mount.version, *sorted(mount.controllers)): str(mount.own) for mount in find_mounts(HYBRID, MEMBERSHIP)}
+    assert mounts == {
+        (1, "memory"): "/sys/fs/cgroup/memory/jobs/7",
+        (1, "cpu", "cpuacct"): "/sys/fs/cgroup/cpu,cpuacct",
+        (1, "pids"): "/sys/fs/cgroup/pi ds/mine",
+        (2, ""): "/sys/fs/cgroup/unified/user.slice/a:b",
+    }
+    assert find_mounts(HYBRID, MEMBERSHIP.replace("/box/mine", "/elsewhere")) == [
+        mount for mount in find_mounts(HYBRID, MEMBERSHIP) if "pids" not in mount.controllers
+    ]
+
+
+def test_folders_that_take_no_limits_are_no_control_groups(tmp_path):
+    """An ordinary folder lets everything be written and keeps no limit."""
+    found = ControlGroups([Mount(1, frozenset({"memory"}), tmp_path), Mount(2, frozenset({""}), tmp_path / "absent")])
+    assert (found.kind, found.folders) == ("none", [])
+    assert found.create(SandboxLimits()) is None
+    assert "memory" in found.reason
+    assert list(tmp_path.iterdir()) == []
+    assert ControlGroups([]).reason.startswith("no hierarchy")
+
+
+def test_owners_are_told_apart():
+    mine = Owner.current()
+    assert Owner.parse(mine.text) == mine
+    assert not mine.is_gone
+    assert Owner(mine.boot, mine.namespace, mine.pid, mine.start_time + 1).is_gone
+    assert Owner("another", mine.namespace, mine.pid, mine.start_time).is_gone
+    assert not Owner(mine.boot, "another", 1 << 22, 1).is_gone
+    for text in ("", "a-b-c-d", "a-b-1", mine.text + "-1"):
+        assert Owner.parse(text) is None
+
+
+@pytest.fixture
+def writable():
+    made = ControlGroups()
+    if made.kind == "none":
+        pytest.skip(f"no control group can be written here: {made.reason}")
+    yield made
+    made.close()
+
+
+def test_a_group_is_bounded_and_removed_with_what_is_in_it(writable):
+    group = writable.create(SandboxLimits(num_processes=7))
+    assert any((folder / "pids.max").read_text() == "7\n" for folder in group.folders if (folder / "pids.max").exists())
+    process = subprocess.Popen(["sleep", "905"])
+    with group.descriptors() as (description, fds):
+        assert description["num_join"] == len(group.folders)
+        for folder in group.folders:
+            (folder / "cgroup.procs").write_text(str(process.pid))
+        assert len(fds) >= len(group.folders)
+    assert group.remove()
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    assert not any(folder.exists() for folder in group.folders)
+
+
+def test_what_a_killed_owner_left_is_swept_and_a_living_one_is_not(writable):
+    kept = writable.create(SandboxLimits())
+    program = "import os, signal\nfrom mendwright.sandbox.cgroups import ControlGroups, SandboxLimits\n"
+    program += "made = ControlGroups(); made.create(SandboxLimits())\nprint(*made.folders, flush=True)\n"
+    program += "os.kill(os.getpid(), signal.SIGKILL)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    left = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    folders = [Path(word) for word in left.stdout.split()]
+    assert folders
+    assert all(folder.exists() for folder in folders)
+    ControlGroups().close()
+    assert not any(folder.exists() for folder in folders)
+    assert all(folder.exists() for folder in kept.folders)
+
+
+_HOST = """
+import asyncio, sys
+from pathlib import Path
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.namespace import NamespaceBackend
+async def main():
+    backend = NamespaceBackend()
+    sandbox = await backend.create(SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2])))
+    print(*backend.control_group_folders, flush=True)
+    await sandbox.exec(("sh", "-c", "trap '' TERM; setsid sleep 904 & sleep 904"), timeout_s=600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("writable")
+async def test_a_killed_host_leaves_no_group(tmp_path):
+    (tmp_path / "bare" / "bin").mkdir(parents=True)
+    (tmp_path / "bare" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "tree").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    arguments = ["-c", _HOST, str(tmp_path / "bare"), str(tmp_path / "tree")]
+    host = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, env=environment, stdout=asyncio.subprocess.PIPE
+    )
+    folders = [Path(word.decode()) for word in (await host.stdout.readline()).split()]
+    assert folders
+    for _ in range(300):
+        if all(groups.list_processes(f"{folder}/1") for folder in folders):
+            break
+        await asyncio.sleep(0.1)
+    host.kill()
+    await host.wait()
+    for _ in range(300):
+        if not any(folder.exists() for folder in folders):
+            return
+        await asyncio.sleep(0.1)
+    pytest.fail(f"left behind: {folders}")

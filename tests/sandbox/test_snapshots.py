@@ -1,0 +1,148 @@
+"""Life of snapshots: what keeps them alive, what they may keep, and what is left when they are gone."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mendwright.errors import InputError, SandboxError, SandboxLostError
+from mendwright.sandbox.base import SandboxLimits, SandboxSpec
+from mendwright.sandbox.conformance import make_tree
+from mendwright.sandbox.degraded import DegradedBackend, sweep_folders
+from mendwright.sandbox.guest.lineage import Lineage
+from mendwright.sandbox.namespace import NamespaceBackend
+from mendwright.sandbox.owners import Owner
+
+
+@pytest.fixture
+def spec(tmp_path):
+    interpreter = Path(sys.executable).resolve()
+    (tmp_path / "bare" / "bin").mkdir(parents=True)
+    (tmp_path / "bare" / "bin" / "python").symlink_to(interpreter)
+    (tmp_path / "bare" / "pyvenv.cfg").write_text(
+        f"home = {interpreter.parent}\ninclude-system-site-packages = false\n"
+    )
+    return SandboxSpec(environment=tmp_path / "bare", tree=make_tree(tmp_path / "tree"))
+
+
+def test_a_child_stands_on_all_frozen_layers():
+    line = Lineage(has_files=True).freeze().freeze()
+    assert (line.upper, line.layers) == ("0/u2", ("0/u1", "0/u0"))
+    child = line.fork()
+    assert (child.upper, child.layers, child.tmp) == ("1/u0", ("0/u1", "0/u0"), "0/t1")
+    grandchild = child.freeze().fork()
+    assert (grandchild.upper, grandchild.layers) == ("2/u0", ("1/u0", "0/u1", "0/u0"))
+    assert Lineage.parse(grandchild.describe()) == grandchild
+
+
+@pytest.mark.asyncio
+async def test_chains_of_sixty(spec):
+    backend = NamespaceBackend()
+    current = await backend.create(spec)
+    for generation in range(60):
+        await current.write_file("generation", str(generation).encode())
+        await current.write_file(f"chain/{generation}", b"x")
+        (child,) = await current.fork()
+        await current.close()
+        current = child
+    result = await current.exec(("sh", "-c", "ls chain | wc -l; cat generation run.sh | head -c 4"), timeout_s=60)
+    assert result.stdout == b"60\n59#!"
+    assert len(await current.changed_files()) == 61
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_snapshots_are_bounded(spec):
+    backend = NamespaceBackend(max_snapshot_bytes=1 << 20)
+    sandbox = await backend.create(spec)
+    await sandbox.write_file("large", b"x" * (2 << 20))
+    snapshot = await sandbox.snapshot()
+    assert 2 << 20 <= snapshot.num_bytes < 3 << 20
+    with pytest.raises(SandboxError, match="close some"):
+        await sandbox.snapshot()
+    await snapshot.close()
+    again = await sandbox.snapshot()
+    assert again.num_bytes < 1 << 20
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_snapshot_without_room_leaves_the_sandbox_as_it_was(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec.model_copy(update={"limits": SandboxLimits(disk_bytes=4 << 20)}))
+    await sandbox.exec(("sh", "-c", "head -c 3000000 /dev/zero > /tmp/half"), timeout_s=60)
+    with pytest.raises(SandboxError, match="No space left"):
+        await sandbox.snapshot()
+    result = await sandbox.exec(("sh", "-c", "rm /tmp/half; echo x > here; cat here"), timeout_s=60)
+    assert result.stdout == b"x\n"
+    await (await sandbox.snapshot()).close()
+    assert await sandbox.changed_files() == {"here": b"x\n"}
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_commands_wait_for_a_snapshot(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    command = ("sh", "-c", "for i in 1 2 3 4 5; do echo $i >> log; sleep 0.05; done")
+    running = asyncio.ensure_future(sandbox.exec(command, timeout_s=60))
+    await asyncio.sleep(0.05)
+    (child,) = await sandbox.fork()
+    await running
+    assert await child.read_file("log") == await sandbox.read_file("log") == b"1\n2\n3\n4\n5\n"
+    await backend.close()
+
+
+@pytest.mark.asyncio
+async def test_a_kept_snapshot_keeps_its_interpreter(spec, tmp_path):
+    backend = NamespaceBackend(max_zygotes=1)
+    sandbox = await backend.create(spec)
+    await sandbox.write_file("kept", b"x")
+    snapshot = await sandbox.snapshot()
+    await sandbox.close()
+    other = spec.model_copy(update={"tree": make_tree(tmp_path / "other")})
+    await (await backend.create(other)).close()
+    child = await backend.create(spec, snapshot=snapshot)
+    assert await child.read_file("kept") == b"x"
+    with pytest.raises(InputError, match="another environment"):
+        await backend.create(other, snapshot=snapshot)
+    degraded = DegradedBackend()
+    with pytest.raises(InputError, match="of the back end"):
+        await degraded.create(spec, snapshot=snapshot)
+    await backend.close()
+    with pytest.raises((SandboxLostError, SandboxError)):
+        await backend.create(spec, snapshot=snapshot)
+
+
+@pytest.mark.asyncio
+async def test_zygotes_hold_nothing_of_what_is_closed(spec):
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    (spawner,) = psutil.Process().children()
+    zygote = spawner.children(recursive=True)[1]
+    before = zygote.num_fds()
+    for _ in range(5):
+        for child in await sandbox.fork(2):
+            await child.close()
+    await (await backend.create(spec)).close()
+    assert zygote.num_fds() <= before + 1
+    await backend.close()
+
+
+def test_folders_of_dead_owners_are_swept(tmp_path):
+    mine = Owner.current()
+    dead = Owner("another", mine.namespace, mine.pid, mine.start_time)
+    for name, text in (("mend-dead", dead.text), ("mend-mine", mine.text), ("mend-other", "notes")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "owner").write_text(text)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "owner").write_text(dead.text)
+    (tmp_path / "mend-link").symlink_to(tmp_path / "elsewhere")
+    script = "for i in $(seq 1500); do mkdir d && cd d; done"
+    subprocess.run(["sh", "-c", script], cwd=tmp_path / "mend-dead", check=True)
+    sweep_folders(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"mend-mine", "mend-other", "elsewhere", "mend-link"}
+    assert (tmp_path / "elsewhere" / "owner").exists()
