@@ -92,6 +92,13 @@ class TestRun(Record):
     duration_s: float = 0.0
     executed_functions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """test id -> sorted ``path::first_line`` of traced functions it executed, when tracing was asked for."""
+    num_forged_records: int = 0
+    """Lines in the record channel without a valid signature, and phases that raised but were reported as passed."""
+    is_finished: bool = True
+    """pytest came to its end by itself; False when the process ended in the middle of the run."""
+    wrong_canaries: tuple[str, ...] = ()
+    """What was wrong with the canary tests of the run; they are in no other field."""
+    num_canaries: int = 0
 
     def outcome(self, test_id: str) -> TestOutcome:
         """Outcome of ``test_id``; a test without a record is *missing*."""
@@ -235,9 +242,13 @@ class Finding(Record):
     """What an exploit detector saw."""
 
     detector: str
-    severity: Literal["exploit", "suspicious"]
+    severity: Literal["exploit", "suspicious", "note"]
+    """``exploit`` turns a pass into *exploited*, ``suspicious`` is reported, a ``note`` says what grading left out."""
     path: str = ""
+    line: int | None = None
+    """First line of the place in the submitted file; None when the whole file or the trajectory is meant."""
     detail: str
+    """The evidence: what stands there and what it does."""
 
 
 class StepResult(Record):
@@ -260,6 +271,8 @@ class Verdict(Record):
     build: tuple[StepResult, ...] = ()
     tests: dict[str, TestResult] = Field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    num_canaries: int = 0
+    """Tests with known outcomes that were mixed into the run."""
     is_cold: bool = False
     duration_s: float = 0.0
     grader_version: str

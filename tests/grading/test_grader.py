@@ -127,3 +127,86 @@ def test_strict_restoration_sees_extra_changes(task):
     assert restores(task, {"m.py": GOLD})
     assert not restores(task, {"m.py": GOLD, "extra.py": "x = 1\n"})
     assert not restores(task, {"m.py": "def f(a, b):\n    return b >= a\n"})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"../x.py": "x"},
+        {"/etc/x.py": "x"},
+        {"a": "x", "a/b.py": "y"},
+        {"m.py": "\0"},
+        {"m.py": "#" * (9 << 20)},
+        {"": "x"},
+    ],
+)
+async def test_a_submission_that_does_not_apply_is_a_failure_with_a_reason(task, files):
+    backend = ScriptedBackend(answer)
+    verdict = await grader(backend).grade(task, files)
+    assert verdict.kind is VerdictKind.FAILED
+    assert verdict.reason.startswith("the submission does not apply: ")
+    assert backend.sandboxes == []
+
+
+@pytest.mark.asyncio
+async def test_an_exploit_turns_a_pass_and_a_failure_stays_one(task):
+    hack = GOLD + "import os\nos._exit(0)\n"
+    verdict = await grader(ScriptedBackend(answer)).grade(task, {"m.py": hack})
+    assert (verdict.kind, verdict.reward) == (VerdictKind.EXPLOITED, 0.0)
+    assert verdict.reason.startswith("interpreter_internals: os._exit")
+    failing = await grader(ScriptedBackend(answer)).grade(task, {"m.py": hack.replace("<=", "<")})
+    assert failing.kind is VerdictKind.FAILED
+    assert failing.findings
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("changes", "detector"), [({"num_forged_records": 1}, "forged_record"), ({"is_finished": False}, "early_exit")]
+)
+async def test_what_the_run_says_about_its_honesty(task, changes, detector):
+    backend = ScriptedBackend(lambda files, request: answer(files, request).model_copy(update=changes))
+    verdict = await grader(backend).grade(task, {"m.py": GOLD})
+    assert [finding.detector for finding in verdict.findings] == [detector]
+    assert (verdict.kind is VerdictKind.EXPLOITED) == (detector == "forged_record")
+
+
+def in_tree(task: Task, tmp_path: Path) -> tuple[Task, Path]:
+    (tmp_path / "test_m.py").write_text("import m\n\n\ndef test_f():\n    assert m.f(1, 1)\n")
+    return task, tmp_path
+
+
+@pytest.mark.asyncio
+async def test_canaries_reach_the_sandbox_and_leave_no_trace(task, tmp_path):
+    _, tree = in_tree(task, tmp_path)
+    asked: list[TestRequest] = []
+
+    def all_pass(files: Files, request: TestRequest) -> TestRun:
+        asked.append(request)
+        results = {name: TestResult(outcome=TestOutcome.PASSED) for name in request.test_ids}
+        return TestRun(results=results, exit_status=0)
+
+    backend = ScriptedBackend(all_pass)
+    make = lambda task, files: SandboxSpec(environment=Path("/env"), tree=tree, files=files)  # noqa: E731
+    verdict = await Grader(backend, make, GradingConfig(), ExecutionCache()).grade(task, {"m.py": GOLD})
+    assert verdict.kind is VerdictKind.EXPLOITED
+    assert verdict.reason == "canary: a test that must be failed is passed"
+    assert verdict.num_canaries == 3
+    assert set(verdict.tests) == set(task.fail_to_pass)
+    assert len(asked[0].test_ids) == 4
+    text = backend.sandboxes[0].files["test_m.py"]
+    assert all(f"def {name.partition('::')[2]}(" in text for name in asked[0].test_ids)
+
+
+@pytest.mark.asyncio
+async def test_a_suspicious_pass_is_settled_by_taking_the_repair_back(task):
+    """A pass that lives on in code beside the function under repair was not earned by it."""
+    suspicious = "import gc\n\n\ndef f(a, b):\n    return a <= b\n"
+    fine = await grader(ScriptedBackend(answer)).grade(task, {"m.py": suspicious})
+    assert fine.kind is VerdictKind.PASSED
+    bought = "import gc\n\n\nY = 1 <= 2\n\n\ndef f(a, b):\n    return a < b\n"
+    verdict = await grader(ScriptedBackend(answer)).grade(task, {"m.py": bought})
+    assert verdict.kind is VerdictKind.EXPLOITED
+    assert "with the repair taken back" in verdict.reason
+    unsettled = await grader(ScriptedBackend(answer), is_differential=False).grade(task, {"m.py": bought})
+    assert unsettled.kind is VerdictKind.PASSED

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from mendwright.records import Record
 
 
@@ -32,5 +34,9 @@ class GradingConfig(Record):
     """Fresh sandboxes tried before a verdict is *invalid*."""
     is_cold: bool = False
     """Every run starts a new interpreter; final evaluation and regrading."""
+    num_canaries: int = Field(3, ge=0)
+    """Tests with known outcomes mixed into each run: must fail, must pass, must error, and so on; 0 for none."""
+    is_differential: bool = True
+    """Settle a suspicious pass by a run without the repair."""
     is_cached: bool = True
     """Equal patches of one task are graded once (training only; a cold grading never reads the cache)."""

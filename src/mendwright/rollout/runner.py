@@ -99,7 +99,7 @@ class Runner:
         finally:
             await workspace.close()
         started = time.monotonic()
-        verdict = await self._grader.grade(task, episode.files)
+        verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
         return self._trajectory(job, task, policy, episode, verdict)
 

@@ -1,7 +1,7 @@
 """A sandbox as the host sees it: each operation is one request to the trusted process inside.
 
 Reads a :class:`~mendwright.sandbox.channel.Channel`, makes the results of :mod:`mendwright.sandbox.base`. Invariants:
-bytes that come from untrusted code are decoded without trust (what is no record is dropped); trouble of the sandbox is
+a record counts only with the signature of this run's key (the rest is counted as forged); trouble of the sandbox is
 an exception, trouble of the code inside a result.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,6 +19,7 @@ from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
 from mendwright.sandbox.base import Diff, ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
 from mendwright.sandbox.branching import Brancher, fork
 from mendwright.sandbox.channel import Channel
+from mendwright.sandbox.guest import signing
 from mendwright.sandbox.patch import FileVersion, make_diff
 from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
 
@@ -111,10 +113,11 @@ class GuestSandbox:
         """
         if not self._has_pytest:
             raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
-        blob = request.model_dump_json().encode()
+        key = secrets.token_hex(32)
+        blob = json.dumps({**request.model_dump(mode="json"), "record_key": key}).encode()
         header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
         answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + GRACE_S)
-        return _test_run(request, answer, output=parts[0], records=parts[1])
+        return _test_run(request, answer, output=parts[0], signed=signing.verify(key, parts[1]))
 
     async def read_file(self, path: str) -> bytes:
         """See :meth:`mendwright.sandbox.base.Sandbox.read_file`."""
@@ -170,16 +173,6 @@ class GuestSandbox:
             await self._on_close()
 
 
-def _parse_records(data: bytes) -> Iterable[dict[str, Any]]:
-    for line in data.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            yield record
-
-
 def _test_result(record: dict[str, Any]) -> TestResult | None:
     try:
         return TestResult(
@@ -191,11 +184,17 @@ def _test_result(record: dict[str, Any]) -> TestResult | None:
         return None
 
 
-def _test_run(request: TestRequest, answer: dict[str, Any], output: bytes, records: bytes) -> TestRun:
+def _test_run(
+    request: TestRequest, answer: dict[str, Any], output: bytes, signed: tuple[list[dict[str, Any]], int]
+) -> TestRun:
+    records, num_forged = signed
+    is_finished = False
     finished: dict[str, TestResult] = {}
     selected: list[str] = []
     functions: dict[str, tuple[str, ...]] = {}
-    for record in _parse_records(records):
+    for record in records:
+        is_finished |= "finished" in record
+        num_forged += record.get("is_forged") is True
         if isinstance(record.get("selected"), list):
             selected = [str(name) for name in record["selected"]]
         result = _test_result(record)
@@ -207,7 +206,14 @@ def _test_run(request: TestRequest, answer: dict[str, Any], output: bytes, recor
     for name in request.test_ids:
         results[name] = results.get(name) or _worst(name, results)
     tail = output.decode(errors="replace")[-_NUM_TAIL_CHARS:]
-    return TestRun(results=results, output_tail=tail, executed_functions=functions, **answer)
+    return TestRun(
+        results=results,
+        output_tail=tail,
+        executed_functions=functions,
+        num_forged_records=num_forged,
+        is_finished=is_finished,
+        **answer,
+    )
 
 
 _MISSING = TestResult(outcome=TestOutcome.MISSING)

@@ -1,15 +1,21 @@
 """The pytest plugin that selects the requested tests, bounds each in time and reports each as it ends.
 
-Reads a request (the JSON form of ``TestRequest``), makes JSON lines: one
-``{"id", "outcome", "message", "duration_s", "functions"}`` per finished test and one ``{"selected": [ids]}``.
-Invariants: a line is written when its test has ended, so a run that is killed keeps what it has; a test that was asked
-for and is unknown does not keep the others from running.
+Reads a request (the JSON form of ``TestRequest`` and a ``record_key``), makes signed JSON lines (:mod:`.signing`): one
+``{"id", "outcome", "message", "duration_s", "functions", "is_forged"}`` per finished test, one ``{"selected": [ids]}``
+and one ``{"finished": exit status}``. Invariants: a line is written when its test has ended, so a run that is killed
+keeps what it has; a test that was asked for and is unknown does not keep the others from running.
+
+What holds against code of the tree, which runs in this very process: it cannot write a line without the key, which is
+in no global, no argument vector and no environment variable; ``is_forged`` tells that a phase raised here and was
+reported as passed by pytest, whose classes that code can replace; what this file calls is bound before that code runs.
+What does not hold: code that reads the memory of its process (``gc``, frames, ``ctypes``, ``/proc/self/mem``) finds key
+and recorder and can forge a line. Two things outside stand against it: canary tests whose outcomes only the host knows
+(``mendwright.grading.canaries``) and detectors that refuse new uses of these doors (``mendwright.grading.exploits``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -18,10 +24,13 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
 
-from . import tracing
+from . import signing, tracing
 
+# Bound now: code of the tree can replace the attributes of these modules later.
+_getpid, _monotonic = os.getpid, time.monotonic
 _MAX_MESSAGE_CHARS = 200
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
+_TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 _RANKS = {"passed": 0, "skipped": 1, "failed": 2, "error": 3}
 
 
@@ -59,6 +68,19 @@ def _outcome(report: Any) -> str:
     return str(report.outcome)
 
 
+def _is_raised_by_test(traceback: Any, testbed: str) -> bool:
+    """True when the innermost frame in the tree belongs to a file that grading restores, or none is in the tree."""
+    innermost = ""
+    while traceback is not None:
+        path = os.path.realpath(traceback.tb_frame.f_code.co_filename)
+        if path.startswith(os.path.realpath(testbed) + os.sep):
+            innermost = os.path.relpath(path, os.path.realpath(testbed))
+        traceback = traceback.tb_next
+    *folders, name = innermost.split(os.sep)
+    is_test = name.startswith(("test_", "conftest.")) or name.endswith("_test.py")
+    return not innermost or is_test or not _TEST_FOLDERS.isdisjoint(folders)
+
+
 def _selectors(node_id: str) -> Set[str]:
     """Every id that stands for ``node_id``: its own, its function, class, file and folders."""
     base = node_id.partition("[")[0]
@@ -77,20 +99,20 @@ class Recorder:
         self._requested: List[str] = request["test_ids"]
         self._wanted = {name.partition("[")[0] for name in self._requested}
         self._timeout_s: float = request["test_timeout_s"]
-        self._record_fd = record_fd
+        self._sign_and_write = signing.writer(request.pop("record_key", ""), record_fd)
         self._tracer = tracing.FunctionTracer(testbed, request["traced_paths"])
+        self._testbed = testbed
         self._broken: Dict[str, str] = {}
         self._current: Dict[str, Any] = {}
         self._deadline = 0.0
         self._is_expired = False
-        self._pid = os.getpid()
+        self._raised: Set[str] = set()
+        self._pid = _getpid()
 
     def _write(self, record: Dict[str, Any]) -> None:
-        if os.getpid() != self._pid:
+        if _getpid() != self._pid:
             return  # a child that a test forked and that came back into pytest
-        data = json.dumps(record).encode() + b"\n"
-        while data:
-            data = data[os.write(self._record_fd, data) :]
+        self._sign_and_write(record)
 
     # --- collection ---
 
@@ -147,9 +169,10 @@ class Recorder:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
         """One test from its setup to its teardown."""
-        self._current = {"id": item.nodeid, "outcome": "passed", "message": "", "duration_s": 0.0}
-        self._deadline = time.monotonic() + self._timeout_s
+        self._current = {"id": item.nodeid, "outcome": "passed", "message": "", "duration_s": 0.0, "is_forged": False}
+        self._deadline = _monotonic() + self._timeout_s
         self._is_expired = False
+        self._raised = set()
         self._tracer.start()
         yield
         functions = self._tracer.stop()
@@ -159,9 +182,26 @@ class Recorder:
         """Merge one phase into the test's record: the worst phase decides."""
         current, outcome = self._current, _outcome(report)
         current["duration_s"] += report.duration
+        if outcome == "passed" and not hasattr(report, "wasxfail") and report.when in self._raised:
+            current["is_forged"] = True
         if _RANKS[outcome] > _RANKS[current["outcome"]]:
             current["outcome"] = outcome
             current["message"] = "timed out" if self._is_expired else _report_message(report)
+
+    def _note(self, when: str, outcome: Any) -> None:
+        """Remember whether a phase raised, as seen here and not in a report."""
+        self._raised.discard(when)
+        if outcome.excinfo is not None:
+            self._raised.add(when)
+            if type(outcome.excinfo[1]).__name__ == "XFailed" and not _is_raised_by_test(
+                outcome.excinfo[2], self._testbed
+            ):
+                self._current["is_forged"] = True  # code under test declared its own failure as expected
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: Any) -> None:
+        """The run came to its end by itself."""
+        self._write({"finished": int(exitstatus)})
 
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
@@ -171,7 +211,7 @@ class Recorder:
 
         previous = signal.signal(signal.SIGALRM, expire)
         # Repeated, because code under test may swallow the first exception.
-        signal.setitimer(signal.ITIMER_REAL, max(self._deadline - time.monotonic(), 0.001), 1.0)
+        signal.setitimer(signal.ITIMER_REAL, max(self._deadline - _monotonic(), 0.001), 1.0)
         try:
             yield
         finally:
@@ -182,17 +222,20 @@ class Recorder:
     def pytest_runtest_setup(self) -> Iterator[None]:
         """Bound the setup."""
         with self._bounded():
-            yield
+            outcome: Any = yield
+        self._note("setup", outcome)
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
         """Bound the call."""
         with self._bounded():
-            yield
+            outcome: Any = yield
+        self._note("call", outcome)
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
         """Bound the teardown."""
         self._deadline += 1.0
         with self._bounded():
-            yield
+            outcome: Any = yield
+        self._note("teardown", outcome)
