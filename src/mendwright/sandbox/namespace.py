@@ -292,6 +292,8 @@ class NamespaceBackend:
         """
         if snapshot is not None:
             kept = check_snapshot(self.name, spec, snapshot)
+            if self._groups is None:
+                raise SandboxLostError("the back end was closed, and its snapshots with it; take another one")
             return await self._create(kept.state.zygote, spec, kept)
         key = _key(spec)
         try:
