@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.sandbox.base import SandboxLimits
+from mendwright.sandbox.base import SandboxLimits, SandboxSpec
 from mendwright.sandbox.cgroups import ControlGroups, Mount, find_mounts
 from mendwright.sandbox.guest import groups
+from mendwright.sandbox.namespace import NamespaceBackend
 from mendwright.sandbox.owners import Owner
 
 HYBRID = """\
@@ -134,3 +135,26 @@ async def test_a_killed_host_leaves_no_group(tmp_path):
             return
         await asyncio.sleep(0.1)
     pytest.fail(f"left behind: {folders}")
+
+
+_HOG = "import os, time; os.fork(); os.fork(); x = b'x' * (100 << 20); time.sleep(20)"
+
+
+@pytest.mark.asyncio
+@pytest.mark.usefixtures("writable")
+async def test_processes_share_one_memory_bound(tmp_path):
+    (tmp_path / "bare" / "bin").mkdir(parents=True)
+    (tmp_path / "bare" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    (tmp_path / "tree").mkdir()
+    limits = SandboxLimits(memory_bytes=200 << 20, disk_bytes=16 << 20)
+    spec = SandboxSpec(environment=tmp_path / "bare", tree=tmp_path / "tree", limits=limits)
+    backend = NamespaceBackend()
+    sandbox = await backend.create(spec)
+    result = await sandbox.exec(("python", "-c", _HOG), timeout_s=60)
+    assert result.is_out_of_memory
+    assert result.peak_memory_bytes >= 150 << 20
+    reserved = "import mmap; mmap.mmap(-1, 4 << 30); print('fine')"
+    result = await sandbox.exec(("python", "-c", reserved), timeout_s=60)
+    assert (result.stdout, result.is_out_of_memory) == (b"fine\n", False)
+    await backend.close()
+    assert backend.control_group_folders == ()

@@ -18,13 +18,14 @@ from mendwright.sandbox.session import SessionState
 
 DEFAULT_BYTES = 4 << 30
 """What the snapshots of one back end may keep."""
+SessionStates = Callable[[], Mapping[str, SessionState]]
 
 
 class Brancher(Protocol):
     """How a back end takes snapshots of one sandbox and makes sandboxes from them."""
 
-    async def snapshot(self, channel: Channel, sessions: Mapping[str, SessionState]) -> Snapshot:
-        """Freeze the sandbox behind ``channel``."""
+    async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
+        """Freeze the sandbox behind ``channel``; ``sessions`` is asked while nothing else can run."""
         ...
 
     async def restore(self, snapshot: Snapshot) -> Sandbox:

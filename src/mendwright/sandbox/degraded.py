@@ -23,7 +23,7 @@ from pathlib import Path
 
 from mendwright.errors import InputError, SandboxError, SandboxLostError
 from mendwright.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from mendwright.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, check_snapshot
+from mendwright.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
 from mendwright.sandbox.channel import Channel
 from mendwright.sandbox.guest_sandbox import GuestSandbox, start
 from mendwright.sandbox.namespace import GUEST_FOLDER
@@ -87,7 +87,7 @@ class DegradedBackend:
         return sandbox
 
     async def take_snapshot(
-        self, spec: SandboxSpec, origin: Path, channel: Channel, sessions: Mapping[str, SessionState]
+        self, spec: SandboxSpec, origin: Path, channel: Channel, sessions: SessionStates
     ) -> KeptSnapshot:
         """Copy the testbed and the temporary folder of the sandbox behind ``channel``, which lies in ``origin``.
 
@@ -98,7 +98,9 @@ class DegradedBackend:
         self._quota.check()
         folder = make_folder()
         try:
-            answer, _ = await channel.request({"op": "snapshot", "folder": str(folder)}, timeout_s=_COPY_TIMEOUT_S)
+            async with channel.hold() as request:
+                answer, _ = await request({"op": "snapshot", "folder": str(folder)}, timeout_s=_COPY_TIMEOUT_S)
+                states = sessions()
         except BaseException as error:
             await asyncio.to_thread(remove_tree, folder)
             if isinstance(error, OSError):
@@ -109,9 +111,7 @@ class DegradedBackend:
             self._snapshots.discard(kept)
             await asyncio.to_thread(remove_tree, folder)
 
-        kept = KeptSnapshot(
-            self.name, spec, _Copy(folder, origin), sessions, int(answer["num_bytes"]), self._quota, drop
-        )
+        kept = KeptSnapshot(self.name, spec, _Copy(folder, origin), states, int(answer["num_bytes"]), self._quota, drop)
         self._snapshots.add(kept)
         return kept
 
@@ -149,7 +149,7 @@ class _Brancher:
         self._spec = spec
         self._folder = folder
 
-    async def snapshot(self, channel: Channel, sessions: Mapping[str, SessionState]) -> Snapshot:
+    async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
         """See :meth:`mendwright.sandbox.branching.Brancher.snapshot`."""
         return await self._backend.take_snapshot(self._spec, self._folder, channel, sessions)
 

@@ -24,6 +24,8 @@ from mendwright.sandbox.patch import FileVersion, make_diff
 from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
 
 _START_TIMEOUT_S = 120.0
+_WALK_TIMEOUT_S = 120.0
+"""Code inside decides how many files there are, up to a bound."""
 _NUM_TAIL_CHARS = 16_000
 _RANKS = (TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 
@@ -130,7 +132,7 @@ class GuestSandbox:
 
     async def changed_files(self) -> dict[str, bytes | None]:
         """See :meth:`mendwright.sandbox.base.Sandbox.changed_files`; regular files only, no byte-code, no caches."""
-        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=GRACE_S)
+        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=_WALK_TIMEOUT_S)
         changes: dict[str, bytes | None] = dict.fromkeys(answer["deleted"])
         changes.update(zip(answer["present"], blobs, strict=True))
         return dict(sorted(changes.items()))
@@ -138,12 +140,12 @@ class GuestSandbox:
     async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
         """See :meth:`mendwright.sandbox.base.Sandbox.list_files`."""
         header = {"op": "list", "path": path, "is_recursive": is_recursive}
-        answer, _ = await self._channel.request(header, timeout_s=GRACE_S)
+        answer, _ = await self._channel.request(header, timeout_s=_WALK_TIMEOUT_S)
         return tuple(FileEntry(*entry) for entry in answer["entries"])
 
     async def diff(self) -> Diff:
         """See :meth:`mendwright.sandbox.base.Sandbox.diff`; files of more than 4 MiB are reported and left out."""
-        answer, blobs = await self._channel.request({"op": "diff"}, timeout_s=GRACE_S)
+        answer, blobs = await self._channel.request({"op": "diff"}, timeout_s=_WALK_TIMEOUT_S)
 
         def version(kind: str, mode: int, num_bytes: int, index: int | None) -> FileVersion:
             return FileVersion(kind, mode, num_bytes, None if index is None else blobs[index])
@@ -156,8 +158,10 @@ class GuestSandbox:
         """See :meth:`mendwright.sandbox.base.Sandbox.snapshot`."""
         if self._brancher is None:
             raise SandboxError(f"the back end {self.backend!r} has no snapshots; make a new sandbox and apply a diff")
-        sessions = {name: session.state for name, session in self._sessions.items()}
-        return await self._brancher.snapshot(self._channel, sessions)
+        return await self._brancher.snapshot(self._channel, self._session_states)
+
+    def _session_states(self) -> dict[str, SessionState]:
+        return {name: session.state for name, session in self._sessions.items()}
 
     async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
         """See :meth:`mendwright.sandbox.base.Sandbox.fork`; all children or none."""

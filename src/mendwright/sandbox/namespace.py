@@ -16,20 +16,20 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mendwright.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
 from mendwright.sandbox.base import Sandbox, SandboxLimits, SandboxSpec, Snapshot
-from mendwright.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, check_snapshot
+from mendwright.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
 from mendwright.sandbox.cgroups import ControlGroups, Group
 from mendwright.sandbox.channel import Channel
 from mendwright.sandbox.guest.lineage import Lineage
 from mendwright.sandbox.guest_sandbox import GuestSandbox, start
 from mendwright.sandbox.interpreter import find_interpreter_folders
-from mendwright.sandbox.session import GRACE_S, SessionState
+from mendwright.sandbox.session import GRACE_S
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
 _BOOT = (
@@ -222,7 +222,7 @@ class _Brancher:
         self._spec = spec
         self._num_kept_bytes = 0
 
-    async def snapshot(self, channel: Channel, sessions: Mapping[str, SessionState]) -> Snapshot:
+    async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
         """Freeze the upper and mount the testbed anew above it, while no command can run."""
         self._quota.check()
         async with channel.hold() as request:
@@ -235,6 +235,7 @@ class _Brancher:
             except BaseException:
                 channel.close()
                 raise
+            states = sessions()
         num_bytes = max(answer["num_bytes"] - self._num_kept_bytes, 0)
         self._num_kept_bytes = answer["num_bytes"]
         state = _State(self._zygote, snapshot, Lineage.parse(answer["lineage"]))
@@ -244,7 +245,7 @@ class _Brancher:
             self._zygote.num_live -= 1
             await self._zygote.drop(snapshots=[snapshot])
 
-        return KeptSnapshot(self._backend.name, self._spec, state, sessions, num_bytes, self._quota, drop)
+        return KeptSnapshot(self._backend.name, self._spec, state, states, num_bytes, self._quota, drop)
 
     async def restore(self, snapshot: Snapshot) -> Sandbox:
         """See :meth:`mendwright.sandbox.branching.Brancher.restore`."""
@@ -291,6 +292,8 @@ class NamespaceBackend:
         """
         if snapshot is not None:
             kept = check_snapshot(self.name, spec, snapshot)
+            if self._groups is None:
+                raise SandboxLostError("the back end was closed, and its snapshots with it; take another one")
             return await self._create(kept.state.zygote, spec, kept)
         key = _key(spec)
         try:

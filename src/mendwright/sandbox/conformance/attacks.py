@@ -94,6 +94,25 @@ for kind in (3,):
 print(*[name for _, name in socket.if_nameindex() if name != 'lo'], end='')
 """
 
+_POISON = """
+import os, stat
+attempts = [lambda: os.mknod('whiteout', stat.S_IFCHR | 0o600, 0), lambda: os.mknod('run.sh.new', stat.S_IFCHR, 0)]
+for name in ('overlay.opaque', 'overlay.redirect', 'overlay.metacopy', 'overlay.origin', 'overlay.overlay.opaque'):
+    for value in (b'y', b'/../../etc', b''):
+        attempts.append(lambda name=name, value=value: os.setxattr('shop', 'user.' + name, value))
+        attempts.append(lambda name=name, value=value: os.setxattr('run.sh', 'user.' + name, value))
+for attempt in attempts:
+    try: attempt()
+    except OSError: pass
+os.symlink('/.mend/scratch/0', 'layers'); os.symlink('/proc/1/root', 'root')
+"""
+_GROUPS = """
+import os
+print(*[line.split()[1] for line in open('/proc/mounts') if 'cgroup' in line.split()[2]], end='')
+for folder, _, names in os.walk('/sys'):
+    for name in names: print(folder, name)
+"""
+
 
 async def _require_silence(sandbox: Sandbox, program: str, *arguments: str) -> None:
     result = await python(sandbox, program, *arguments)
@@ -210,6 +229,26 @@ async def other_sandboxes(site: Site) -> None:
         await asyncio.gather(running, return_exceptions=True)
 
 
+async def poisoned_layers(site: Site) -> None:
+    """Nothing that code writes changes how its layer is read below another one: forks see what the parent saw."""
+    async with site.sandbox() as sandbox:
+        result = await python(sandbox, _POISON)
+        require(result.exit_status == 0, "success", result)
+        before = await sandbox.list_files()
+        for child in await sandbox.fork(2):
+            require(await child.list_files() == before == await sandbox.list_files(), "the parent's files", "others")
+            require(await child.read_file("run.sh") == (site.tree / "run.sh").read_bytes(), "the tree's text", "other")
+            reached = "import os; print(*[path for path in ('layers/u0', 'root/etc') if os.path.exists(path)], end='')"
+            await _require_silence(child, reached)
+            await child.close()
+
+
+async def control_groups(site: Site) -> None:
+    """There is no control group to leave for: the file system of them is not mounted, and neither is ``/sys``."""
+    async with site.sandbox() as sandbox:
+        await _require_silence(sandbox, _GROUPS)
+
+
 async def limits_stay(site: Site) -> None:
     """No limit can be raised from inside, and a child inherits all of them."""
     program = (
@@ -290,6 +329,8 @@ CHECKS = checks(
     shared_memory,
     everybody_killed,
     other_sandboxes,
+    poisoned_layers,
+    control_groups,
     limits_stay,
     many_small_files,
     endless_output_of_many,

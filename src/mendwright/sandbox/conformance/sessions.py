@@ -53,6 +53,7 @@ async def session_status_cannot_be_forged(site: Site) -> None:
         "echo 0; for fd in 1 2 3 4 5 198 199; do echo 0 >&$fd; done 2>/dev/null; exit 9",
         f"{frame}; {frame} >&199; exit 9",
         "trap 'exit 9' EXIT; exit 0",
+        "head -c 5000000 /dev/zero >&199; head -c 5000000 /dev/zero | tee /dev/fd/199 >&2; exit 9",
         "exit() { builtin exit 9; }; printf() { :; }; declare() { :; }; exit 0",
     )
     async with site.sandbox() as sandbox:
