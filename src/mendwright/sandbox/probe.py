@@ -19,15 +19,17 @@ from mendwright.config.sandbox import SandboxConfig
 from mendwright.errors import ConfigError, MendError, SandboxError, SandboxUnavailableError
 from mendwright.records import Record
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from mendwright.sandbox.bubblewrap import BubblewrapBackend
 from mendwright.sandbox.degraded import DegradedBackend
 from mendwright.sandbox.namespace import NamespaceBackend
 
 BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
     "namespace": lambda config: NamespaceBackend(max_zygotes=config.max_zygotes),
+    "bubblewrap": lambda config: BubblewrapBackend(config.bubblewrap),
     "degraded": lambda config: DegradedBackend(),
 }
 """name -> maker, best first."""
-ISOLATING_BACKENDS = frozenset({"namespace"})
+ISOLATING_BACKENDS = frozenset({"namespace", "bubblewrap", "container"})
 
 _REMEDY = (
     "allow unprivileged user namespaces: 'sysctl kernel.apparmor_restrict_unprivileged_userns=0' (Ubuntu), "
@@ -93,7 +95,8 @@ async def _probe(name: str) -> BackendProbe:
     return BackendProbe(name=name, is_available=True, is_isolating=is_isolating, reason=reason)
 
 
-def _probe_in_thread(name: str) -> BackendProbe:
+def probe_backend(name: str) -> BackendProbe:
+    """What the back end ``name`` can do here; takes about a second."""
     # A thread of its own: the caller may already be inside an event loop.
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(lambda: asyncio.run(_probe(name))).result()
@@ -101,7 +104,7 @@ def _probe_in_thread(name: str) -> BackendProbe:
 
 def probe_backends() -> list[BackendProbe]:
     """What each back end can do here, best first; takes about a second."""
-    return [_probe_in_thread(name) for name in BACKENDS]
+    return [probe_backend(name) for name in BACKENDS]
 
 
 def create_backend(config: SandboxConfig) -> SandboxBackend:
@@ -118,7 +121,7 @@ def create_backend(config: SandboxConfig) -> SandboxBackend:
         )
     if config.backend != "auto":
         return BACKENDS[config.backend](config)
-    probe = _probe_in_thread("namespace")
+    probe = probe_backend("namespace")
     if probe.is_available:
         return BACKENDS["namespace"](config)
     if config.is_degraded_allowed:

@@ -149,6 +149,11 @@ def set_dumpable() -> None:
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
 
 
+def set_undumpable() -> None:
+    """Keep processes without ``CAP_SYS_PTRACE`` away from this one's memory, descriptors and environment."""
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+
+
 def set_no_new_privileges() -> None:
     """No execve ever grants privileges again."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
