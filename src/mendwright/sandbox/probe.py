@@ -20,12 +20,14 @@ from mendwright.errors import ConfigError, MendError, SandboxError, SandboxUnava
 from mendwright.records import Record
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from mendwright.sandbox.bubblewrap import BubblewrapBackend
+from mendwright.sandbox.container import ContainerBackend
 from mendwright.sandbox.degraded import DegradedBackend
 from mendwright.sandbox.namespace import NamespaceBackend
 
 BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
     "namespace": lambda config: NamespaceBackend(max_zygotes=config.max_zygotes),
     "bubblewrap": lambda config: BubblewrapBackend(config.bubblewrap),
+    "container": lambda config: ContainerBackend(config.container),
     "degraded": lambda config: DegradedBackend(),
 }
 """name -> maker, best first."""

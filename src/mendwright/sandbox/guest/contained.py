@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -18,6 +19,12 @@ from typing import Any, Dict, Optional
 
 from . import isolation, rootfs, server, syscalls, wire
 from .reaping import NamespaceReaper
+from .spawner import GUEST_ENVIRONMENT
+
+_WHOLE_USER_NAMESPACE = ["0", "0", "4294967295"]
+"""The map of the first user namespace, the host's."""
+_GIT_TRUST = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
+"""In a container ``/testbed`` itself belongs to root, and git would refuse to work in it."""
 
 
 def become_trusted() -> None:
@@ -69,3 +76,39 @@ def main() -> None:
         wire.send(connection, wire.describe_error(error))
         return
     serve(connection, place, request["limits"])
+
+
+def _confine_in_container(limits: Dict[str, Any]) -> None:
+    with open("/proc/self/uid_map") as file:
+        is_host_user = file.read().split() == _WHOLE_USER_NAMESPACE
+    # There RLIMIT_NPROC would count processes of the host's user 1000; the engine bounds the container's processes.
+    isolation.confine({**limits, "num_processes": None} if is_host_user else limits)
+
+
+def _copy_tree(source: str, target: str) -> None:
+    """Fill ``target``, which is there and belongs to somebody else."""
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.copytree(entry.path, f"{target}/{entry.name}", symlinks=True)
+            else:
+                shutil.copy2(entry.path, f"{target}/{entry.name}", follow_symlinks=False)
+
+
+def main_in_container(path: str) -> None:
+    """Serve the host that listens on the socket at ``path``: it sends the tree at the start as a descriptor."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    try:
+        _, fds, _, _ = socket.recv_fds(connection, 1, 1)
+        become_trusted()
+        header, _ = wire.receive(connection)
+        before = f"/proc/self/fd/{fds[0]}"
+        _copy_tree(before, rootfs.TESTBED)
+        place = describe_place(before, None, {**GUEST_ENVIRONMENT, **_GIT_TRUST})
+    except EOFError:
+        return
+    except Exception as error:
+        wire.send(connection, wire.describe_error(error))
+        return
+    serve(connection, place._replace(confine=_confine_in_container), header["limits"])
