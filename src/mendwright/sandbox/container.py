@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -32,6 +33,7 @@ _GUEST_FOLDER = Path(__file__).parent / "guest"
 _SOCKET = "/.mend/socket"
 _BOOT = "import sys; sys.path.insert(0, '/opt/mend'); from mend_guest.contained import main_in_container as main; "
 _FOLDER_KIND = "container"
+_FOLDER_MODE = 0o755
 
 
 class ContainerBackend:
@@ -143,11 +145,11 @@ async def _discard(found: engine.Engine, name: str, folder: Path) -> None:
 def _make_before(spec: SandboxSpec, folder: Path) -> Path:
     """The tree with the sandbox's files written over it; its unchanged files are links to the layer's own.
 
+    Everything in it is readable by everybody, because the process inside is another user; the folder around it is not.
+
     Raises:
         InputError: a file lies outside of the tree.
     """
-    if not spec.files:
-        return spec.tree
     before = folder / "before"
     shutil.copytree(spec.tree, before, symlinks=True, copy_function=_link)
     for path, text in spec.files.items():
@@ -155,15 +157,22 @@ def _make_before(spec: SandboxSpec, folder: Path) -> Path:
             _write_over(Path(guest_files.resolve(str(before), path)), text)
         except (PermissionError, NotADirectoryError) as error:
             raise InputError(f"got the path {path!r} in files, expected one below the repository: {error}") from error
+    for parent, _, _ in os.walk(before):
+        Path(parent).chmod(Path(parent).stat().st_mode | _FOLDER_MODE)
     return before
 
 
 def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        # Another file system, or files of somebody else.
-        shutil.copy2(source, target, follow_symlinks=False)
+    status = os.lstat(source)
+    is_readable = stat.S_ISLNK(status.st_mode) or bool(status.st_mode & stat.S_IROTH)
+    with contextlib.suppress(OSError):
+        # Fails on another file system and for files of somebody else.
+        if is_readable:
+            os.link(source, target, follow_symlinks=False)
+            return
+    shutil.copy2(source, target, follow_symlinks=False)
+    if not is_readable:
+        Path(target).chmod(stat.S_IMODE(status.st_mode) | stat.S_IROTH)
 
 
 def _write_over(path: Path, text: str | None) -> None:

@@ -44,6 +44,11 @@ _EVERYWHERE: Dict[str, int] = {
     "quotactl_fd": 443,
 }
 # fmt: on
+# Where the namespaces are the host's: no socket of any kind (pairs are made by another call), no shared memory by number.
+_HOST_REACHING: Dict[str, Dict[str, int]] = {
+    "x86_64": {"socket": 41, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
+    "aarch64": {"socket": 198, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180},
+}
 _CLONE3 = 435
 _TABLES: Dict[str, Tuple[int, Dict[str, int], int, int]] = {
     "x86_64": (0xC000003E, _X86_64, 56, 41),
@@ -71,12 +76,20 @@ def _refuse_first_argument(number: int, test: int, value: int) -> List[bytes]:
     ]
 
 
-def build_filter(machine: str = "") -> bytes:
-    """The program for ``machine`` (default: this one); empty when there is no table for it."""
-    table = _TABLES.get(machine or os.uname().machine)
+def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> bytes:
+    """The program for ``machine`` (default: this one); empty when there is no table for it.
+
+    Args:
+        machine: As in ``uname``.
+        is_in_host_namespaces: Also refuse what namespaces would have taken away: sockets and System V memory.
+    """
+    machine = machine or os.uname().machine
+    table = _TABLES.get(machine)
     if table is None:
         return b""
     arch, refused, clone, new_socket = table
+    if is_in_host_namespaces:
+        refused = {**refused, **_HOST_REACHING[machine]}
     program = [
         _instruction(_LOAD, _OFFSET_ARCH),
         _instruction(_JUMP_EQUAL, arch, 1, 0),
