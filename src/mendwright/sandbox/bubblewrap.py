@@ -1,4 +1,4 @@
-"""The back end that lets bubblewrap (``bwrap``) draw the walls: for machines whose policy grants namespaces to it alone.
+"""The back end that lets bubblewrap (``bwrap``) draw the walls: for machines that grant namespaces to it alone.
 
 Reads :class:`~mendwright.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (:mod:`.guest.staging` prepares its
 mounts, :mod:`.guest.contained` serves in it). Invariants: nothing inside has a capability, the trusted process
@@ -141,5 +141,7 @@ class _Command:
 def _explain(log: str) -> SandboxError:
     """The error for a process that ended before the sandbox was ready."""
     if "bwrap:" in log:
-        return SandboxUnavailableError(f"bubblewrap cannot make a sandbox here: {log}; 'mend doctor' says what to change")
+        return SandboxUnavailableError(
+            f"bubblewrap cannot make a sandbox here: {log}; 'mend doctor' says what to change"
+        )
     return SandboxError(f"the environment's interpreter did not start: {log or 'it said nothing'}")

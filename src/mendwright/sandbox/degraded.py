@@ -1,12 +1,13 @@
-"""The fallback back end for machines that refuse namespaces: a copy of the tree, and what walls a process can draw itself.
+"""The fallback for machines that refuse namespaces: a copy of the tree and what a process can wall off itself.
 
 What it does: each sandbox has its own copy; commands get no capability, cannot gain privileges, have no socket, and
 bounded memory, file size and output; every process that descends from a sandbox is ended with its command and the
 folder is removed, even when the host is killed. Where the kernel has Landlock (5.19 or newer), commands open no file
 but the system's, the environment's and their own, and (6.12 or newer) signal no process but their own. What it does
-**not**: code inside sees the processes of the host, can fill the disk and start as many processes as the user may, and
-without Landlock reads and writes what the host user can. Its outcomes differ from those of other back ends (no loopback,
-no ``/dev/shm``), and tests always run cold. Trajectories carry the name ``degraded``; evaluation refuses it unless told.
+**not**: code inside sees the processes of the host, can fill the disk and start as many processes as the user may,
+and without Landlock reads and writes what the host user can. Its outcomes differ from those of other back ends (no
+loopback, no ``/dev/shm``), and tests always run cold. Trajectories carry the name ``degraded``; evaluation refuses it
+unless told.
 """
 
 from __future__ import annotations

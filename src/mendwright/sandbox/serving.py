@@ -29,30 +29,13 @@ class ServingProcess:
         self.channel = channel
 
     @classmethod
-    async def start(cls, describe: Callable[[int], list[str]], env: dict[str, str] | None = None) -> ServingProcess:
+    async def start(cls, describe: Callable[[int], list[str]]) -> ServingProcess:
         """Start the command that ``describe`` makes for the number of its socket.
 
         Raises:
             OSError: there is no such program.
         """
-        ours, theirs = socket.socketpair()
-        log_fd = os.memfd_create("mend-sandbox-log")
-        try:
-            with theirs:
-                process = subprocess.Popen(
-                    describe(theirs.fileno()),
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log_fd,
-                    start_new_session=True,
-                    cwd="/",
-                    env=env,
-                )
-        except BaseException:
-            os.close(log_fd)
-            ours.close()
-            raise
+        process, ours, log_fd = _start(describe)
         return cls(process, await Channel.open(ours), log_fd)
 
     @property
@@ -70,3 +53,25 @@ class ServingProcess:
                 self._process.kill()
             await asyncio.to_thread(self._process.wait)
         os.close(self._log_fd)
+
+
+def _start(describe: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+    """The process, our end of its socket and a descriptor of its log."""
+    ours, theirs = socket.socketpair()
+    log_fd = os.memfd_create("mend-sandbox-log")
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                describe(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log_fd,
+                start_new_session=True,
+                cwd="/",
+            )
+    except BaseException:
+        os.close(log_fd)
+        ours.close()
+        raise
+    return process, ours, log_fd

@@ -44,7 +44,7 @@ _EVERYWHERE: Dict[str, int] = {
     "quotactl_fd": 443,
 }
 # fmt: on
-# Where the namespaces are the host's: no socket of any kind (pairs are made by another call), no shared memory by number.
+# Where the namespaces are the host's: no socket (pairs are made by another call), no shared memory by number.
 _HOST_REACHING: Dict[str, Dict[str, int]] = {
     "x86_64": {"socket": 41, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
     "aarch64": {"socket": 198, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180},

@@ -79,9 +79,7 @@ def _enter(layout: rootfs.Layout, is_root: bool) -> str:
     return root
 
 
-def mount_testbed(
-    root: str, limits: Dict[str, Any], files: Dict[str, Optional[str]], has_overlay: bool
-) -> Testbed:
+def mount_testbed(root: str, limits: Dict[str, Any], files: Dict[str, Optional[str]], has_overlay: bool) -> Testbed:
     """Mount the writable parts below ``root``; the overlay of the testbed only when bwrap cannot."""
     scratch, tree, before = root + rootfs.SCRATCH, root + rootfs.TREE, root + rootfs.TREE
     _mount_scratch(scratch, limits["disk_bytes"])
