@@ -69,7 +69,7 @@ class BubblewrapBackend:
             log = process.log
             await process.end()
             if isinstance(error, SandboxLostError):
-                raise _explain(log) from error
+                raise explain(log) from error
             raise
         sandbox = GuestSandbox(self.name, process.channel, bool(answer["has_pytest"]), release)
         self._live.add(sandbox)
@@ -138,7 +138,7 @@ class _Command:
         return [self._bwrap, *outer, "--die-with-parent", "--", *stage]
 
 
-def _explain(log: str) -> SandboxError:
+def explain(log: str) -> SandboxError:
     """The error for a process that ended before the sandbox was ready."""
     if "bwrap:" in log:
         return SandboxUnavailableError(

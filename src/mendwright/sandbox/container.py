@@ -24,7 +24,6 @@ from mendwright.errors import InputError, SandboxError, SandboxLostError
 from mendwright.sandbox import engine, owner
 from mendwright.sandbox.base import Sandbox, SandboxSpec
 from mendwright.sandbox.channel import Channel
-from mendwright.sandbox.guest import files as guest_files
 from mendwright.sandbox.guest import rootfs
 from mendwright.sandbox.guest_sandbox import GuestSandbox, start
 from mendwright.sandbox.interpreter import find_interpreter_folders
@@ -60,7 +59,7 @@ class ContainerBackend:
         found = await self._find_engine()
         name, folder = f"mend-{uuid.uuid4().hex}", owner.make_folder(_FOLDER_KIND)
         try:
-            before = await asyncio.to_thread(_make_before, spec, folder)
+            before = await asyncio.to_thread(make_before, spec, folder)
             channel = await self._connect(found, name, folder, before, spec, binds)
         except BaseException:
             await _discard(found, name, folder)
@@ -142,7 +141,7 @@ async def _discard(found: engine.Engine, name: str, folder: Path) -> None:
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _make_before(spec: SandboxSpec, folder: Path) -> Path:
+def make_before(spec: SandboxSpec, folder: Path) -> Path:
     """The tree with the sandbox's files written over it; its unchanged files are links to the layer's own.
 
     Everything in it is readable by everybody, because the process inside is another user; the folder around it is not.
@@ -153,10 +152,7 @@ def _make_before(spec: SandboxSpec, folder: Path) -> Path:
     before = folder / "before"
     shutil.copytree(spec.tree, before, symlinks=True, copy_function=_link)
     for path, text in spec.files.items():
-        try:
-            _write_over(Path(guest_files.resolve(str(before), path)), text)
-        except (PermissionError, NotADirectoryError) as error:
-            raise InputError(f"got the path {path!r} in files, expected one below the repository: {error}") from error
+        _write_over(_locate(before, path), text)
     for parent, _, _ in os.walk(before):
         Path(parent).chmod(Path(parent).stat().st_mode | _FOLDER_MODE)
     return before
@@ -175,10 +171,20 @@ def _link(source: str, target: str) -> None:
         Path(target).chmod(stat.S_IMODE(status.st_mode) | stat.S_IROTH)
 
 
+def _locate(before: Path, path: str) -> Path:
+    """Where ``path`` lies in ``before``; its last part may be a link, which is replaced, not followed."""
+    root = os.path.realpath(before)
+    parent = os.path.realpath(os.path.join(root, os.path.dirname(path)))
+    is_below = parent == root or parent.startswith(root + os.sep)
+    if os.path.isabs(path) or not is_below or os.path.basename(path) in ("", ".", ".."):
+        raise InputError(f"got the path {path!r} in files, expected one below the repository, without '..'")
+    return Path(parent, os.path.basename(path))
+
+
 def _write_over(path: Path, text: str | None) -> None:
     """Replace ``path``, never write into it: it may be a file of the layer."""
-    mode = path.stat().st_mode & 0o7777 if path.is_file() else 0o644
-    if path.is_dir() and text is None:
+    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
+    if path.is_dir() and not path.is_symlink() and text is None:
         shutil.rmtree(path)
         return
     path.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import json
 import os
 import resource
 import shutil
@@ -73,14 +72,17 @@ class Engine:
 
     async def sweep(self) -> list[str]:
         """Remove the containers of processes that are gone; returns their names."""
-        ids = (await self.run("ps", "--all", "--quiet", "--filter", f"label={OWNER_LABEL}")).split()
-        swept = []
-        for container in json.loads(await self.run("inspect", *ids)) if ids else ():
-            owner = Owner.parse((container["Config"]["Labels"] or {}).get(OWNER_LABEL, ""))
-            if owner is not None and owner.is_gone():
-                await self.remove(container["Id"])
-                swept.append(container["Name"].lstrip("/"))
-        return swept
+        gone = [name for name, owner in (await self.owners()).items() if owner is not None and owner.is_gone()]
+        for name in gone:
+            await self.remove(name)
+        return gone
+
+    async def owners(self) -> dict[str, Owner | None]:
+        """Names of all containers that some process of ours made, and that process."""
+        label = f'index .Labels "{OWNER_LABEL}"' if self.name == "podman" else f'.Label "{OWNER_LABEL}"'
+        layout = f"{{{{.Names}}}} {{{{{label}}}}}"
+        lines = (await self.run("ps", "--all", "--filter", f"label={OWNER_LABEL}", "--format", layout)).splitlines()
+        return {name: Owner.parse(text) for name, _, text in (line.partition(" ") for line in lines)}
 
     async def image(self) -> str:
         """The image of all sandboxes: an empty root, over which the host's own folders are shown read-only."""
