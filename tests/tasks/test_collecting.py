@@ -113,7 +113,10 @@ def test_layers_of_older_versions_are_measured(tmp_path):
     old = tmp_path / "environments" / "old"
     (old / "bin").mkdir(parents=True)
     (old / "bin" / "python").write_bytes(b"x" * 30)
-    assert [(layer.path, layer.num_bytes) for layer in list_layers(tmp_path)] == [(old, 30)]
+    os.utime(old, (NOW_S, NOW_S))
+    for _ in range(2):
+        assert [tuple(layer.model_dump().values()) for layer in list_layers(tmp_path)] == [(old, 30, NOW_S)]
+    assert use_path(old).read_text() == "30"
 
 
 @pytest.mark.parametrize("kind", ["trees", "environments"])

@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mendwright.config.layers import LayersConfig
@@ -101,13 +101,17 @@ def list_layers(root: Path) -> list[LayerUse]:
 
 
 def _describe(layer: Path) -> LayerUse:
+    # Layers of older versions have only the lock under which they were built.
+    marks = (use_path(layer), layer.with_name(f".{layer.name}.lock"), layer)
+    last_use_s = next(mark.stat().st_mtime for mark in marks if mark.exists())
     try:
         num_bytes = int(use_path(layer).read_text())
     except (OSError, ValueError):
         num_bytes = _measure(layer)
-    # Layers of older versions have only the lock under which they were built.
-    marks = (use_path(layer), layer.with_name(f".{layer.name}.lock"), layer)
-    last_use_s = next(mark.stat().st_mtime for mark in marks if mark.exists())
+        with suppress(OSError):
+            # Noted, because measuring reads every folder of the layer.
+            use_path(layer).write_text(str(num_bytes))
+            os.utime(use_path(layer), (last_use_s, last_use_s))
     return LayerUse(path=layer, num_bytes=num_bytes, last_use_s=last_use_s)
 
 
