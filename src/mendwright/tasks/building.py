@@ -12,7 +12,7 @@ import hashlib
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ from mendwright.tasks.validation import tool_versions
 
 UNIT_FORMAT = 1
 """Part of each unit key; grows when sources make other tasks from the same input."""
-_IRRELEVANT = {
+_IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
     "layers": True,
     "sandbox": {"bubblewrap", "container", "is_degraded_evaluation_allowed"},
