@@ -10,10 +10,13 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from mendwright.cli import machine, stack
+from mendwright.cli import layers, machine, stack
 from mendwright.cli.doctor import DoctorReport, default_checks, examine, worst_status
 from mendwright.cli.machine import Finding, Status
 from mendwright.cli.main import create_app
+from mendwright.config.layers import LayersConfig
+from mendwright.sandbox.probe import BackendProbe
+from mendwright.tasks.layers import LayerStore
 
 DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
 
@@ -151,3 +154,57 @@ def test_cgroup_bounds(tmp_path: Path, files: dict[str, str], cores: float | Non
 def test_cpu_bf16(tmp_path: Path, flags: str, expected: str) -> None:
     (tmp_path / "cpuinfo").write_text(flags)
     assert stack.cpu_bf16(tmp_path / "cpuinfo") == expected
+
+
+@pytest.mark.parametrize(
+    ("is_available", "has_isolation", "status"),
+    [(True, True, "ok"), (False, True, "ok"), (False, False, "fail"), (True, False, "ok")],
+)
+def test_a_back_end_says_why_not_and_what_mends_it(is_available: bool, has_isolation: bool, status: Status) -> None:
+    reason, remedy = ("", "") if is_available else ("the program bwrap is not installed", "apt install bubblewrap")
+    probe = BackendProbe(
+        name="bubblewrap", is_available=is_available, is_isolating=True, reason=reason, remedy=remedy, duration_s=0.1
+    )
+    found = stack.describe_backend(probe, has_isolation=has_isolation)
+    assert (found.id, found.status, found.remedy) == ("sandbox.bubblewrap", status, remedy)
+    assert reason in found.summary
+    assert ("optional" in found.summary) == (not is_available and has_isolation)
+
+
+@pytest.fixture
+def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MEND_CACHE", str(tmp_path))
+    return LayerStore(tmp_path).build_once("trees", "digest", lambda place: (place / "file").write_text("as built"))
+
+
+def test_verification_names_the_damaged_file(layer: Path) -> None:
+    (layer.parent / "old").mkdir()
+    runner = CliRunner()
+    assert runner.invoke(create_app(), ["doctor", "--verify-layers"]).exit_code == 0
+    (layer / "file").write_text("damaged!")
+    result = runner.invoke(create_app(), ["doctor", "--verify-layers", "--json"])
+    report = DoctorReport.model_validate_json(result.stdout)
+    summary, damage = report.findings
+    assert result.exit_code == 1
+    assert summary.facts == {"num_sound": 0, "num_damaged": 1, "num_without_manifest": 1}
+    assert damage.summary == "trees/digest: file: has other content"
+    assert str(layer) in damage.remedy
+
+
+def test_collection_says_what_it_removed_and_what_stays(layer: Path) -> None:
+    runner = CliRunner()
+    arguments = ["doctor", "--collect-layers", "--json", "max_bytes=1", "min_idle_s=0"]
+    report = DoctorReport.model_validate_json(runner.invoke(create_app(), arguments).stdout)
+    (found,) = report.findings
+    assert (found.status, found.facts["num_removed"], found.facts["num_in_use"]) == ("warn", 0, 1)
+    assert layer.is_dir()
+    (store,) = layers.check_layers(layer.parents[1], LayersConfig(max_bytes=1))
+    assert (store.status, store.remedy) == ("warn", "mend doctor --collect-layers")
+    (layer.parent / "unused").mkdir()
+    (layer.parent / "unused" / "file").write_text("x" * 10)
+    (found,) = layers.collect_layers(layer.parents[1], LayersConfig(max_bytes=10, min_idle_s=0))
+    assert (found.status, found.facts["num_removed"], found.facts["num_bytes_freed"]) == ("ok", 1, 10)
+
+
+def test_a_mistyped_bound_is_a_usage_error() -> None:
+    assert CliRunner().invoke(create_app(), ["doctor", "max_byte=1"]).exit_code != 0

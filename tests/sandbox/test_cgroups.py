@@ -13,7 +13,6 @@ from mendwright.sandbox.base import SandboxLimits, SandboxSpec
 from mendwright.sandbox.cgroups import ControlGroups, Mount, find_mounts
 from mendwright.sandbox.guest import groups
 from mendwright.sandbox.namespace import NamespaceBackend
-from mendwright.sandbox.owners import Owner
 
 HYBRID = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -46,17 +45,6 @@ def test_folders_that_take_no_limits_are_no_control_groups(tmp_path):
     assert "memory" in found.reason
     assert list(tmp_path.iterdir()) == []
     assert ControlGroups([]).reason.startswith("no hierarchy")
-
-
-def test_owners_are_told_apart():
-    mine = Owner.current()
-    assert Owner.parse(mine.text) == mine
-    assert not mine.is_gone
-    assert Owner(mine.boot, mine.namespace, mine.pid, mine.start_time + 1).is_gone
-    assert Owner("another", mine.namespace, mine.pid, mine.start_time).is_gone
-    assert not Owner(mine.boot, "another", 1 << 22, 1).is_gone
-    for text in ("", "a-b-c-d", "a-b-1", mine.text + "-1"):
-        assert Owner.parse(text) is None
 
 
 @pytest.fixture

@@ -1,20 +1,36 @@
-"""Every back end passes the conformance suite."""
+"""Every back end passes the conformance suite; one that cannot start here is skipped with the probe's reason."""
 
 import asyncio
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from mendwright.sandbox.base import ExecResult
+from mendwright.config.sandbox import SandboxConfig
+from mendwright.errors import SandboxError
+from mendwright.sandbox.base import ExecResult, SandboxSpec
 from mendwright.sandbox.conformance import CHECKS, Site, make_tree
-from mendwright.sandbox.degraded import DegradedBackend
-from mendwright.sandbox.namespace import NamespaceBackend
+from mendwright.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, ISOLATING_BACKENDS, probe_backend
 from mendwright.sandbox.scripted import ScriptedBackend, ScriptedSandbox
 
-DEGRADED_CHECKS = [check for check in CHECKS if not check.is_isolating_only]
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.container] if name == "container" else []
+
+
+def named(names: Iterable[str]) -> list[object]:
+    return [pytest.param(name, marks=marks_of(name)) for name in sorted(names)]
+
+
+def cases() -> Iterator[object]:
+    for name in BACKENDS:
+        for check in CHECKS:
+            if name in ISOLATING_BACKENDS or not check.is_isolating_only:
+                yield pytest.param(name, check, id=f"{name}-{check.name}", marks=marks_of(name))
 
 
 @pytest.fixture(scope="module")
@@ -23,27 +39,47 @@ def tree(tmp_path_factory):
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def namespace_site(tree):
-    backend = NamespaceBackend()
-    yield Site(backend=backend, environment=Path(sys.prefix), tree=tree)
-    await backend.close()
+async def sites(tree):
+    """Gives the site of a back end; made, and probed, when the first check of it runs."""
+    made = {}
+
+    def site(name):
+        if name not in made:
+            probe = probe_backend(name)
+            backend = BACKENDS[name](SandboxConfig()) if probe.is_available else None
+            made[name] = (probe, backend and Site(backend=backend, environment=Path(sys.prefix), tree=tree))
+        probe, found = made[name]
+        if found is None:
+            pytest.skip(f"{name} does not work here: {probe.reason}")
+        return found
+
+    yield site
+    for _, found in made.values():
+        if found is not None:
+            await found.backend.close()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def degraded_site(tree):
-    backend = DegradedBackend()
-    yield Site(backend=backend, environment=Path(sys.prefix), tree=tree)
-    await backend.close()
+@pytest.mark.parametrize(("name", "check"), list(cases()))
+async def test_conformance(name, check, sites):
+    if check.needs_snapshots and name not in BRANCHING_BACKENDS:
+        pytest.skip(f"{name} has no snapshots")
+    await check.run(sites(name))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-async def test_namespace(check, namespace_site):
-    await check.run(namespace_site)
-
-
-@pytest.mark.parametrize("check", DEGRADED_CHECKS, ids=lambda check: check.name)
-async def test_degraded(check, degraded_site):
-    await check.run(degraded_site)
+@pytest.mark.parametrize("name", named(set(BACKENDS) - BRANCHING_BACKENDS))
+async def test_back_ends_without_snapshots_say_so(name, sites):
+    site = sites(name)
+    async with site.sandbox() as sandbox:
+        for asked in (sandbox.snapshot(), sandbox.fork(2)):
+            with pytest.raises(SandboxError, match="has no snapshots"):
+                await asked
+        assert (await sandbox.exec(("true",), timeout_s=60)).exit_status == 0
+    other = await sites("degraded").backend.create(SandboxSpec(environment=site.environment, tree=site.tree))
+    snapshot = await other.snapshot()
+    with pytest.raises(SandboxError, match="has no snapshots"):
+        await site.backend.create(SandboxSpec(environment=site.environment, tree=site.tree), snapshot=snapshot)
+    await snapshot.close()
+    await other.close()
 
 
 class BareSandbox(ScriptedSandbox):

@@ -115,6 +115,20 @@ def test_numbers_are_the_kernels(machine, header):
     assert len(seccomp.refused_calls(machine).keys() & known.keys()) > 30
 
 
+@pytest.mark.parametrize(
+    ("machine", "arch", "socket", "socketpair", "shmget"),
+    [("x86_64", 0xC000003E, 41, 53, 29), ("aarch64", 0xC00000B7, 198, 199, 194)],
+)
+def test_seccomp_filter_in_the_namespaces_of_the_host(machine, arch, socket, socketpair, shmget):
+    program = seccomp.build_filter(machine, is_in_host_namespaces=True)
+    allow, refuse = 0x7FFF0000, 0x00050000 | errno.EPERM
+    for family in (1, 2, 10, 16, 40):
+        assert evaluate(program, arch, socket, family) == refuse
+    assert evaluate(program, arch, shmget) == refuse
+    assert evaluate(program, arch, socketpair, 1) == allow
+    assert evaluate(seccomp.build_filter(machine), arch, shmget) == allow
+
+
 def test_unknown_machines_have_no_filter():
     assert seccomp.build_filter("riscv64") == b""
 

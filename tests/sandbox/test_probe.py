@@ -5,37 +5,84 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from mendwright.config.sandbox import SandboxConfig
+from mendwright.config.sandbox import ContainerConfig, SandboxConfig
 from mendwright.errors import ConfigError
-from mendwright.sandbox.probe import BACKENDS, create_backend, probe_backends
+from mendwright.sandbox.probe import (
+    BACKENDS,
+    ISOLATING_BACKENDS,
+    choose_backend,
+    create_backend,
+    probe_backend,
+    require_isolation,
+)
+
+DEGRADED = SandboxConfig(backend="degraded", is_degraded_allowed=True)
 
 
-def test_every_back_end_is_probed():
-    probes = probe_backends()
-    assert [probe.name for probe in probes] == list(BACKENDS)
-    assert [probe.is_available for probe in probes] == [True, True]
-    assert [probe.is_isolating for probe in probes] == [True, False]
-    assert "does not isolate" in probes[1].reason
+def test_the_registry_is_what_a_config_can_name():
+    names = SandboxConfig.model_json_schema()["properties"]["backend"]["enum"]
+    assert names == [*BACKENDS, "auto"]
+    assert {*BACKENDS} - {"degraded"} == ISOLATING_BACKENDS
+    assert all(maker(SandboxConfig()).name == name for name, maker in BACKENDS.items())
+
+
+@pytest.mark.parametrize("name", ["namespace", "degraded"])
+def test_what_works_here(name):
+    probe = probe_backend(name)
+    assert probe.is_available, probe
+    assert probe.is_isolating == (name == "namespace")
+    assert probe.duration_s > 0
+    assert ("does not isolate" in probe.reason) == (name == "degraded")
+
+
+def test_a_program_that_is_missing():
+    probe = probe_backend("bubblewrap", SandboxConfig(bubblewrap="no-such-bwrap"))
+    assert not probe.is_available
+    assert "no-such-bwrap is not installed" in probe.reason
+    assert "apt install bubblewrap" in probe.remedy
+
+
+def test_engines_that_are_missing_or_do_not_answer(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    probe = probe_backend("container")
+    assert "podman is not installed; docker is not installed" in probe.reason
+    assert "apt install podman" in probe.remedy
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\necho Cannot connect to the Docker daemon at unix:///x >&2; exit 1\n")
+    docker.chmod(0o755)
+    probe = probe_backend("container", SandboxConfig(container=ContainerConfig(engine="docker")))
+    assert "Cannot connect to the Docker daemon" in probe.reason
+    assert "systemctl start docker" in probe.remedy
 
 
 def test_degraded_has_to_be_allowed():
     with pytest.raises(ConfigError, match="is_degraded_allowed"):
         create_backend(SandboxConfig(backend="degraded"))
-    assert create_backend(SandboxConfig(backend="degraded", is_degraded_allowed=True)).name == "degraded"
+    assert create_backend(DEGRADED).name == "degraded"
 
 
-def test_auto_prefers_isolation():
-    assert create_backend(SandboxConfig(is_degraded_allowed=True)).name == "namespace"
+def test_evaluation_refuses_degraded_unless_told():
+    with pytest.raises(ConfigError, match="is_degraded_evaluation_allowed"):
+        create_backend(DEGRADED, "evaluation")
+    with pytest.raises(ConfigError, match="is_degraded_evaluation_allowed"):
+        require_isolation(DEGRADED)
+    told = DEGRADED.model_copy(update={"is_degraded_evaluation_allowed": True})
+    require_isolation(told)
+    assert choose_backend(told, "evaluation") == "degraded"
+    require_isolation(SandboxConfig())
 
 
 @pytest.mark.asyncio
-async def test_probing_works_inside_an_event_loop():
-    backend = create_backend(SandboxConfig())
+async def test_auto_prefers_isolation():
+    # Inside an event loop, where a probe cannot start one of its own.
+    backend = create_backend(SandboxConfig(is_degraded_allowed=True), "evaluation")
     await asyncio.gather(backend.close(), backend.close())
     assert backend.name == "namespace"
 
 
-@pytest.mark.parametrize("values", [{"backend": "docker"}, {"limits": {"memory_bytes": 0}}, {"unknown": 1}])
+@pytest.mark.parametrize(
+    "values", [{"backend": "docker"}, {"limits": {"memory_bytes": 0}}, {"unknown": 1}, {"container": {"engine": "lxc"}}]
+)
 def test_wrong_configurations_are_refused(values):
     with pytest.raises(ValidationError):
         SandboxConfig.model_validate(values)

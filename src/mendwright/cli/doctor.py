@@ -1,7 +1,7 @@
 """`mend doctor`: what this machine can do, and how to mend what is missing.
 
-Reads the findings of `machine` and `stack`; prints them as words or as JSON (schema in ``docs/doctor.md``). Invariant:
-the exit code is 0 unless a finding has the status ``fail``.
+Reads the findings of `machine`, `stack` and `layers`; prints them as words or as JSON (schema in ``docs/doctor.md``).
+Invariant: the exit code is 0 unless a finding has the status ``fail``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.table import Table
 from mendwright import __version__
 from mendwright.cli import machine, stack
 from mendwright.cli.machine import Finding, Status
+from mendwright.config.layers import LayersConfig
 from mendwright.records import Record
 
 Check = Callable[[], list[Finding]]
@@ -34,8 +35,9 @@ class DoctorReport(Record):
     findings: tuple[Finding, ...]
 
 
-def default_checks() -> dict[str, Check]:
+def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
     """Every check by name, in the order of the report."""
+    from mendwright.cli import layers
     from mendwright.tasks.layers import cache_root
 
     return {
@@ -47,8 +49,22 @@ def default_checks() -> dict[str, Check]:
         "torch": stack.check_torch,
         "uv": stack.check_uv,
         "index": stack.check_index,
+        "layers": lambda: layers.check_layers(cache_root(), config or LayersConfig()),
         "sandbox": stack.check_sandbox,
     }
+
+
+def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: bool) -> dict[str, Check]:
+    """The checks of the layer store that were asked for; a collection comes first."""
+    from mendwright.cli import layers
+    from mendwright.tasks.layers import cache_root
+
+    checks: dict[str, Check] = {}
+    if is_collecting:
+        checks["layers.collected"] = lambda: layers.collect_layers(cache_root(), config)
+    if is_verifying:
+        checks["layers.verified"] = lambda: layers.verify_layers(cache_root())
+    return checks
 
 
 def examine(checks: dict[str, Check]) -> DoctorReport:
@@ -70,13 +86,24 @@ def worst_status(findings: Sequence[Finding]) -> Status:
 
 
 def doctor(
+    overrides: Annotated[list[str] | None, typer.Argument(help="Bounds of the layer store: max_bytes=...")] = None,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines (docs/doctor.md).")] = False,
+    is_verifying: Annotated[
+        bool, typer.Option("--verify-layers", help="Only read every layer and compare it with its manifest.")
+    ] = False,
+    is_collecting: Annotated[
+        bool, typer.Option("--collect-layers", help="Only remove the longest unused layers above the bound.")
+    ] = False,
 ) -> None:
     """Say what this machine can do, and how to mend what is missing.
 
     Example: mend doctor --json
     """
-    report = examine(default_checks())
+    from mendwright.config.loading import load_config
+
+    config = load_config(LayersConfig, None, overrides or [])
+    asked = layer_checks(config, is_verifying=is_verifying, is_collecting=is_collecting)
+    report = examine(asked or default_checks(config))
     if is_json:
         typer.echo(report.model_dump_json(indent=2))
     else:

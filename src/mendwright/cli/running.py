@@ -36,7 +36,7 @@ def open_run(folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, see
         WorkerPool(WorkerSetup(rollout, str(model))) as pool,
         ProgressDisplay() as progress,
     ):
-        yield Run(folder, store, pool, known, seed, progress)
+        yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
 
 
 def policy_of(name: str, temperature: float) -> PolicyRef:

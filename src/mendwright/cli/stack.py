@@ -8,11 +8,15 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
 
 from mendwright.cli.machine import Finding
 from mendwright.errors import IndexUnavailableError, PackageNotFoundError
+
+if TYPE_CHECKING:
+    from mendwright.sandbox.probe import BackendProbe
 
 PROBE_NAME, PROBE_VERSION = "iniconfig", "2.3.0"
 """A source distribution of a few kilobytes that stands for the index."""
@@ -99,18 +103,28 @@ def check_index() -> list[Finding]:
 
 
 def check_sandbox() -> list[Finding]:
-    """The sandbox back ends, by making a sandbox with each; one that isolates is needed."""
+    """The sandbox back ends, by making a sandbox with each; one that isolates is needed, the others are a choice."""
     from mendwright.sandbox.probe import probe_backends
 
     probes = probe_backends()
     has_isolation = any(probe.is_available and probe.is_isolating for probe in probes)
-    return [
-        Finding(
-            id=f"sandbox.{probe.name}",
-            status="ok" if probe.is_available else "warn" if has_isolation else "fail",
-            summary=probe.reason or "works: isolated, without network and capabilities",
-            remedy="" if probe.is_available else probe.remedy,
-            facts={"is_available": probe.is_available, "is_isolating": probe.is_isolating},
-        )
-        for probe in probes
-    ]
+    return [describe_backend(probe, has_isolation=has_isolation) for probe in probes]
+
+
+def describe_backend(probe: BackendProbe, *, has_isolation: bool) -> Finding:
+    """What a probe found; ``has_isolation``: some back end here isolates."""
+    summary = probe.reason or "works: isolated, without network and capabilities"
+    if not probe.is_available:
+        summary = f"does not work here{' (optional)' if has_isolation else ''}: {probe.reason}"
+    return Finding(
+        id=f"sandbox.{probe.name}",
+        status="ok" if probe.is_available or has_isolation else "fail",
+        summary=summary,
+        remedy=probe.remedy,
+        facts={
+            "is_available": probe.is_available,
+            "is_isolating": probe.is_isolating,
+            "missing_walls": [*probe.missing_walls],
+            "duration_s": probe.duration_s,
+        },
+    )

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
+from mendwright.config.layers import LayersConfig
 from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import GradingConfig, PipelineConfig
 from mendwright.config.sandbox import SandboxConfig
@@ -29,6 +30,7 @@ class RolloutConfig(Record):
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
 
     @model_validator(mode="after")
     def _episodes_fit_the_engine(self) -> Self:

@@ -1,6 +1,7 @@
 """Configuration of sandboxes: which back end, which bounds.
 
-Reads nothing, makes :class:`SandboxConfig`. Invariant: the degraded back end is never chosen unless it is allowed.
+Reads nothing, makes :class:`SandboxConfig`. Invariants: the degraded back end is never chosen unless it is allowed, and
+for an evaluation only when that is allowed too; no setting here gives a sandbox a network.
 """
 
 from __future__ import annotations
@@ -27,13 +28,29 @@ class SandboxLimits(Record):
     """Captured bytes of each stream of a command; head and tail are kept."""
 
 
+class ContainerConfig(Record):
+    """Which container engine makes the containers of the ``container`` back end."""
+
+    engine: Literal["auto", "podman", "docker"] = "auto"
+    """``auto``: the first one that answers, podman before docker."""
+    runtime: str = ""
+    """OCI runtime that the engine uses, e.g. ``runc``; empty: the engine's own choice."""
+    start_timeout_s: float = Field(default=60.0, gt=0)
+    """Bound on one command of the engine and on the start of one container."""
+
+
 class SandboxConfig(Record):
     """Which back end makes sandboxes, and how large they may get."""
 
-    backend: Literal["namespace", "degraded", "auto"] = "auto"
-    """``auto``: the first one that works on this machine."""
+    backend: Literal["namespace", "bubblewrap", "container", "degraded", "auto"] = "auto"
+    """``auto``: the first one in this order that works on this machine."""
     is_degraded_allowed: bool = False
-    """Allow the back end that does not isolate. Never for evaluation."""
+    """Allow the back end that has no namespaces, to build tasks and to train."""
+    is_degraded_evaluation_allowed: bool = False
+    """Allow it for evaluation too; its results do not compare with those of other machines."""
     limits: SandboxLimits = SandboxLimits()
     max_zygotes: int = Field(default=16, ge=1)
     """Resident interpreters, one per (environment, tree); the longest idle one goes first."""
+    bubblewrap: str = "bwrap"
+    """Name or path of the program that the ``bubblewrap`` back end runs."""
+    container: ContainerConfig = ContainerConfig()

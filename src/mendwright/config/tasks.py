@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from mendwright.config.layers import LayersConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.records import Record, SourceKind, Split
 
@@ -88,3 +89,4 @@ class TasksConfig(Record):
     num_concurrent: int = Field(2, ge=1)
     """Sandboxes that one process keeps running."""
     sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()

@@ -74,7 +74,8 @@ class Demo:
             tasks = self._load_tasks()
             setup = WorkerSetup(self._config.rollout, str(self._folder / "checkpoints" / "base"))
             with self._open_pool(setup) as pool:
-                run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress)
+                sandbox = self._config.rollout.sandbox
+                run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress, sandbox)
                 self._train(run)
                 self._evaluate(run)
 

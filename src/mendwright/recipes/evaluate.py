@@ -17,7 +17,7 @@ from mendwright.recipes.run import Run
 from mendwright.records import Task, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
 from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.probe import create_backend
+from mendwright.sandbox.probe import create_backend, require_isolation
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.validation import task_layers
 
@@ -28,10 +28,16 @@ def eval_phase(stage: str, test_set: str) -> str:
 
 
 def evaluate(run: Run, stage: str, policy: PolicyRef, test_set: str, tasks: Sequence[Task], num_samples: int) -> float:
-    """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed."""
+    """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed.
+
+    Raises:
+        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation.
+        SandboxUnavailableError: nothing that isolates works here.
+    """
     phase = eval_phase(stage, test_set)
     if not tasks:
         return 0.0
+    require_isolation(run.sandbox)
     with run.store.phase(phase, {"num_tasks": len(tasks), "num_samples": num_samples}):
         # The seed is that of the run, not of the stage: stages are compared on the same tasks and sample numbers.
         jobs = make_groups(phase, 0, [task.id for task in tasks], num_samples, run.seed)
@@ -55,7 +61,7 @@ async def regrade_cold(
     trajectories: Sequence[Trajectory], tasks: dict[str, Task], sandbox: SandboxConfig, num_in_flight: int = 4
 ) -> Regrade:
     """Grade again, each in a fresh sandbox with a new interpreter and no cache."""
-    backend = create_backend(sandbox)
+    backend = create_backend(sandbox, "evaluation")
     store = LayerStore()
     grader = Grader(
         backend,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mendwright.config.commands import TaskSelection
+from mendwright.config.sandbox import SandboxConfig
 from mendwright.errors import TaskError
 from mendwright.recipes.progress import Progress, no_progress
 from mendwright.records import SourceKind, Split, Task, Trajectory
@@ -30,6 +31,8 @@ class Run:
     tasks: dict[str, Task]
     seed: int = 0
     progress: Progress = no_progress
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    """What the pool's workers make sandboxes with: an evaluation refuses some of it."""
 
     def select(self, split: Split, source: SourceKind = "mutations", limit: int | None = None) -> list[Task]:
         """Tasks of one split and source, in a fixed order that mixes the packages."""

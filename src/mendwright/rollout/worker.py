@@ -90,7 +90,7 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
 async def _serve(connection: Connection, setup: WorkerSetup) -> None:
     renderer = ChatMLRenderer(load_tokenizer(Path(setup.tokenizer_folder)))
     backend = create_backend(setup.config.sandbox)
-    store = LayerStore(Path(setup.cache_root) if setup.cache_root else None)
+    store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
     runner = Runner(setup.config, backend, lambda task: task_layers(task, store), renderer)
     policies = PolicyCache(setup.config, renderer)
     running: set[asyncio.Task[None]] = set()

@@ -106,6 +106,16 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
     return snapshot
 
 
+def refuse_snapshot(backend: str, snapshot: Snapshot | None) -> None:
+    """For back ends without snapshots.
+
+    Raises:
+        SandboxError: a snapshot was given.
+    """
+    if snapshot is not None:
+        raise SandboxError(f"the back end {backend!r} has no snapshots; make a new sandbox and apply a diff")
+
+
 async def fork(brancher: Brancher, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
     """``count`` sandboxes from ``snapshot``, which is closed; all or none."""
     try:

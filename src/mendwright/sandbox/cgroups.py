@@ -20,9 +20,9 @@ from typing import Any
 
 from mendwright.config.sandbox import SandboxLimits
 from mendwright.sandbox.guest import groups
-from mendwright.sandbox.owners import Owner
+from mendwright.sandbox.owner import Owner
 
-_NAME = re.compile(r"mend-(\w+-\w+-\d+-\d+)-\w+")
+_NAME = re.compile(r"mend-([\w-]+:\d+:\d+:\d+)-\w+")
 _LEAF = "host"
 _numbers = itertools.count(1)
 
@@ -214,7 +214,7 @@ class ControlGroups:
 
 def _name(suffix: str) -> str:
     """The name of a folder that marks it as this process's."""
-    return f"mend-{Owner.current().text}-{suffix}"
+    return f"mend-{Owner.of_this_process()}-{suffix}"
 
 
 def _above_leaf(mount: Mount) -> Mount:
@@ -234,7 +234,7 @@ def _sweep(own: Path) -> None:
     for folder in own.iterdir():
         match = _NAME.fullmatch(folder.name)
         owner = Owner.parse(match[1]) if match and folder.is_dir() else None
-        if owner is not None and owner.is_gone:
+        if owner is not None and owner.is_gone():
             groups.remove(str(folder))
 
 

@@ -1,51 +1,51 @@
-"""The fallback back end for machines that refuse namespaces: a copy of the tree, resource limits, and no walls.
+"""The fallback for machines that refuse namespaces: a copy of the tree and what a process can wall off itself.
 
-It does **not** isolate: code inside reads every file the host user can read, writes outside of its copy, reaches the
-network, sees and signals other processes of the user, and can fill the disk. What it does: each sandbox has its own
-copy; commands get no capability, cannot gain privileges and have bounded memory, file size and output; every process
-that descends from a sandbox is ended with its command and the folder is removed, even when the host is killed. Tests
-always run cold. Trajectories carry the name ``degraded``; evaluation refuses it.
+What it does: each sandbox has its own copy; commands get no capability, cannot gain privileges, have no socket, and
+bounded memory, file size and output; every process that descends from a sandbox is ended with its command and the
+folder is removed, even when the host is killed. Where the kernel has Landlock (5.19 or newer), commands open no file
+but the system's, the environment's and their own, and (6.12 or newer) signal no process but their own. What it does
+**not**: code inside sees the processes of the host, can fill the disk and start as many processes as the user may,
+and without Landlock reads and writes what the host user can. Its outcomes differ from those of other back ends (no
+loopback, no ``/dev/shm``), and tests always run cold. Trajectories carry the name ``degraded``; evaluation refuses it
+unless told. Snapshots are copies on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import shutil
-import socket
-import stat
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mendwright.errors import InputError, SandboxError, SandboxLostError
+from mendwright.errors import SandboxError, SandboxLostError
+from mendwright.sandbox import owner
 from mendwright.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from mendwright.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
 from mendwright.sandbox.channel import Channel
 from mendwright.sandbox.guest_sandbox import GuestSandbox, start
-from mendwright.sandbox.namespace import GUEST_FOLDER
-from mendwright.sandbox.owners import Owner
+from mendwright.sandbox.interpreter import find_prefixes
+from mendwright.sandbox.serving import ServingProcess
 from mendwright.sandbox.session import SessionState
 
+_GUEST_FOLDER = Path(__file__).parent / "guest"
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from mend_guest.local import main; main()"
-_PREFIX = "mend-"
-_OWNER_FILE = "owner"
+_FOLDER_KIND = "degraded"
 _COPY_TIMEOUT_S = 120.0
+_LANDLOCK_FILES_VERSION, _LANDLOCK_SIGNALS_VERSION = 2, 6
 
 
 class DegradedBackend:
-    """Implements :class:`~mendwright.sandbox.base.SandboxBackend` without isolation."""
+    """Implements :class:`~mendwright.sandbox.base.SandboxBackend` without namespaces."""
 
     def __init__(self, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
         """``max_snapshot_bytes``: what all snapshots together may keep; it lies on disk."""
         self.name = "degraded"
+        self.missing_walls: tuple[str, ...] = ()
+        """What this kernel cannot do for it; known once a sandbox was made."""
         self._live: set[GuestSandbox] = set()
         self._snapshots: set[KeptSnapshot] = set()
         self._quota = Quota(max_snapshot_bytes)
-        sweep_folders(Path(tempfile.gettempdir()))
+        self._is_swept = False
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """A fresh copy of the tree (or of what ``snapshot`` holds) and a process that serves it.
@@ -55,14 +55,17 @@ class DegradedBackend:
             SandboxError: the copy could not be made.
         """
         kept = None if snapshot is None else check_snapshot(self.name, spec, snapshot)
+        binds = find_prefixes(spec.environment)
         python = spec.environment.resolve() / "bin" / "python"
-        if not python.exists():
-            raise InputError(f"got {spec.environment}, expected a virtual environment with bin/python; build it again")
-        folder = make_folder()
-        (folder / "mend_guest").symlink_to(GUEST_FOLDER)
-        ours, process = _start_server(python, folder)
-        channel = await Channel.open(ours)
-        header = {"folder": str(folder), "tree": str(spec.tree.resolve()), "python": str(python)}
+        if not self._is_swept:
+            self._is_swept = True
+            owner.sweep_folders(_FOLDER_KIND)
+        folder = owner.make_folder(_FOLDER_KIND)
+        (folder / "guest").mkdir()
+        (folder / "guest" / "mend_guest").symlink_to(_GUEST_FOLDER)
+        boot = [str(python), "-B", "-c", _BOOT, str(folder / "guest")]
+        process = await ServingProcess.start(lambda connection: [*boot, str(connection)])
+        header = {"folder": str(folder), "tree": str(spec.tree.resolve()), "python": str(python), "binds": binds}
         if kept is not None:
             header["snapshot"] = str(kept.state.folder)
 
@@ -71,18 +74,19 @@ class DegradedBackend:
             await _end(process, folder)
 
         try:
-            answer = await start(channel, header, spec)
+            answer = await start(process.channel, header, spec)
         except BaseException as error:
-            channel.close()
+            log = process.log
             await _end(process, folder)
             if isinstance(error, SandboxLostError):
                 raise SandboxLostError(
-                    f"the interpreter {python} did not start; build the environment again"
+                    f"the interpreter {python} did not start ({log}); build the environment again"
                 ) from error
             raise
+        self.missing_walls = _missing_walls(answer["landlock_version"], answer["has_seccomp"])
         sessions = {} if kept is None else _moved(kept.sessions, kept.state.origin, folder)
         brancher = _Brancher(self, spec, folder)
-        sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release, brancher, sessions)
+        sandbox = GuestSandbox(self.name, process.channel, bool(answer["has_pytest"]), release, brancher, sessions)
         self._live.add(sandbox)
         return sandbox
 
@@ -96,20 +100,20 @@ class DegradedBackend:
             SandboxError: no room.
         """
         self._quota.check()
-        folder = make_folder()
+        folder = owner.make_folder(_FOLDER_KIND)
         try:
             async with channel.hold() as request:
                 answer, _ = await request({"op": "snapshot", "folder": str(folder)}, timeout_s=_COPY_TIMEOUT_S)
                 states = sessions()
         except BaseException as error:
-            await asyncio.to_thread(remove_tree, folder)
+            await asyncio.to_thread(owner.remove_tree, folder)
             if isinstance(error, OSError):
                 raise SandboxError(f"a snapshot could not be taken: {error}") from error
             raise
 
         async def drop() -> None:
             self._snapshots.discard(kept)
-            await asyncio.to_thread(remove_tree, folder)
+            await asyncio.to_thread(owner.remove_tree, folder)
 
         kept = KeptSnapshot(self.name, spec, _Copy(folder, origin), states, int(answer["num_bytes"]), self._quota, drop)
         self._snapshots.add(kept)
@@ -158,54 +162,18 @@ class _Brancher:
         return await self._backend.create(self._spec, snapshot=snapshot)
 
 
-def make_folder() -> Path:
-    """A temporary folder that says whose it is."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    (folder / _OWNER_FILE).write_text(Owner.current().text)
-    return folder
-
-
-def sweep_folders(parent: Path) -> None:
-    """Remove the folders in ``parent`` whose owners are gone: what a power cut or a kill of all at once leaves."""
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            status = folder.lstat()
-            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-                continue  # others may put anything into a temporary folder
-            owner = Owner.parse((folder / _OWNER_FILE).read_text())
-            if owner is not None and owner.is_gone:
-                remove_tree(folder)
-
-
-def _start_server(python: Path, folder: Path) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [str(python), "-B", "-c", _BOOT, str(folder), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-        )
-    return ours, process
-
-
-async def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+async def _end(process: ServingProcess, folder: Path) -> None:
     """Wait until the server has ended its processes and removed its folder."""
-    try:
-        await asyncio.to_thread(process.wait, 30.0)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, 9)
-        process.wait()
-    await asyncio.to_thread(remove_tree, folder)
+    await process.end()
+    await asyncio.to_thread(owner.remove_tree, folder)
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove ``folder`` however deep code inside made it; what cannot be removed stays."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+def _missing_walls(landlock_version: int, has_seccomp: bool) -> tuple[str, ...]:
+    walls = {
+        "files of the host (Landlock of Linux 5.19 or newer)": landlock_version >= _LANDLOCK_FILES_VERSION,
+        "signals to processes of the host (Landlock of Linux 6.12 or newer)": (
+            landlock_version >= _LANDLOCK_SIGNALS_VERSION
+        ),
+        "sockets (seccomp on x86-64 or arm64)": has_seccomp,
+    }
+    return tuple(name for name, is_there in walls.items() if not is_there)

@@ -17,18 +17,13 @@ _MAX_LINKS = 40
 
 
 def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
-    """Prefix folders of the interpreter behind a virtual environment that ``/usr`` does not hold.
+    """Prefix folders that a sandbox with a root of its own has to show: those of :func:`find_prefixes`.
 
     Raises:
         InputError: ``environment`` has no interpreter.
         SandboxError: the interpreter lies where the sandbox has a folder of its own.
     """
-    python = environment / "bin" / "python"
-    if not python.exists():
-        raise InputError(f"got {environment}, expected a virtual environment with bin/python; build it again")
-    shown = (*_SYSTEM_FOLDERS, str(environment))
-    outside = sorted({str(link.parent.parent) for link in _links(python) if not _is_below(str(link), shown)})
-    folders = tuple(p for p in outside if not any(p != other and _is_below(p, (other,)) for other in outside))
+    folders = find_prefixes(environment)
     reserved = [folder for folder in folders if folder == "/" or _is_below(folder, _RESERVED_FOLDERS)]
     if reserved:
         raise SandboxError(
@@ -36,6 +31,20 @@ def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
             "build the environment with an interpreter installed elsewhere"
         )
     return folders
+
+
+def find_prefixes(environment: Path) -> tuple[str, ...]:
+    """Prefix folders of the interpreter behind a virtual environment that ``/usr`` does not hold.
+
+    Raises:
+        InputError: ``environment`` has no interpreter.
+    """
+    python = environment / "bin" / "python"
+    if not python.exists():
+        raise InputError(f"got {environment}, expected a virtual environment with bin/python; build it again")
+    shown = (*_SYSTEM_FOLDERS, str(environment))
+    outside = sorted({str(link.parent.parent) for link in _links(python) if not _is_below(str(link), shown)})
+    return tuple(p for p in outside if not any(p != other and _is_below(p, (other,)) for other in outside))
 
 
 def _links(path: Path) -> list[Path]:

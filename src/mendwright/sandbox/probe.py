@@ -11,30 +11,35 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.errors import ConfigError, MendError, SandboxError, SandboxUnavailableError
 from mendwright.records import Record
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from mendwright.sandbox.bubblewrap import BubblewrapBackend
+from mendwright.sandbox.container import ContainerBackend
 from mendwright.sandbox.degraded import DegradedBackend
 from mendwright.sandbox.namespace import NamespaceBackend
+from mendwright.sandbox.remedies import Machine, find_remedy
 
 BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
     "namespace": lambda config: NamespaceBackend(max_zygotes=config.max_zygotes),
+    "bubblewrap": lambda config: BubblewrapBackend(config.bubblewrap),
+    "container": lambda config: ContainerBackend(config.container),
     "degraded": lambda config: DegradedBackend(),
 }
 """name -> maker, best first."""
-ISOLATING_BACKENDS = frozenset({"namespace"})
+Purpose = Literal["work", "evaluation"]
+"""What a back end is for: building tasks and training, or numbers that are published."""
+ISOLATING_BACKENDS = frozenset({"namespace", "bubblewrap", "container"})
+BRANCHING_BACKENDS = frozenset({"namespace", "degraded"})
+"""Those that have snapshots and forks; the others raise ``SandboxError``."""
 
-_REMEDY = (
-    "allow unprivileged user namespaces: 'sysctl kernel.apparmor_restrict_unprivileged_userns=0' (Ubuntu), "
-    "'sysctl kernel.unprivileged_userns_clone=1' (older Debian), 'sysctl user.max_user_namespaces=10000' (Red Hat); "
-    "in a container start it with '--security-opt seccomp=unconfined --security-opt systempaths=unconfined'; "
-    "Linux 5.12 or newer is needed"
-)
 _CONNECT = (
     "import socket, sys\n"
     "try: socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)\n"
@@ -53,6 +58,10 @@ class BackendProbe(Record):
     """Why it is not available, or what it does not do."""
     remedy: str = ""
     """What a person can change."""
+    missing_walls: tuple[str, ...] = ()
+    """What this kernel cannot do for a back end that works all the same."""
+    duration_s: float = 0.0
+    """Seconds that the trial took; 0 when it failed."""
 
 
 async def _check_runs(sandbox: Sandbox) -> None:
@@ -66,15 +75,24 @@ async def _check_walls(sandbox: Sandbox) -> None:
         argv = ("python", "-c", _CONNECT, str(server.getsockname()[1]))
         if (await sandbox.exec(argv, timeout_s=20)).exit_status != 0:
             raise SandboxError("code in the sandbox reached a port of the host")
+
+
+async def _check_confined(sandbox: Sandbox) -> None:
     status = (await sandbox.exec(("cat", "/proc/self/status"), timeout_s=20)).stdout
     if b"CapEff:\t0000000000000000" not in status or b"NoNewPrivs:\t1" not in status:
         raise SandboxError("code in the sandbox kept capabilities")
 
 
-async def _probe(name: str) -> BackendProbe:
-    is_isolating = name in ISOLATING_BACKENDS
-    backend = BACKENDS[name](SandboxConfig())
+async def _try(backend: SandboxBackend, is_isolating: bool) -> None:
+    """Make a sandbox and look at its walls.
+
+    Raises:
+        MendError: there is no sandbox, or it has a hole.
+        OSError: the machine lacks something.
+    """
     with tempfile.TemporaryDirectory(prefix="mend-probe-") as folder:
+        # The process inside may be another user.
+        Path(folder).chmod(0o755)
         binaries, tree = Path(folder, "environment", "bin"), Path(folder, "tree")
         binaries.mkdir(parents=True)
         tree.mkdir()
@@ -82,48 +100,105 @@ async def _probe(name: str) -> BackendProbe:
         try:
             sandbox = await backend.create(SandboxSpec(environment=binaries.parent, tree=tree))
             await _check_runs(sandbox)
+            await _check_confined(sandbox)
             if is_isolating:
                 await _check_walls(sandbox)
-        except (MendError, OSError) as error:
-            reason = str(error).splitlines()[0]
-            return BackendProbe(name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=_REMEDY)
+            await sandbox.close()
         finally:
             await backend.close()
-    reason = "" if is_isolating else "does not isolate: files, network and processes of the host are in reach"
-    return BackendProbe(name=name, is_available=True, is_isolating=is_isolating, reason=reason)
 
 
-def _probe_in_thread(name: str) -> BackendProbe:
+async def _probe(name: str, config: SandboxConfig) -> BackendProbe:
+    is_isolating = name in ISOLATING_BACKENDS
+    backend = BACKENDS[name](config)
+    start_s = time.monotonic()
+    try:
+        await _try(backend, is_isolating)
+    except (MendError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), repr(error))
+        remedy = find_remedy(name, str(error), Machine.look())
+        return BackendProbe(name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=remedy)
+    missing = backend.missing_walls if isinstance(backend, DegradedBackend) else ()
+    return BackendProbe(
+        name=name,
+        is_available=True,
+        is_isolating=is_isolating,
+        reason="" if is_isolating else _describe_degraded(missing),
+        missing_walls=missing,
+        duration_s=round(time.monotonic() - start_s, 3),
+    )
+
+
+def _describe_degraded(missing_walls: tuple[str, ...]) -> str:
+    text = "does not isolate: no namespaces, so processes and the disk of the host are in reach"
+    return f"{text}; this kernel also leaves open: {', '.join(missing_walls)}" if missing_walls else text
+
+
+def probe_backend(name: str, config: SandboxConfig | None = None) -> BackendProbe:
+    """What the back end ``name`` can do here; takes about a second."""
     # A thread of its own: the caller may already be inside an event loop.
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(lambda: asyncio.run(_probe(name))).result()
+        return pool.submit(lambda: asyncio.run(_probe(name, config or SandboxConfig()))).result()
 
 
-def probe_backends() -> list[BackendProbe]:
-    """What each back end can do here, best first; takes about a second."""
-    return [_probe_in_thread(name) for name in BACKENDS]
+def probe_backends(config: SandboxConfig | None = None) -> list[BackendProbe]:
+    """What each back end can do here, best first; takes a few seconds."""
+    return [probe_backend(name, config) for name in BACKENDS]
 
 
-def create_backend(config: SandboxConfig) -> SandboxBackend:
+def create_backend(config: SandboxConfig, purpose: Purpose = "work") -> SandboxBackend:
     """The back end that ``config`` asks for; ``auto`` probes.
 
     Raises:
-        ConfigError: ``degraded`` is asked for and not allowed.
+        ConfigError: ``degraded`` is asked for and not allowed for this purpose.
         SandboxUnavailableError: nothing that is allowed works on this machine.
     """
-    if config.backend == "degraded" and not config.is_degraded_allowed:
-        raise ConfigError(
-            "got sandbox.backend = 'degraded', which does not isolate; "
-            "set sandbox.is_degraded_allowed = true to accept that"
-        )
+    return BACKENDS[choose_backend(config, purpose)](config)
+
+
+def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
+    """Name of the back end that `create_backend` makes.
+
+    Raises:
+        ConfigError: ``degraded`` is asked for and not allowed for this purpose.
+        SandboxUnavailableError: nothing that is allowed works on this machine.
+    """
+    refusal = _refusal_of_degraded(config, purpose)
+    if config.backend == "degraded" and refusal:
+        raise ConfigError(f"got sandbox.backend = 'degraded', which does not isolate; {refusal}")
     if config.backend != "auto":
-        return BACKENDS[config.backend](config)
-    probe = _probe_in_thread("namespace")
-    if probe.is_available:
-        return BACKENDS["namespace"](config)
-    if config.is_degraded_allowed:
-        return BACKENDS["degraded"](config)
-    raise SandboxUnavailableError(
-        f"no isolating sandbox works here: {probe.reason}. To mend it: {probe.remedy}. "
-        "Or set sandbox.is_degraded_allowed = true to run without isolation (never for evaluation)"
-    )
+        return config.backend
+    failed = []
+    for name in BACKENDS:
+        if name in ISOLATING_BACKENDS:
+            probe = probe_backend(name, config)
+            if probe.is_available:
+                return name
+            failed.append(f"{name}: {probe.reason} (to mend it: {probe.remedy})")
+    if not refusal:
+        return "degraded"
+    raise SandboxUnavailableError(f"no isolating sandbox works here: {'. '.join(failed)}. Or: {refusal}")
+
+
+def require_isolation(config: SandboxConfig) -> None:
+    """Refuse to evaluate with what `create_backend` makes for other work, when that does not isolate.
+
+    Raises:
+        ConfigError: ``degraded`` is asked for, and not allowed for an evaluation.
+        SandboxUnavailableError: it is all that works here, and not allowed for an evaluation.
+    """
+    # Otherwise no back end could have been made at all: nothing to find out by probing.
+    if config.is_degraded_allowed and not config.is_degraded_evaluation_allowed:
+        choose_backend(config, "evaluation")
+
+
+def _refusal_of_degraded(config: SandboxConfig, purpose: Purpose) -> str:
+    """What has to be set before ``degraded`` may be used for ``purpose``; empty when it may."""
+    if not config.is_degraded_allowed:
+        return "set sandbox.is_degraded_allowed = true to accept running without isolation"
+    if purpose == "evaluation" and not config.is_degraded_evaluation_allowed:
+        return (
+            "an evaluation refuses it, because its outcomes do not compare with those of isolated runs; "
+            "set sandbox.is_degraded_evaluation_allowed = true to accept that"
+        )
+    return ""

@@ -12,7 +12,7 @@ import hashlib
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -41,6 +41,12 @@ from mendwright.tasks.validation import tool_versions
 
 UNIT_FORMAT = 1
 """Part of each unit key; grows when sources make other tasks from the same input."""
+_IRRELEVANT: Mapping[str, bool | set[str]] = {
+    **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
+    "layers": True,
+    "sandbox": {"bubblewrap", "container", "is_degraded_evaluation_allowed"},
+}
+"""Settings that do not decide what a unit holds: they are no part of its key."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,7 @@ class Job:
         """Digest of everything that decides the unit's tasks."""
         lock = shipped_lock(self.package.requirements)
         parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
-        irrelevant = {"sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"}
-        bounds = config.model_dump(mode="json", exclude=irrelevant)
+        bounds = config.model_dump(mode="json", exclude=_IRRELEVANT)
         return hashlib.sha256(repr((parts, bounds)).encode()).hexdigest()
 
 
@@ -209,7 +214,9 @@ def make_unit(job: Job, config: TasksConfig, root: Path) -> Unit | MendError:
 async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:
     backend = create_backend(config.sandbox)
     try:
-        made = await SOURCES[job.source].make(job.package, Workshop(LayerStore(root), backend, config, job.quota))
+        made = await SOURCES[job.source].make(
+            job.package, Workshop(LayerStore(root, config=config.layers), backend, config, job.quota)
+        )
     finally:
         await backend.close()
     return Unit(job.name, job.key(config), dict(made.funnel), tuple(made.tasks))

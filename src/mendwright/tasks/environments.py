@@ -3,7 +3,8 @@
 Reads test requirements; makes locks (``uv pip compile --universal --generate-hashes``, so one lock serves every
 supported Python) and environment layers. The locks of the shipped catalogue live in ``mendwright/data/locks``, so a
 build today and one in a year install the same files. Invariants: equal requirements share one environment, and an
-environment holds exactly what its lock names.
+environment holds exactly what its lock names. Only this module and `index` use a network, only while something is
+resolved or built (`LayersConfig.is_index_allowed`), and no code of a package runs meanwhile: only wheels are installed.
 """
 
 from __future__ import annotations
@@ -89,18 +90,28 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
     if folder.is_dir() and not (folder / "bin" / "python").exists():
         # The base interpreter that it was made from is gone or has moved.
         store.discard("environments", environment.digest)
-    return environment, store.build_once("environments", environment.digest, lambda place: _install(place, lock))
+    return environment, store.build_once(
+        "environments", environment.digest, lambda place: _install(place, lock, store.config.is_index_allowed)
+    )
 
 
-def _install(place: Path, lock: str) -> None:
+def install_arguments(python: Path, lock: Path, is_index_allowed: bool) -> list[str]:
+    """What uv is told to install ``lock`` for ``python``: wheels whose hashes the lock holds, and nothing that runs.
+
+    Without an index uv uses its own cache only.
+    """
+    # Copies, not hard links: a layer must not share files with a cache that something else may write to.
+    sync = ["pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy"]
+    sync += ["--only-binary", ":all:", "--python", str(python)]
+    return [*sync, *(_index_arguments() if is_index_allowed else ["--offline"]), str(lock)]
+
+
+def _install(place: Path, lock: str, is_index_allowed: bool) -> None:
     venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
     _run_uv([*venv, str(place)])
     lock_path = place / "mend.lock"
     lock_path.write_text(lock, encoding="utf-8")
-    # Copies, not hard links: a layer must not share files with a cache that something else may write to.
-    sync = ["pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy"]
-    sync += ["--only-binary", ":all:", "--python", str(place / "bin" / "python"), *_index_arguments()]
-    _run_uv([*sync, str(lock_path)])
+    _run_uv(install_arguments(place / "bin" / "python", lock_path, is_index_allowed))
 
 
 def base_python() -> Path:

@@ -7,7 +7,9 @@ Reads pinned sdists and locks; makes folders under ``$MEND_CACHE`` (default ``~/
     environments/<digest>/     a relocatable virtual environment (see `environments`)
 
 Invariants: a layer appears under its name only when it is whole (built beside it, then renamed), processes that ask at
-once build once (file lock), and nothing writes into a layer after that. A built layer needs no network.
+once build once (file lock), and nothing writes into a layer after that. A built layer needs no network; building one
+is the only thing that may use one (`mendwright.config.layers`). Beside each layer lie its manifest (`manifests`) and
+its last use (`collecting`).
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mendwright.errors import InputError, disk_full_as_mend_error
+from mendwright.config.layers import LayersConfig
+from mendwright.errors import IndexUnavailableError, InputError, disk_full_as_mend_error
+from mendwright.tasks import collecting
 from mendwright.tasks.index import PackageIndex, Sdist, SdistIndex, sha256_of
+from mendwright.tasks.manifests import write_manifest
 
 TREE_FORMAT = 1
 """Part of each tree digest; grows when unpacking changes what a tree holds."""
@@ -45,9 +50,12 @@ def tree_digest(sdist: Sdist) -> str:
 class LayerStore:
     """Layers on this machine's disk."""
 
-    def __init__(self, root: Path | None = None, index: SdistIndex | None = None) -> None:
+    def __init__(
+        self, root: Path | None = None, index: SdistIndex | None = None, config: LayersConfig | None = None
+    ) -> None:
         """Use ``root`` (default: `cache_root`) and fetch what is missing from ``index`` (default: the user's)."""
         self.root = cache_root() if root is None else root
+        self.config = config or LayersConfig()
         self._index = index
 
     def sdist(self, sdist: Sdist) -> Path:
@@ -74,14 +82,24 @@ class LayerStore:
         return (self.root / kind / digest).is_dir()
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """The layer ``kind/digest`` when it is built."""
-        return self.root / kind / digest if self.has(kind, digest) else None
+        """The layer ``kind/digest`` when it is built; this process uses it from now on."""
+        layer = self.root / kind / digest
+        return layer if self._is_usable(layer) else None
+
+    def _is_usable(self, layer: Path) -> bool:
+        """Whether ``layer`` is there; then nobody removes it before this process ends."""
+        if not layer.is_dir():
+            return False
+        # Marked before the second look: whoever was removing it is done by then.
+        collecting.mark_used(layer)
+        return layer.is_dir()
 
     def discard(self, kind: str, digest: str) -> None:
         """Remove a layer that turned out to be unusable, so that the next use builds it again."""
         final = self.root / kind / digest
         with _locked(final.with_name(f".{digest}.lock")):
-            shutil.rmtree(final, ignore_errors=True)
+            if final.is_dir():
+                collecting.remove_layer(final)
 
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
         """The layer ``kind/digest``; ``build`` fills an empty folder when it is missing.
@@ -90,16 +108,25 @@ class LayerStore:
             DiskFullError: no room for the layer.
         """
         final = self.root / kind / digest
-        if final.is_dir():
+        if self._is_usable(final):
             return final
         with disk_full_as_mend_error(final):
             final.parent.mkdir(parents=True, exist_ok=True)
             with _locked(final.with_name(f".{digest}.lock")):
-                if not final.is_dir():
-                    _build_and_rename(final, build)
+                if not self._is_usable(final):
+                    num_bytes = _build_and_rename(final, build)
+                    collecting.mark_used(final, num_bytes)
+        # What cannot be fetched again stays.
+        if self.config.is_index_allowed:
+            collecting.collect(self.root, self.config)
         return final
 
     def _fetch(self, sdist: Sdist, place: Path) -> None:
+        if self._index is None and not self.config.is_index_allowed:
+            raise IndexUnavailableError(
+                f"the sdist of {sdist.name}=={sdist.version} is not on this machine, and is_index_allowed = false "
+                "forbids to fetch it; allow it, or copy the layer store of a machine that has it"
+            )
         self._index = self._index or PackageIndex()
         path = self._index.fetch(sdist, place)
         if path.parent != place:
@@ -113,15 +140,18 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build_and_rename(final: Path, build: Callable[[Path], None]) -> None:
+def _build_and_rename(final: Path, build: Callable[[Path], None]) -> int:
+    """Returns the bytes of the layer."""
     prefix = f".{final.name}.building-"
-    for stale in final.parent.glob(f"{prefix}*"):
+    for stale in (*final.parent.glob(f"{prefix}*"), *final.parent.glob(f".{final.name}.removing-*")):
         shutil.rmtree(stale, ignore_errors=True)
     place = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
     try:
         place.chmod(0o755)
         build(place)
+        num_bytes = write_manifest(place, final).num_bytes
         place.rename(final)
+        return num_bytes
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise

@@ -329,7 +329,6 @@ CHECKS = checks(
     shared_memory,
     everybody_killed,
     other_sandboxes,
-    poisoned_layers,
     control_groups,
     limits_stay,
     many_small_files,
@@ -337,4 +336,4 @@ CHECKS = checks(
     process_bound_of_sessions,
     environment_is_read_only,
     is_isolating_only=True,
-)
+) + checks(poisoned_layers, is_isolating_only=True, needs_snapshots=True)

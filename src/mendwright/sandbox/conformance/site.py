@@ -83,11 +83,15 @@ class Check:
     run: Callable[[Site], Awaitable[None]]
     is_isolating_only: bool = False
     """True when only back ends that isolate can do it."""
+    needs_snapshots: bool = False
+    """True when only back ends that have snapshots and forks can do it."""
 
 
-def checks(*functions: Callable[[Site], Awaitable[None]], is_isolating_only: bool = False) -> tuple[Check, ...]:
+def checks(
+    *functions: Callable[[Site], Awaitable[None]], is_isolating_only: bool = False, needs_snapshots: bool = False
+) -> tuple[Check, ...]:
     """Checks named after their functions."""
-    return tuple(Check(function.__name__, function, is_isolating_only) for function in functions)
+    return tuple(Check(function.__name__, function, is_isolating_only, needs_snapshots) for function in functions)
 
 
 def require(is_true: bool, what: str, got: object) -> None:

@@ -95,4 +95,11 @@ async def snapshot_of_a_closed_sandbox(site: Site) -> None:
         await require_raises(SandboxError, sandbox.fork(2))
 
 
-CHECKS = checks(snapshot_independence, snapshots_are_of_one_tree, forks, chains, snapshot_of_a_closed_sandbox)
+CHECKS = checks(
+    snapshot_independence,
+    snapshots_are_of_one_tree,
+    forks,
+    chains,
+    snapshot_of_a_closed_sandbox,
+    needs_snapshots=True,
+)

@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 
-from .files import MAX_PATH_BYTES
+from .files import MAX_PATH_BYTES, open_regular, open_up
 
 _CHUNK_BYTES = 1 << 20
 
@@ -27,6 +27,7 @@ def copy_tree(source: str, target: str) -> int:
     pending, num_bytes = [""], 0
     while pending:
         folder = pending.pop()
+        open_up(os.path.join(source, folder))
         for name in os.listdir(os.path.join(source, folder)):
             path = os.path.join(folder, name)
             if len(os.fsencode(path)) > MAX_PATH_BYTES:
@@ -48,8 +49,7 @@ def _copy(source: str, target: str, status: os.stat_result) -> None:
         os.mkdir(target)
         os.chmod(target, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
     elif stat.S_ISREG(status.st_mode):
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open(os.open(source, flags), "rb") as one, open(target, "wb") as two:
+        with open(open_regular(source), "rb") as one, open(target, "wb") as two:
             shutil.copyfileobj(one, two, _CHUNK_BYTES)
         os.chmod(target, stat.S_IMODE(status.st_mode))
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

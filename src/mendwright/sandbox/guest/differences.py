@@ -11,7 +11,7 @@ import os
 import stat
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .files import MAX_PATH_BYTES, SKIPPED_FOLDERS, TooLargeError, resolve
+from .files import MAX_PATH_BYTES, SKIPPED_FOLDERS, TooLargeError, open_regular, open_up, resolve
 
 _SKIPPED = SKIPPED_FOLDERS | {".git"}
 FILE_BYTES = 4 << 20
@@ -52,13 +52,9 @@ def _look(path: str) -> Side:
     return Side(_KINDS.get(stat.S_IFMT(status.st_mode), _OTHER), stat.S_IMODE(status.st_mode), status.st_size)
 
 
-def _open(path: str) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-
-
 def _is_same_file(before: str, after: str) -> bool:
     try:
-        with open(_open(before), "rb") as one, open(_open(after), "rb") as two:
+        with open(open_regular(before), "rb") as one, open(open_regular(after), "rb") as two:
             while True:
                 left, right = one.read(_CHUNK_BYTES), two.read(_CHUNK_BYTES)
                 if left != right:
@@ -73,6 +69,7 @@ def _names(root: str, folder: str) -> List[str]:
     path = os.path.join(root, folder)
     if os.path.islink(path):
         return []
+    open_up(path)
     try:
         return os.listdir(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -144,7 +141,7 @@ class Differences:
             content = os.fsencode(os.readlink(full))
         elif side.kind == "file" and side.num_bytes <= min(FILE_BYTES, self._room):
             try:
-                with open(_open(full), "rb") as file:
+                with open(open_regular(full), "rb") as file:
                     content = file.read(FILE_BYTES)
             except PermissionError:
                 return side
@@ -191,6 +188,7 @@ def list_entries(root: str, path: str, is_recursive: bool) -> List[List[Any]]:
     pending = [(top, "" if os.path.normpath(path) == "." else os.path.normpath(path))]
     while pending:
         folder, shown = pending.pop()
+        open_up(folder)
         for name in sorted(os.listdir(folder)):
             if len(found) >= MAX_ENTRIES:
                 raise TooLargeError(f"got more than {MAX_ENTRIES} entries below {path!r}; list a folder below it")

@@ -2,11 +2,13 @@
 
 Reads the testbed folder and its layers, makes bytes. Invariants: no path leads out of the testbed, not even through
 symbolic links (no untrusted process runs meanwhile, so what was resolved stays true); nothing but regular files is
-opened.
+opened. Where trusted code is the same user as untrusted code and has no privilege beyond, what a mode closes to its
+owner is opened all the same: no mode hides a file.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import Dict, Optional, Sequence
@@ -35,6 +37,39 @@ def resolve(root: str, path: str) -> str:
     return real
 
 
+def open_regular(path: str) -> int:
+    """A descriptor of ``path`` for reading; no link is followed, and whoever owns a file reads it whatever its mode.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, flags)
+    except PermissionError:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise
+        mode = stat.S_IMODE(status.st_mode)
+        with contextlib.suppress(OSError):
+            os.chmod(path, mode | stat.S_IRUSR)
+        try:
+            return os.open(path, flags)
+        finally:
+            with contextlib.suppress(OSError):
+                os.chmod(path, mode)
+
+
+def open_up(folder: str) -> None:
+    """Let this process into a folder of its own whose mode keeps it out; what cannot be changed stays as it is."""
+    if os.access(folder, os.R_OK | os.X_OK):
+        return
+    with contextlib.suppress(OSError):
+        status = os.lstat(folder)
+        if stat.S_ISDIR(status.st_mode):
+            os.chmod(folder, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+
+
 def read_regular(path: str, limit: int) -> bytes:
     """Content of a regular file of at most ``limit`` bytes.
 
@@ -43,7 +78,7 @@ def read_regular(path: str, limit: int) -> bytes:
         TooLargeError: it is larger.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_regular(path)
     except OSError as error:
         raise FileNotFoundError(f"{path}: {error.strerror}") from error
     with open(fd, "rb") as file:
@@ -121,6 +156,7 @@ def _entries(root: str, folder: str) -> Dict[str, int]:
     path = os.path.join(root, folder)
     if len(os.fsencode(folder)) > MAX_PATH_BYTES or os.path.islink(path):
         return {}
+    open_up(path)
     try:
         with os.scandir(path) as entries:
             return {entry.name: stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) for entry in entries}

@@ -2,7 +2,7 @@
 
 Reads a :class:`Layout` (host paths), makes a mount tree and enters it. Invariants: everything from the host is
 read-only and without set-user-id; the root itself is read-only; of the host's ``/etc`` nothing is visible but what
-``_ETC_BINDS`` names; the pinned tree is visible only to trusted code.
+``ETC_BINDS`` names; the pinned tree is visible only to trusted code.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ RAW_PROC = "/.mend/proc"
 TESTBED = "/testbed"
 
 _COVERED = "/tmp"  # any folder does: sources are cloned before the new root covers it
-_MOUNT_POINTS = ("proc", "tmp", "run", "var", "etc", "dev/shm", "dev/pts", "testbed", "root")
+MOUNT_POINTS = ("proc", "tmp", "run", "var", "etc", "dev/shm", "dev/pts", "testbed", "root")
 _READ_ONLY = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID
-_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-_ETC_BINDS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/mime.types")
-_ETC_FILES = {
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+ETC_BINDS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/mime.types")
+ETC_FILES = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nmend:x:1000:1000:mend:/tmp:/bin/sh\n",
     "group": "root:x:0:\nmend:x:1000:\n",
     "hosts": "127.0.0.1 localhost mend\n::1 localhost\n",
@@ -108,11 +108,11 @@ class _Root:
     def build(self, path: str) -> None:
         """Cover ``path`` with the root and fill it."""
         syscalls.mount("mend", path, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
-        for name in _MOUNT_POINTS:
+        for name in MOUNT_POINTS:
             os.makedirs(f"{path}/{name}")
         for inner in (TREE, START, SCRATCH, RAW_PROC):
             os.makedirs(path + inner)
-        for name, text in _ETC_FILES.items():
+        for name, text in ETC_FILES.items():
             with open(f"{path}/etc/{name}", "w") as file:
                 file.write(text)
         for target, destination in self._links.items():
@@ -164,7 +164,7 @@ def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> 
     """
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     root = _Root(userns_fd, owner)
-    for folder in (*_SYSTEM_FOLDERS, *_ETC_BINDS):
+    for folder in (*SYSTEM_FOLDERS, *ETC_BINDS):
         root.bind(folder, folder)
     for name in _DEVICES:
         root.bind(f"/dev/{name}", f"/dev/{name}", syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC)

@@ -50,6 +50,11 @@ _EVERYWHERE: Dict[str, int] = {
     "quotactl_fd": 443, "process_madvise": 440, "memfd_secret": 447, "open_tree_attr": 467,
 }
 # fmt: on
+# Where the namespaces are the host's: no socket (pairs are made by another call), no shared memory by number.
+_HOST_REACHING: Dict[str, Dict[str, int]] = {
+    "x86_64": {"socket": 41, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
+    "aarch64": {"socket": 198, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180},
+}
 _CLONE3 = 435
 
 
@@ -103,12 +108,18 @@ def refused_calls(machine: str) -> Dict[str, int]:
     return {**_MACHINES[machine].refused, **_EVERYWHERE}
 
 
-def build_filter(machine: str = "") -> bytes:
-    """The program for ``machine`` (default: this one); empty when there is no table for it."""
+def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> bytes:
+    """The program for ``machine`` (default: this one); empty when there is no table for it.
+
+    Args:
+        machine: As in ``uname``.
+        is_in_host_namespaces: Also refuse what namespaces would have taken away: sockets and System V memory.
+    """
     name = machine or os.uname().machine
     if name not in _MACHINES:
         return b""
     table = _MACHINES[name]
+    refused = {**refused_calls(name), **(_HOST_REACHING[name] if is_in_host_namespaces else {})}
     program = [
         _instruction(_LOAD, _OFFSET_ARCH),
         _instruction(_JUMP_EQUAL, table.arch, 1, 0),
@@ -117,7 +128,7 @@ def build_filter(machine: str = "") -> bytes:
         _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
         _answer(errno.EPERM),
     ]
-    for number in refused_calls(name).values():
+    for number in refused.values():
         program += [_instruction(_JUMP_EQUAL, number, 0, 1), _answer(errno.EPERM)]
     # The flags of clone3 lie in memory that a filter cannot read; ENOSYS makes the C library use clone.
     program += [_instruction(_JUMP_EQUAL, _CLONE3, 0, 1), _answer(errno.ENOSYS)]

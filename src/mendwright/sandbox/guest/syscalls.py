@@ -36,6 +36,8 @@ MOVE_MOUNT_F_EMPTY_PATH = 4
 
 _SYS_OPEN_TREE, _SYS_MOVE_MOUNT, _SYS_PIDFD_OPEN, _SYS_MOUNT_SETATTR = 428, 429, 434, 442
 _SYS_CLOSE_RANGE = 436
+_SYS_LANDLOCK_CREATE_RULESET, _SYS_LANDLOCK_ADD_RULE, _SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_LANDLOCK_CREATE_RULESET_VERSION, _LANDLOCK_RULE_PATH_BENEATH = 1, 1
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}.get(os.uname().machine, -1)
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
@@ -149,6 +151,11 @@ def set_dumpable() -> None:
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
 
 
+def set_undumpable() -> None:
+    """Keep processes without ``CAP_SYS_PTRACE`` away from this one's memory, descriptors and environment."""
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+
+
 def set_no_new_privileges() -> None:
     """No execve ever grants privileges again."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
@@ -165,6 +172,30 @@ def set_seccomp_filter(program: bytes) -> None:
     descriptor = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     record = ctypes.create_string_buffer(descriptor, len(descriptor))
     _prctl("PR_SET_SECCOMP", _PR_SET_SECCOMP, 2, ctypes.addressof(record))
+
+
+def landlock_version() -> int:
+    """Version of Landlock that the kernel offers; 0 when it is missing or switched off."""
+    arguments = (ctypes.c_void_p(None), ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_CREATE_RULESET_VERSION))
+    return max(0, int(_libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), *arguments)))
+
+
+def landlock_create(attributes: bytes) -> int:
+    """A descriptor of a rule set that handles ``attributes`` (``struct landlock_ruleset_attr``)."""
+    size = ctypes.c_size_t(len(attributes))
+    return _syscall("landlock_create", _SYS_LANDLOCK_CREATE_RULESET, attributes, size, ctypes.c_uint(0))
+
+
+def landlock_allow(ruleset: int, rights: int, folder: int) -> None:
+    """Allow ``rights`` on everything below the descriptor ``folder``."""
+    record = struct.pack("=Qi", rights, folder)
+    kind = ctypes.c_int(_LANDLOCK_RULE_PATH_BENEATH)
+    _syscall("landlock_add_rule", _SYS_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), kind, record, ctypes.c_uint(0))
+
+
+def landlock_restrict(ruleset: int) -> None:
+    """Hold this thread and its descendants to ``ruleset`` from now on; needs ``no_new_privs``."""
+    _syscall("landlock_restrict_self", _SYS_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
 
 
 def drop_bounding_set() -> None:

@@ -1,0 +1,70 @@
+"""Leftovers of processes that are gone are swept, those of others never."""
+
+import os
+import subprocess
+
+import pytest
+
+from mendwright.sandbox.owner import OWNER_FILE, Owner, make_folder, sweep_folders
+
+
+@pytest.fixture
+def own(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return Owner.of_this_process()
+
+
+def ended_pid():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_this_process_is_there(own):
+    assert not own.is_gone()
+    assert Owner.parse(str(own)) == own
+
+
+@pytest.mark.parametrize("text", ["", "notes", "a:b", "boot:1:2", "boot:1:2:x", "boot:1:2:3:4"])
+def test_other_texts_are_no_owner(text):
+    assert Owner.parse(text) is None
+
+
+def test_who_is_gone(own):
+    assert own._replace(pid=ended_pid()).is_gone()
+    assert own._replace(start_ticks=own.start_ticks + 1).is_gone(), "the number was given to another process"
+    assert own._replace(boot_id="another").is_gone()
+    assert not own._replace(pid_namespace=1, pid=ended_pid()).is_gone(), "cannot be seen from here"
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    assert own._replace(pid=zombie.pid).is_gone()
+    zombie.wait()
+
+
+def test_sweep(own, tmp_path):
+    kept, other_kind, gone = make_folder("test"), make_folder("other"), make_folder("test")
+    for folder in (other_kind, gone):
+        (folder / OWNER_FILE).write_text(str(own._replace(pid=ended_pid())))
+    (gone / "content").write_text("x")
+    stranger = tmp_path / "mend-test-stranger"
+    stranger.mkdir()
+    assert sweep_folders("test") == [gone]
+    assert not gone.exists()
+    assert all(folder.is_dir() for folder in (kept, other_kind, stranger))
+
+
+def test_a_sweep_follows_no_link(own, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / OWNER_FILE).write_text(str(own._replace(boot_id="another")))
+    (tmp_path / "mend-test-link").symlink_to(elsewhere)
+    assert sweep_folders("test") == []
+    assert (elsewhere / OWNER_FILE).exists()
+
+
+def test_a_sweep_removes_trees_of_any_depth(own):
+    gone = make_folder("test")
+    (gone / OWNER_FILE).write_text(str(own._replace(boot_id="another")))
+    subprocess.run(["sh", "-c", "for i in $(seq 1500); do mkdir d && cd d; done"], cwd=gone, check=True)
+    assert sweep_folders("test") == [gone]
+    assert not gone.exists()

@@ -1,0 +1,94 @@
+"""Building a layer may use the configured index; nothing else has a network."""
+
+import ast
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+import mendwright
+from mendwright.config.layers import LayersConfig
+from mendwright.config.sandbox import SandboxConfig, SandboxLimits
+from mendwright.errors import IndexUnavailableError
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.guest.spawner import GUEST_ENVIRONMENT
+from mendwright.tasks.environments import build_environment, install_arguments
+from mendwright.tasks.index import Sdist
+from mendwright.tasks.layers import LayerStore
+
+NETWORK_MODULES = {
+    "aiohttp",
+    "ftplib",
+    "http",
+    "httpx",
+    "httpx2",
+    "requests",
+    "smtplib",
+    "unearth",
+    "urllib",
+    "urllib3",
+}
+LOCK = "iniconfig==2.3.0 --hash=sha256:f631c04d2c48c52b84d0d0549c99ff3859c98df65b3101406327ecc7d53fbf12\n"
+
+
+@pytest.fixture
+def asked_paths(monkeypatch):
+    """Requests that reach the configured package index, which has nothing."""
+    paths = []
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self):
+            paths.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *arguments):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple")
+        monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+        yield paths
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("is_index_allowed", [True, False])
+def test_only_an_allowed_index_is_asked(tmp_path, asked_paths, monkeypatch, is_index_allowed):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    store = LayerStore(tmp_path / "store", config=LayersConfig(is_index_allowed=is_index_allowed))
+    with pytest.raises(IndexUnavailableError):
+        store.sdist(Sdist(name="iniconfig", version="2.3.0", sha256="0"))
+    with pytest.raises(IndexUnavailableError):
+        build_environment(store, LOCK)
+    assert bool(asked_paths) == is_index_allowed
+    assert not store.has("environments", "anything")
+
+
+def test_no_code_of_a_package_runs_while_a_network_is_there():
+    for is_index_allowed in (True, False):
+        argv = install_arguments(Path("python"), Path("lock"), is_index_allowed)
+        assert argv[argv.index("--only-binary") + 1] == ":all:"
+        assert "--require-hashes" in argv
+        assert ("--offline" in argv) != is_index_allowed
+
+
+def test_only_one_module_and_uv_speak_to_a_network():
+    root = Path(mendwright.__file__).parent
+    found = set()
+    for path in root.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.partition(".")[0] in NETWORK_MODULES for name in names):
+                found.add(str(path.relative_to(root)))
+    assert found == {"tasks/index.py"}
+
+
+def test_no_setting_gives_a_sandbox_a_network():
+    fields = {*SandboxSpec.model_fields, *SandboxConfig.model_fields, *SandboxLimits.model_fields}
+    assert not [name for name in fields if "net" in name or "index" in name]
+    assert GUEST_ENVIRONMENT["PIP_NO_INDEX"] == GUEST_ENVIRONMENT["UV_OFFLINE"] == "1"
