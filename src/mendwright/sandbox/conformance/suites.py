@@ -87,7 +87,7 @@ async def test_deadline(site: Site) -> None:
 async def run_deadline(site: Site) -> None:
     """A run that is stopped keeps what it has."""
     names = tuple(f"tests/test_slow.py::test_{name}" for name in ("first", "endless", "last"))
-    run = await _run(site, *names, timeout_s=2.0)
+    run = await _run(site, *names, timeout_s=5.0)
     require(run.is_timed_out and run.exit_status is None, "a timeout", run)
     got = [run.outcome(name) for name in names]
     require(got == [TestOutcome.PASSED, TestOutcome.MISSING, TestOutcome.MISSING], "the first one only", got)
