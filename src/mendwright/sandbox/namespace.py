@@ -269,6 +269,7 @@ class NamespaceBackend:
         self._groups: ControlGroups | None = None
         self._quota = Quota(max_snapshot_bytes)
         self._removals: set[asyncio.Future[bool]] = set()
+        self._channels: set[Channel] = set()
 
     @property
     def control_groups(self) -> str:
@@ -317,7 +318,10 @@ class NamespaceBackend:
             await self._release(zygote, sandbox, group)
             raise
 
+        self._channels.add(channel)
+
         async def release() -> None:
+            self._channels.discard(channel)
             await self._release(zygote, sandbox, group)
 
         brancher = _Brancher(self, self._quota, zygote, sandbox, spec)
@@ -385,6 +389,10 @@ class NamespaceBackend:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, SandboxError):
                 await task
+        # First of all: a command that ends because everything is being ended must not count as one that was killed.
+        for channel in list(self._channels):
+            channel.close()
+        self._channels.clear()
         for key in list(self._zygotes):
             self._forget(key)
         if self._spawner is not None:
