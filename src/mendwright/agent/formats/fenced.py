@@ -43,6 +43,10 @@ class FencedFormat(ActionFormat):
             return Action(name, rest)
         return Action(SHELL, command) if SHELL in tools and command.strip() else Malformed(_NO_COMMAND)
 
+    def describe(self, tools: Tools) -> str:
+        """The tools; the shell needs no name."""
+        return super().describe({name: tool for name, tool in tools.items() if name != SHELL})
+
     def write(self, action: Action, reasoning: str = "") -> str:
         """``reasoning`` and the block; values become words in their order, a last one with line ends a heredoc."""
         command = action.arguments if isinstance(action.arguments, str) else _as_words(action.arguments)
