@@ -406,6 +406,23 @@ class StopReason(StrEnum):
     INFRASTRUCTURE = "infrastructure"
 
 
+AttemptOutcome = Literal["passed", "same_error", "other_error", "unknown"]
+"""What the build said after an attempt; *unknown* where no outer loop looked."""
+
+
+class Attempt(Record):
+    """One round of an outer loop (paper A, full pipeline): an error, a recommended past fix, what came of them."""
+
+    error: MainError
+    """What was to be repaired."""
+    fix_id: str = ""
+    """Past fix that was recommended; empty: none was."""
+    first_turn: int
+    """Index of its first turn; the next attempt's is where it ends."""
+    stop_reason: StopReason
+    outcome: AttemptOutcome
+
+
 class Turn(Record):
     """One action and the observation that it led to."""
 
@@ -443,6 +460,8 @@ class Trajectory:
     """`final_files` as a unified diff against the agent's base."""
     verdict: Verdict
     seed: int
+    attempts: tuple[Attempt, ...] = ()
+    """Of pipelines that note them (paper A's)."""
     durations_s: dict[str, float] = field(default_factory=dict)
     """Seconds per stage: ``generate``, ``tool``, ``grade``, ``queue``."""
     schema_version: int = SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""Paper B's scaffold in a real sandbox: shell and editor see one tree, and what is there at the end is the submission."""
+"""Paper B's scaffold in a real sandbox: shell and editor see one tree; what is there at the end is submitted."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from mendwright.errors import SandboxContentError
 from mendwright.ledger import TokenLedger
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.records import StopReason, Turn
+from mendwright.records import Attempt, StopReason, Turn
 from mendwright.tools.base import Observation, ToolContext, UsageError, tool_error
 
 _AGENTS_OWN_DOING = (
@@ -45,6 +45,7 @@ class Episode:
     files: dict[str, str | None]
     """The submission: what the agent changed, or nothing when it did not submit and that is not scored."""
     durations_s: dict[str, float]
+    attempts: tuple[Attempt, ...] = ()
 
 
 class LiveEpisode:
@@ -56,6 +57,8 @@ class LiveEpisode:
         """Nothing has been said yet; ``config`` has the limits."""
         self.context = context
         self.turns: list[Turn] = []
+        self.attempts: list[Attempt] = []
+        """Notes of an outer loop."""
         self.durations_s = {"generate": 0.0, "tool": 0.0}
         self._scaffold = scaffold
         self._config = config
@@ -200,6 +203,7 @@ class EpisodeRunner:
             stop_reason=stop_reason,
             files=await _changes(context) if is_submitted else {},
             durations_s=live.durations_s,
+            attempts=tuple(live.attempts),
         )
 
 

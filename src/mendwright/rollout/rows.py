@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mendwright.ledger import Branch, TokenLedger
-from mendwright.records import Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
+from mendwright.records import Attempt, Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 _BYTES_PER_TOKEN = 12
 """int32 id, float32 log-probability, int32 policy version; the action flags follow, one bit each, then the branches of
@@ -86,6 +86,7 @@ class Document:
     pipeline: str
     sandbox_backend: str
     turns: tuple[Turn, ...]
+    attempts: tuple[Attempt, ...]
     verdict: Verdict
     final_files: dict[str, str | None]
     final_patch: str
@@ -97,6 +98,7 @@ def pack_document(trajectory: Trajectory) -> bytes:
     content = {
         "pipeline": trajectory.pipeline,
         "sandbox_backend": trajectory.sandbox_backend,
+        "attempts": [attempt.model_dump(mode="json") for attempt in trajectory.attempts],
         "turns": [turn.model_dump(mode="json") for turn in trajectory.turns],
         "verdict": trajectory.verdict.model_dump(mode="json"),
         "final_files": trajectory.final_files,
@@ -110,6 +112,8 @@ def unpack_document(blob: bytes) -> Document:
     """Inverse of :func:`pack_document`."""
     content = json.loads(zlib.decompress(blob))
     content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
+    # Documents of runs before there were attempts have none.
+    content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content.get("attempts", ()))
     content["verdict"] = Verdict.model_validate(content["verdict"])
     return Document(**content)
 
@@ -152,6 +156,7 @@ def join_trajectory(row: TrajectoryRow, document: Document, ledger: TokenLedger)
         policy_id=row.policy_id,
         sandbox_backend=document.sandbox_backend,
         turns=document.turns,
+        attempts=document.attempts,
         ledger=ledger,
         stop_reason=row.stop_reason,
         final_files=document.final_files,

@@ -14,7 +14,7 @@ from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import SandboxError
+from mendwright.errors import KnowledgeUnavailableError, SandboxError
 from mendwright.grading.execution import GRADER_VERSION
 from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
@@ -32,6 +32,8 @@ from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace
 
 _UNBOUNDED_TOKENS = 1 << 30
+_INFRASTRUCTURE = (SandboxError, KnowledgeUnavailableError)
+"""What says nothing about the agent: the episode is tried again."""
 
 
 class Runner:
@@ -77,7 +79,7 @@ class Runner:
         for attempt in range(self._config.max_attempts):
             try:
                 return await self._attempt(job, task, policy, temperature, attempt)
-            except SandboxError as error:
+            except _INFRASTRUCTURE as error:
                 trouble = str(error)
         verdict = Verdict(
             kind=VerdictKind.INVALID,
@@ -136,6 +138,7 @@ class Runner:
             final_patch=unified_diff(base, episode.files),
             verdict=verdict,
             seed=job.seed,
+            attempts=episode.attempts,
             durations_s=episode.durations_s,
         )
 

@@ -67,12 +67,12 @@ class Workspace:
         except UnicodeDecodeError:
             return None
 
-    def paths(self) -> list[str]:
-        """Python files of the repository, sorted, as the agent sees them."""
-        found = {str(p.relative_to(self._tree)) for p in self._tree.rglob("*.py") if p.is_file()}
+    def paths(self, pattern: str = "*.py") -> list[str]:
+        """Files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
+        found = {str(p.relative_to(self._tree)) for p in self._tree.rglob(pattern) if p.is_file()}
         layers = (self._base_files, self.changes)
         for layer in layers:
-            found |= {path for path, text in layer.items() if text is not None}
+            found |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
             found -= {path for path, text in layer.items() if text is None}
         return sorted(found)
 
@@ -153,6 +153,15 @@ class Workspace:
             if self._sandbox is None:
                 self._sandbox = await self._start()
         return self._sandbox
+
+    async def copy(self) -> Sandbox:
+        """A sandbox of its own with the files as they are now, for what must leave no traces. Close it.
+
+        Raises:
+            SandboxError: it could not be made.
+        """
+        await self.refresh()
+        return await self._create_sandbox({**self._base_files, **self.changes})
 
     async def _start(self) -> Sandbox:
         changes = dict(self.changes)
