@@ -134,10 +134,11 @@ class KnowledgeBase:
         """
         if path.exists() or not path.parent.is_dir():
             raise InputError(f"{path} exists or its folder does not; name a new file in a folder that exists")
-        connection = _connect(path, "rwc", BUSY_TIMEOUT_S)
-        for statement in (*_SCHEMA, f"PRAGMA application_id = {APPLICATION_ID}"):
-            connection.execute(statement)
-        return cls(path, connection)
+        base = cls(path, _connect(path, "rwc", BUSY_TIMEOUT_S))
+        with base._writing() as connection:
+            for statement in (*_SCHEMA, f"PRAGMA application_id = {APPLICATION_ID}"):
+                connection.execute(statement)
+        return base
 
     @classmethod
     def open(cls, path: Path, *, is_read_only: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
