@@ -1,8 +1,8 @@
 """A cache of what ran, keyed by everything that decides their outcome.
 
-Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Invariants: a run is
-executed at most once per key even when many episodes ask at the same moment, failures of the sandbox are not cached, and
-no caller ends because another was cancelled.
+Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Invariants: a run
+is executed at most once per key even when many episodes ask at the same moment, failures of the sandbox are not cached,
+and no caller ends because another was cancelled.
 """
 
 from __future__ import annotations
