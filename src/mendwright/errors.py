@@ -12,6 +12,7 @@ The tree::
     │   ├── SandboxContentError    5   what the code inside left does not let this be done: its own doing
     │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
     │   └── SandboxLostError       5   a live sandbox died
+    ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
     ├── DiskFullError              6   no room left; the run folder is intact
     └── TaskError                  7   a task that is broken, uncertified or does not build
 
@@ -80,6 +81,10 @@ class SandboxUnavailableError(SandboxError):
 
 class SandboxLostError(SandboxError):
     """A live sandbox or its spawner ended without being asked to."""
+
+
+class KnowledgeUnavailableError(MendError, RuntimeError):
+    """The knowledge base cannot be read now; says nothing about the agent that asked."""
 
 
 class DiskFullError(MendError, OSError):

@@ -47,6 +47,17 @@ class GradeCommandConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
+class StartsConfig(Record):
+    """`mend knowledge starts`."""
+
+    num_fixes: PositiveInt = 4
+    """Candidate fixes of each task: the first one and one per retry (paper A, full pipeline: 3 retries)."""
+    num_concurrent: PositiveInt = 2
+    """Builds at one time."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
 class SupervisedCommandConfig(Record):
     """`mend train sft` and `mend train rft`."""
 

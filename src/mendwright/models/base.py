@@ -25,6 +25,8 @@ class Generation(Record):
     is_stopped: bool
     """True when a stop token ended the generation, False when ``max_tokens`` did."""
     policy_version: int
+    cost_usd: float = 0.0
+    """What a provider charges for it; policies that run here cost nothing."""
 
 
 class Policy(Protocol):

@@ -47,9 +47,15 @@ class ChatMLRenderer:
         """Tokens that end an action."""
         return (self._end_id,)
 
-    def open_ids(self, observation: str) -> list[int]:
-        """The first prompt: (system message,) first user message, assistant header."""
-        return self._opening_ids + self._message("user", observation) + self._assistant_ids
+    def open_ids(self, observation: str, system: str = "") -> list[int]:
+        """The first prompt: (system message,) first user message, assistant header.
+
+        Args:
+            observation: Text of the user message.
+            system: Text of the system message; empty: the renderer's own, if it has one.
+        """
+        opening_ids = self._message("system", system) if system else self._opening_ids
+        return opening_ids + self._message("user", observation) + self._assistant_ids
 
     def observation_ids(self, text: str, is_stopped: bool) -> list[int]:
         """What follows an action.
