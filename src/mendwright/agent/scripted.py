@@ -2,7 +2,7 @@
 
 They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
 without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; random
-and teacher know the compact actions of the simplified pipeline only. Invariants: equal seeds give equal episodes; a
+and teacher know the compact actions only. Invariants: equal seeds give equal episodes; a
 scripted action has log-probability 0.0, because it was not sampled.
 """
 
@@ -98,7 +98,7 @@ def _check_compact(name: str, scaffold: Scaffold) -> None:
     if scaffold.format.name != "compact":
         raise ConfigError(
             f"the scripted policy {name!r} speaks the compact action format only, got {scaffold.format.name!r}; "
-            "take oracle or submit-at-once, or the simplified pipeline"
+            "take oracle or submit-at-once, or a pipeline of compact actions"
         )
 
 
