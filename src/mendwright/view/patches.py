@@ -7,7 +7,7 @@ at its line when the diff shows that line, else beside an extract of the file; a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from mendwright.records import Finding
 MAX_ROWS = 1_500
 MAX_LINE_CHARS = 2_000
 _CONTEXT_LINES = 3
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 
 RowKind = Literal["file", "hunk", "add", "del", "same", "note"]
 _KINDS: dict[str, RowKind] = {"+": "add", "-": "del", " ": "same", "": "same"}
@@ -52,43 +52,52 @@ class Diff:
     num_removed: int = 0
 
 
-def read_diff(
-    patch: str, findings: Sequence[Finding] = (), files: Mapping[str, str | None] | None = None
-) -> Diff:
+def read_diff(patch: str, findings: Sequence[Finding] = (), files: Mapping[str, str | None] | None = None) -> Diff:
     """Rows of ``patch``; ``files`` are the submitted files that extracts are taken from."""
-    lines = patch.split("\n")
-    lines = lines[:-1] if lines and not lines[-1] else lines
+    rows = list(_rows(patch.removesuffix("\n").split("\n") if patch else []))
     waiting = list(findings)
-    rows = [_with_findings(row, path, waiting) for path, row in _rows(lines[:MAX_ROWS])]
+    shown = tuple(_with_findings(row, path, waiting) for path, row in rows[:MAX_ROWS])
     return Diff(
-        rows=tuple(rows),
+        rows=shown,
         extracts=tuple(_extract(finding, files or {}) for finding in waiting),
-        num_left_out=max(0, len(lines) - MAX_ROWS),
-        num_added=sum(line.startswith("+") and not line.startswith("+++") for line in lines),
-        num_removed=sum(line.startswith("-") and not line.startswith("---") for line in lines),
+        num_left_out=len(rows) - len(shown),
+        num_added=sum(row.kind == "add" for _, row in rows),
+        num_removed=sum(row.kind == "del" for _, row in rows),
     )
 
 
-def _rows(lines: Sequence[str]) -> list[tuple[str, DiffRow]]:
-    """(path of the new file, row) of each line; a header names a file only in front of its hunks."""
-    found: list[tuple[str, DiffRow]] = []
-    path = ""
-    old = new = 0
+def _rows(lines: Sequence[str]) -> Iterator[tuple[str, DiffRow]]:
+    """(path of the new file, row) of each line; the two lines that name a file become one row.
+
+    What a line is follows from the lengths in the head of its hunk: a removed ``-- x`` looks like a file's name.
+    """
+    path = old_path = ""
+    old = new = old_left = new_left = 0
     for line in lines:
         text = line[:MAX_LINE_CHARS]
-        if line.startswith(("--- ", "+++ ", "diff ", "index ")):
-            path = line[4:].removeprefix("b/") if line.startswith("+++ ") else path
-            found.append((path, DiffRow("file", text)))
+        kind = _KINDS.get(line[:1]) if old_left > 0 or new_left > 0 else None
+        if kind is not None:
+            yield path, DiffRow(kind, text[1:], old if kind != "add" else None, new if kind != "del" else None)
+            old, old_left = old + (kind != "add"), old_left - (kind != "add")
+            new, new_left = new + (kind != "del"), new_left - (kind != "del")
         elif match := _HUNK.match(line):
-            old, new = int(match[1][:9]), int(match[2][:9])
-            found.append((path, DiffRow("hunk", text)))
-        elif (kind := _KINDS.get(line[:1])) is None:
-            found.append((path, DiffRow("note", text)))
+            old, old_left, new, new_left = (int(one[:9]) if one else 1 for one in match.groups())
+            yield path, DiffRow("hunk", text)
+        elif line.startswith("--- "):
+            old_path = text[4:].removeprefix("a/")
+        elif line.startswith("+++ "):
+            path = text[4:].removeprefix("b/")
+            yield path, DiffRow("file", _file_label(old_path, path))
         else:
-            row = DiffRow(kind, text[1:], old if kind != "add" else None, new if kind != "del" else None)
-            old, new = old + (kind != "add"), new + (kind != "del")
-            found.append((path, row))
-    return found
+            yield path, DiffRow("note", text)
+
+
+def _file_label(old_path: str, new_path: str) -> str:
+    if old_path == "/dev/null":
+        return f"{new_path} (new file)"
+    if new_path == "/dev/null":
+        return f"{old_path} (removed)"
+    return new_path if old_path == new_path else f"{old_path} → {new_path}"
 
 
 def _with_findings(row: DiffRow, path: str, waiting: list[Finding]) -> DiffRow:

@@ -61,15 +61,15 @@ class TrajectoryPages:
             start = max(0, min(number_in(request, "from") or 0, max(0, len(ledger) - 1)))
             tokenizer = viewed.tokenizer
             spans = self._spans(reader, listed)
-            pieces = stretch(ledger, tokenizer, start)
+            facts = read_facts(ledger)
             return self._site.page(
                 "tokens.html.j2",
                 title=f"Tokens of {listed.row.task_id} · {viewed.name}",
                 viewed=viewed,
                 listed=listed,
-                facts=read_facts(ledger),
-                log_probs=ledger.log_prob,
-                pieces=pieces,
+                facts=facts,
+                unlikely=[stretch(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
+                pieces=stretch(ledger, tokenizer, start),
                 turn_starts={span[0]: number for number, span in enumerate(spans, 1)},
                 start=start,
                 end=min(len(ledger), start + STRETCH_TOKENS),
