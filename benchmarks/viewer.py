@@ -170,7 +170,13 @@ def main() -> None:
         client = TestClient(create_app(root), base_url="http://localhost")
         first = measure(client, "/r/run/trajectories", 1)["worst_s"]
         found = {name: measure(client, path, repeats) for name, path in pages_of(client, arguments.num).items()}
-    result = {"num": arguments.num, "made_s": made_s, "run_db_bytes": size_bytes, "first_request_s": first, "pages": found}
+    result = {
+        "num": arguments.num,
+        "made_s": made_s,
+        "run_db_bytes": size_bytes,
+        "first_request_s": first,
+        "pages": found,
+    }
     if arguments.json:
         print(json.dumps(result))
         return

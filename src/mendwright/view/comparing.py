@@ -14,8 +14,8 @@ from markupsafe import Markup
 from mendwright.errors import InputError
 from mendwright.rollout.rows import Document
 from mendwright.view.folders import RunFolders, Viewed
+from mendwright.view.listing import Listed
 from mendwright.view.patches import Diff, read_diff
-from mendwright.view.reader import Listed
 from mendwright.view.reading import split_thought
 from mendwright.view.text import block
 

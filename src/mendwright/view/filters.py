@@ -103,7 +103,9 @@ def parse_filter(items: Iterable[tuple[str, str]]) -> TrajectoryFilter:
 def _describe(problem: Any) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else "the address"
     if problem["type"] == "extra_forbidden":
-        return f"the address has {name!r}, which filters nothing; filters are {', '.join(TrajectoryFilter.model_fields)}"
+        return (
+            f"the address has {name!r}, which filters nothing; filters are {', '.join(TrajectoryFilter.model_fields)}"
+        )
     return f"the address has {name}={problem['input']!r}: {problem['msg'].lower()}"
 
 

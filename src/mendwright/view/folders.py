@@ -177,6 +177,4 @@ def _folders_in(folder: Path) -> list[Path]:
         found = sorted(folder.iterdir())
     except OSError:
         return []
-    return [
-        one for one in found if one.is_dir() and not one.name.startswith(".") and one.name not in _PASSED_OVER
-    ]
+    return [one for one in found if one.is_dir() and not one.name.startswith(".") and one.name not in _PASSED_OVER]

@@ -49,7 +49,9 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """ASGI middleware: host names, token, headers."""
 
-    def __init__(self, app: ASGIApp, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False
+    ) -> None:
         """Wrap ``app``.
 
         Args:

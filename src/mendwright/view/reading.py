@@ -20,8 +20,9 @@ from mendwright.ledger import TokenLedger
 from mendwright.records import Task, TestOutcome, TestResult, Turn
 from mendwright.rollout.rows import Document
 from mendwright.view.folders import Viewed
+from mendwright.view.listing import Listed
 from mendwright.view.patches import Diff, read_diff
-from mendwright.view.reader import Listed, RunReader
+from mendwright.view.reader import RunReader
 from mendwright.view.replay import Growth, grow
 from mendwright.view.text import MAX_CHARS, block
 from mendwright.view.tokens import Piece, stretch
@@ -196,7 +197,10 @@ def _pieces(turn: Turn, ledger: TokenLedger | None, tokenizer: Tokenizer | None)
 def _arguments(turn: Turn, room: int) -> Markup:
     if set(turn.arguments) <= {"argument"}:
         return Markup("")
-    return block(json.dumps(turn.arguments, indent=2, ensure_ascii=False), room)
+    try:
+        return block(json.dumps(turn.arguments, indent=2, ensure_ascii=False), room)
+    except RecursionError:
+        return Markup("nested too deeply to show")
 
 
 def _tests(document: Document, task: Task | None) -> tuple[TestLine, ...]:
@@ -214,4 +218,3 @@ def _tests(document: Document, task: Task | None) -> tuple[TestLine, ...]:
         for name, result in document.verdict.tests.items()
     ]
     return tuple(sorted(lines, key=lambda line: (_OUTCOME_ORDER[line.result.outcome], line.name)))
-

@@ -49,7 +49,7 @@ def grow(task: Task, document: Document) -> tuple[Growth, ...] | str:
         states = asyncio.run(_states(task, document.turns, tree))
     except (MendError, OSError, ValueError, TypeError, AttributeError) as error:
         return f"making the edits again ended in {type(error).__name__}"
-    if states is None or states[-1:] != [document.final_files] and document.turns:
+    if states is None or (states[-1:] != [document.final_files] and document.turns):
         lacks = "" if tree.is_dir() else "; the package's source is not in the layer store of this machine"
         return f"making the edits again does not lead to what was submitted{lacks}"
     return tuple(_growths(Workspace(tree, task.base_files, _no_sandbox), states))

@@ -12,17 +12,17 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse
 
 from mendwright.analysis.curves import Point, metric_curve
 from mendwright.errors import InputError
-from mendwright.records import SourceKind, Split, StopReason, VerdictKind
 from mendwright.report.figures import Figure, Series, curve
 from mendwright.report.html import REPORT_FILE, SUMMARY_FILE
 from mendwright.rollout.rows import PhaseRow
-from mendwright.view.filters import Order, TrajectoryFilter, parse_filter
+from mendwright.view.filters import TrajectoryFilter, parse_filter
 from mendwright.view.folders import Viewed
-from mendwright.view.reader import Key, RunReader
+from mendwright.view.listing import Key
+from mendwright.view.reader import RunReader
 from mendwright.view.site import Site, digest_of, number_in, phase_label, run_state, run_url
 from mendwright.view.tally import Count, Tally
 
@@ -224,7 +224,7 @@ def _sentence(viewed: Viewed) -> str:
             return ""
         headline = json.loads(path.read_text(encoding="utf-8")).get("headline") or {}
         return str(headline.get("sentence", ""))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
 
 
@@ -233,8 +233,7 @@ def _phases(reader: RunReader, tally: Tally) -> list[PhaseCard]:
     counts, noted = tally.by("phase"), {row.name: row for row in reader.phases()}
     names = [*noted, *(name for name in counts if name not in noted)]
     return [
-        PhaseCard(name, noted.get(name), counts.get(name, Count()), len(tally.by("step", phase=name)))
-        for name in names
+        PhaseCard(name, noted.get(name), counts.get(name, Count()), len(tally.by("step", phase=name))) for name in names
     ]
 
 

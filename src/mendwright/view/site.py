@@ -26,7 +26,7 @@ from mendwright.rollout.rows import GroupRow, PhaseRow
 from mendwright.view.comparing import address_of
 from mendwright.view.filters import TrajectoryFilter
 from mendwright.view.folders import RunFolders, Stamp, Viewed
-from mendwright.view.reader import Key
+from mendwright.view.listing import Key
 from mendwright.view.text import block, plain, visible
 
 PAGE_SIZE = 50
@@ -50,7 +50,9 @@ class Site:
         """
         return self.folders.get(request.path_params["run"])
 
-    def page(self, template: str, *, title: str, status_code: int = 200, live: str = "", **context: Any) -> HTMLResponse:
+    def page(
+        self, template: str, *, title: str, status_code: int = 200, live: str = "", **context: Any
+    ) -> HTMLResponse:
         """A page; ``live`` is the address that says whether it would look different now."""
         text = self._templates.get_template(template).render(title=title, live=live, now_s=time.time(), **context)
         # Halves of characters that came through JSON cannot be sent.
@@ -147,9 +149,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
-    words: Mapping[str, Any] = {
-        name: getattr(wording, name) for name in ("percent", "number", "seconds", "size")
-    }
+    words: Mapping[str, Any] = {name: getattr(wording, name) for name in ("percent", "number", "seconds", "size")}
     environment.filters.update(words, ago=ago, block=block, plain=plain, phase=phase_label, key=_key_text)
     environment.globals.update(
         run_url=run_url,

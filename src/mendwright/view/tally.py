@@ -116,4 +116,3 @@ def _to_count(key: tuple[Any, ...], sums: tuple[int, ...]) -> Count:
     count = Count(num_turns=sums[1], num_tokens=sums[2], num_action_tokens=sums[3])
     count.by_verdict[Kind(*key).verdict] = sums[0]
     return count
-

@@ -44,7 +44,9 @@ class TaskLines:
             return Task.model_validate_json(line)
         except ValidationError as error:
             reason = str(error).partition("\n")[0]
-            raise InputError(f"the task {task_id} cannot be read ({reason}); another version may have made it") from error
+            raise InputError(
+                f"the task {task_id} cannot be read ({reason}); another version may have made it"
+            ) from error
 
 
 def _places(path: Path) -> dict[str, int]:
@@ -62,6 +64,6 @@ def _id_of(line: bytes) -> str | None:
     match = _ID.match(line)
     try:
         name = json.loads(match[1]) if match else json.loads(line).get("id")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
     return name if isinstance(name, str) else None

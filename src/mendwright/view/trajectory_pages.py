@@ -15,7 +15,8 @@ from mendwright.view.comparing import address_of, compare
 from mendwright.view.filters import TrajectoryFilter
 from mendwright.view.folders import Viewed
 from mendwright.view.guard import RAW_POLICY, REPORT_POLICY
-from mendwright.view.reader import Listed, RunReader
+from mendwright.view.listing import Listed
+from mendwright.view.reader import RunReader
 from mendwright.view.reading import MAX_TURNS, find_task, read
 from mendwright.view.run_pages import filter_of
 from mendwright.view.site import Site, number_in
