@@ -30,6 +30,7 @@ COMMANDS = (
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
     CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder."),
+    CommandEntry("view", "mendwright.cli.view", "Look at runs and trajectories in a web browser."),
 )
 
 
