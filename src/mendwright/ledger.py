@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+UNKNOWN_VERSION = -1
+"""Policy version of a token that no policy sampled from the history that the ledger holds."""
+
 
 @dataclass(frozen=True)
 class TokenLedger:
