@@ -395,8 +395,14 @@ class StopReason(StrEnum):
 
     SUBMITTED = "submitted"
     TURN_LIMIT = "turn_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
     TOKEN_LIMIT = "token_limit"
+    """The context is full."""
+    OUTPUT_TOKEN_LIMIT = "output_token_limit"
     TIME_LIMIT = "time_limit"
+    COST_LIMIT = "cost_limit"
+    LOOP = "loop"
+    """It repeated itself, and the pipeline ends such episodes."""
     INFRASTRUCTURE = "infrastructure"
 
 
@@ -412,6 +418,8 @@ class Turn(Record):
     """Kind of error: ``format`` (environment-format error, masked by RFT), ``tool`` or empty."""
     action_span: tuple[int, int]
     """[start, end) of the action's tokens in the ledger."""
+    is_loop: bool = False
+    """It says and reads what the turns before it said and read, as often as makes a loop."""
     generate_s: float = 0.0
     tool_s: float = 0.0
 

@@ -21,7 +21,7 @@ from mendwright.grading.judge.opening import open_judge
 from mendwright.ledger import LedgerBuilder
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.pipelines.simplified import make_tools, open_episode
+from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from mendwright.rollout.jobs import EpisodeJob
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
@@ -51,7 +51,7 @@ class Runner:
         self._layers: dict[str, TaskLayers] = {}
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
-        self._tools = make_tools(config.pipeline, self.cache)
+        self._pipeline = make_pipeline(config.pipeline, self.cache)
         self._grader = Grader(backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
 
     async def run(
@@ -90,15 +90,21 @@ class Runner:
     async def _attempt(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int
     ) -> Trajectory:
-        workspace = Workspace(self._task_layers(task).tree, task.base_files, lambda files: self._sandbox(task, files))
+        workspace = Workspace(
+            self._task_layers(task).tree,
+            task.base_files,
+            lambda files: self._sandbox(task, files),
+            self._pipeline.prepare if self._pipeline.is_prepared else None,
+        )
         context = ToolContext(task=task, workspace=workspace)
         session_id = f"{job.trajectory_id}~{attempt}"
         if isinstance(policy, ScriptedPolicy):
-            policy.begin_session(session_id, task, job.seed)
-        runner = EpisodeRunner(self._pipeline_of(policy), self._tools, policy, self._renderer, temperature)
+            policy.begin_session(session_id, task, job.seed, self._pipeline)
+        runner = EpisodeRunner(
+            self._pipeline, policy, self._renderer, temperature=temperature, limits=self._limits_of(policy)
+        )
         try:
-            opening = open_episode(self._config.pipeline, task, context)
-            episode = await runner.run(session_id, opening, context, job.seed)
+            episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
         finally:
             await workspace.close()
         started = time.monotonic()
@@ -106,7 +112,7 @@ class Runner:
         episode.durations_s["grade"] = time.monotonic() - started
         return self._trajectory(job, task, policy, episode, verdict)
 
-    def _pipeline_of(self, policy: Policy) -> PipelineConfig:
+    def _limits_of(self, policy: Policy) -> PipelineConfig:
         """A script has no context window: whole files that the oracle writes do not end its episode."""
         pipeline = self._config.pipeline
         is_scripted = isinstance(policy, ScriptedPolicy)
