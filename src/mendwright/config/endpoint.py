@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.errors import ConfigError
 from mendwright.records import Record
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -90,6 +91,18 @@ class EndpointConfig(Record):
     def is_encrypted(self) -> bool:
         """True when nobody on the way can read a key."""
         return urlsplit(self.base_url).scheme == "https" or self.is_local
+
+    def require_server(self) -> None:
+        """Refuse a configuration that names no server or no model.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if not self.base_url or not self.model:
+            raise ConfigError(
+                "a model server needs endpoint.base_url and endpoint.model, e.g. "
+                "endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=NAME"
+            )
 
     def share_of(self, num_processes: int) -> Self:
         """The limits of one of ``num_processes`` processes that ask at the same time."""

@@ -89,11 +89,7 @@ class EndpointClient:
         Raises:
             ConfigError: server or model are missing, or the key would travel in the open.
         """
-        if not config.base_url or not config.model:
-            raise ConfigError(
-                "a model server needs endpoint.base_url and endpoint.model, e.g. "
-                "endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=NAME"
-            )
+        config.require_server()
         key = os.environ.get(config.api_key_env, "")
         if key and not config.is_encrypted and not config.is_plain_http_allowed:
             raise ConfigError(
