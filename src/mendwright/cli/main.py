@@ -25,6 +25,7 @@ COMMANDS = (
     CommandEntry("tasks", "mendwright.cli.tasks", "Build, verify and show validated repair tasks."),
     CommandEntry("grade", "mendwright.cli.grade", "Grade the patches of any agent against tasks."),
     CommandEntry("rollout", "mendwright.cli.rollout", "Run a policy on tasks and grade what it delivers."),
+    CommandEntry("serve", "mendwright.cli.serve", "Serve a model or a script to agents of any make."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
     CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder."),

@@ -58,6 +58,11 @@ class ChatRenderer:
         """Tokens that end an action."""
         return (self._end_id,)
 
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are smaller than this."""
+        return len(self._tokenizer)
+
     def open_ids(self, observation: str, system: str = "") -> list[int]:
         """The first prompt: (system message,) first user message, assistant header.
 
@@ -95,6 +100,10 @@ class ChatRenderer:
         for role, text in messages:
             ids += self._message(role, text)
         return ids + self._answer_ids
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Ids of a whole prompt that came as text in the chat form: special tokens in it are meant."""
+        return self._encode_own(text)
 
     def action_ids(self, text: str) -> list[int]:
         """Token ids of an action that came as text (a scripted teacher's, a chat server's), stop token included.
@@ -153,7 +162,7 @@ class ChatRenderer:
         return ids
 
     def _encode_own(self, text: str) -> list[int]:
-        """Ids of the family's own text, where ``<think>`` may be one token."""
+        """Ids of text whose special tokens are meant, such as the ``<think>`` of the family's answer prefix."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False) if text else []
         return ids
 
