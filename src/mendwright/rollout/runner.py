@@ -1,7 +1,8 @@
 """Runs and grades episodes in one process, many at a time.
 
 Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
-fresh one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
+fresh one and ends as an *invalid* verdict; trouble of a model's server, which its client has tried again, ends as one
+at once and keeps the turns before it; every job gives exactly one trajectory; nothing here knows a learner.
 """
 
 from __future__ import annotations
@@ -81,11 +82,7 @@ class Runner:
                 return await self._attempt(job, task, policy, temperature, attempt)
             except _INFRASTRUCTURE as error:
                 trouble = str(error)
-        verdict = Verdict(
-            kind=VerdictKind.INVALID,
-            reason=f"{self._config.max_attempts} episodes failed: {trouble}",
-            grader_version=GRADER_VERSION,
-        )
+        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
         empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {})
         return self._trajectory(job, task, policy, empty, verdict)
 
@@ -109,6 +106,8 @@ class Runner:
             episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
         finally:
             await workspace.close()
+        if episode.trouble:
+            return self._trajectory(job, task, policy, episode, _invalid(episode.trouble))
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
@@ -158,3 +157,7 @@ class Runner:
 
     async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
         return await self._backend.create(self._spec(task, files))
+
+
+def _invalid(reason: str) -> Verdict:
+    return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)
