@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
 from mendwright.config.learning import RftConfig, SftConfig
 from mendwright.config.pipeline import GradingConfig
@@ -33,6 +34,8 @@ class RolloutCommandConfig(Record):
     """Paper B, Table 1: 10 runs per task."""
     seed: int = 0
     rollout: RolloutConfig = RolloutConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
 
 
 class GradeCommandConfig(Record):

@@ -1,7 +1,8 @@
 """Runs and grades episodes in one process, many at a time.
 
 Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
-fresh one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
+fresh one and ends as an *invalid* verdict; trouble of a model's server, which its client has tried again, ends as one
+at once and keeps the turns before it; every job gives exactly one trajectory; nothing here knows a learner.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import KnowledgeUnavailableError, SandboxError
+from mendwright.errors import SandboxError
 from mendwright.grading.execution import GRADER_VERSION
 from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
@@ -32,8 +33,6 @@ from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace
 
 _UNBOUNDED_TOKENS = 1 << 30
-_INFRASTRUCTURE = (SandboxError, KnowledgeUnavailableError)
-"""What says nothing about the agent: the episode is tried again."""
 
 
 class Runner:
@@ -79,13 +78,9 @@ class Runner:
         for attempt in range(self._config.max_attempts):
             try:
                 return await self._attempt(job, task, policy, temperature, attempt)
-            except _INFRASTRUCTURE as error:
+            except SandboxError as error:
                 trouble = str(error)
-        verdict = Verdict(
-            kind=VerdictKind.INVALID,
-            reason=f"{self._config.max_attempts} episodes failed: {trouble}",
-            grader_version=GRADER_VERSION,
-        )
+        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
         empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {})
         return self._trajectory(job, task, policy, empty, verdict)
 
@@ -109,6 +104,8 @@ class Runner:
             episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
         finally:
             await workspace.close()
+        if episode.trouble:
+            return self._trajectory(job, task, policy, episode, _invalid(episode.trouble))
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
@@ -158,3 +155,7 @@ class Runner:
 
     async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
         return await self._backend.create(self._spec(task, files))
+
+
+def _invalid(reason: str) -> Verdict:
+    return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)

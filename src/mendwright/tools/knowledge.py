@@ -34,7 +34,7 @@ SUCCESS_WEIGHT = 0.5
 MAX_WORDS = 64
 NUM_CANDIDATES = 50
 """Hits that are ranked, the most relevant ones."""
-BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 30.0
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _SCHEMA = (
     """CREATE TABLE fixes (
