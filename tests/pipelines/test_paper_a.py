@@ -10,7 +10,7 @@ from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import FullConfig, KnowledgeConfig, SimplifiedConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import TaskError
+from mendwright.errors import SandboxContentError, TaskError
 from mendwright.models.base import Generation
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.models.tokenizer import train_tokenizer
@@ -149,6 +149,22 @@ async def test_errors_that_come_and_go_end_at_the_most_attempts(context, rendere
     texts = [text for _ in range(9) for text in (write(HALF), "submit", write(BROKEN), "submit")]
     episode = await lead(FullConfig(**SMALL, max_attempts=5), Replies(renderer, texts), renderer, context)
     assert [one.outcome for one in episode.attempts] == ["other_error"] * 5
+
+
+@pytest.mark.asyncio
+async def test_a_state_that_cannot_be_built_is_the_agents_failure(context, renderer, backend):
+    create = context.workspace._create_sandbox
+
+    async def full_of_junk(files):
+        if "junk.txt" in files:
+            raise SandboxContentError("no room for the files")
+        return await create(files)
+
+    context.workspace._create_sandbox = full_of_junk
+    texts = [write("junk", "junk.txt"), "submit", write(FIXED), "submit"]
+    episode = await lead(FullConfig(**SMALL), Replies(renderer, texts), renderer, context)
+    assert [one.outcome for one in episode.attempts] == ["same_error", "passed"]
+    assert episode.files == {"m.py": FIXED}
 
 
 @pytest.mark.asyncio
