@@ -1,5 +1,6 @@
 """Filling the knowledge base: what enters, what never does, what offers count."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from mendwright.records import (
     TestRun,
     VerdictKind,
 )
+from mendwright.rollout.store import RunStore
 from mendwright.sandbox.scripted import ScriptedBackend
 from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.knowledge import KnowledgeBase, make_fix
@@ -93,6 +95,19 @@ def test_offers_count_once_and_the_last_attempt_decides(store, trajectory_maker,
     assert (counts["known"], counts["offers"]) == (3, 3)
     found = {one.fix.id: (one.num_offers, one.num_solved) for one in knowledge.search("hatchling")}
     assert (found[first], found[second]) == ((1, 0), (2, 1))
+
+
+def test_equal_trajectory_ids_of_two_runs_are_two_episodes(store, trajectory_maker, tasks, knowledge, tmp_path):
+    add(store, trajectory_maker, "a", attempts=(attempt(),))
+    add_run(knowledge, store, tasks)
+    (found,) = knowledge.search("hatchling")
+    for number in range(2):
+        time.sleep(0.002)  # rows are told apart by the millisecond in which they were stored
+        with RunStore.create(tmp_path / f"run-{number}.db") as again:
+            add(again, trajectory_maker, "b", name="same", kind=VerdictKind.FAILED, attempts=(attempt(found.fix.id),))
+            add_run(knowledge, again, tasks)
+    (found,) = knowledge.search("hatchling")
+    assert (found.num_offers, found.num_solved) == (2, 0)
 
 
 def test_other_splits_need_another_knowledge_base(store, trajectory_maker, tasks, knowledge):

@@ -83,7 +83,7 @@ def _add_offers(knowledge: KnowledgeBase, row: TrajectoryRow, document: Document
         if turn.tool == AskForHelpTool.name:
             offers |= {fix_id: is_passed for fix_id in described_fixes(turn.observation) if fix_id not in offers}
     for fix_id, is_solved in offers.items():
-        knowledge.add_offer(fix_id, row.id, is_solved=is_solved)
+        knowledge.add_offer(fix_id, f"{row.id} {row.created_at}", is_solved=is_solved)
     return len(offers)
 
 
