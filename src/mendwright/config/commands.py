@@ -13,6 +13,7 @@ from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record, SourceKind, Split
 
 
@@ -63,6 +64,7 @@ class RlCommandConfig(Record):
     seed: int = 0
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
     def _reward_fits_the_pipeline(self) -> Self:

@@ -14,6 +14,7 @@ from mendwright.config.rewards import RewardConfig, TerminalRewardConfig, check_
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from mendwright.config.teacher import TeacherNoise
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -190,6 +191,7 @@ class DemoConfig(Record):
         max_iterations=1000,
     )
     evaluation: EvaluationConfig = EvaluationConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
     def _reward_fits_the_pipeline(self) -> Self:

@@ -25,6 +25,12 @@ class Generation(Record):
     is_stopped: bool
     """True when a stop token ended the generation, False when ``max_tokens`` did."""
     policy_version: int
+    queue_s: float = 0.0
+    """Seconds before the prompt began to be computed; 0.0 here and below where a policy does not know."""
+    prefill_s: float = 0.0
+    """Seconds until the first token."""
+    decode_s: float = 0.0
+    """Seconds from the first token to the last."""
 
 
 class Policy(Protocol):

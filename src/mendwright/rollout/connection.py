@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,8 @@ from mendwright.errors import DiskFullError, InputError
 from mendwright.rollout.schema import SCHEMA_VERSION, check_schema, migrate
 
 _BUSY_TIMEOUT_S = 30.0
+Listener = Callable[[str, int, Mapping[str, float]], None]
+"""Called with phase, step and metrics once they are stored."""
 
 
 class StoreConnection:
@@ -30,6 +32,7 @@ class StoreConnection:
         self.path = path
         self._connection = connection
         self._lock = threading.RLock()
+        self._listeners: list[Listener] = []
 
     @classmethod
     def create(cls, path: Path) -> Self:

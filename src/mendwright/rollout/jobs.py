@@ -61,6 +61,11 @@ class Pool(Protocol):
         """How episodes run."""
         ...
 
+    @property
+    def is_draining(self) -> bool:
+        """True after Ctrl-C, while episodes in flight end."""
+        ...
+
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
         """Graded trajectories as they end, one per job.
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from mendwright.ledger import TokenLedger
+from mendwright.ledger import Branch, TokenLedger
 from mendwright.records import Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 _BYTES_PER_TOKEN = 12
@@ -114,12 +115,17 @@ def unpack_document(blob: bytes) -> Document:
 
 
 def pack_ledger(ledger: TokenLedger) -> bytes:
-    """The four arrays, little-endian, one after the other, zlib-compressed."""
+    """The four arrays, little-endian, one after the other, then the branches as int32 where there are any; compressed.
+
+    Branches are ``start, number of spans, start, end, start, end ...``, one after the other.
+    """
+    branches = [number for one in ledger.branches for number in (one.start, len(one.spans), *chain(*one.spans))]
     parts = (
         ledger.token_id.astype("<i4").tobytes(),
         ledger.log_prob.astype("<f4").tobytes(),
         ledger.policy_version.astype("<i4").tobytes(),
         np.packbits(ledger.is_action.astype(bool)).tobytes(),
+        np.asarray(branches, dtype="<i4").tobytes(),
     )
     return len(ledger).to_bytes(4, "little") + zlib.compress(b"".join(parts), level=1)
 
@@ -128,13 +134,26 @@ def unpack_ledger(blob: bytes) -> TokenLedger:
     """Inverse of :func:`pack_ledger`."""
     length = int.from_bytes(blob[:4], "little")
     raw = zlib.decompress(blob[4:])
-    flags = np.frombuffer(raw, np.uint8, offset=length * _BYTES_PER_TOKEN)
+    num_flag_bytes = -(-length // 8)
+    flags = np.frombuffer(raw, np.uint8, num_flag_bytes, offset=length * _BYTES_PER_TOKEN)
+    branches = np.frombuffer(raw, "<i4", offset=length * _BYTES_PER_TOKEN + num_flag_bytes)
     return TokenLedger(
         token_id=np.frombuffer(raw, "<i4", length).astype(np.int32),
         is_action=np.unpackbits(flags, count=length).astype(bool),
         log_prob=np.frombuffer(raw, "<f4", length, offset=4 * length).astype(np.float32),
         policy_version=np.frombuffer(raw, "<i4", length, offset=8 * length).astype(np.int32),
+        branches=_unpack_branches(branches.tolist()),
     )
+
+
+def _unpack_branches(numbers: list[int]) -> tuple[Branch, ...]:
+    branches = []
+    while numbers:
+        start, num_spans, *rest = numbers
+        ends = rest[: 2 * num_spans]
+        branches.append(Branch(start, tuple(zip(ends[::2], ends[1::2], strict=True))))
+        numbers = rest[2 * num_spans :]
+    return tuple(branches)
 
 
 def join_trajectory(row: TrajectoryRow, document: Document, ledger: TokenLedger) -> Trajectory:

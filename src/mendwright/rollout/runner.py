@@ -24,8 +24,10 @@ from mendwright.models.renderer import ChatMLRenderer
 from mendwright.pipelines.simplified import make_tools, open_episode
 from mendwright.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from mendwright.rollout.jobs import EpisodeJob
+from mendwright.rollout.stage_times import TimedPolicy
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
+from mendwright.sandbox.lease import LeasedBackend
 from mendwright.tasks.diffs import unified_diff
 from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.base import ToolContext
@@ -45,23 +47,25 @@ class Runner:
         renderer: ChatMLRenderer,
     ) -> None:
         self._config = config
-        self._backend = backend
+        self._backend = LeasedBackend(backend, config.max_sandboxes)
         self._find_layers = find_layers
         self._renderer = renderer
         self._layers: dict[str, TaskLayers] = {}
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
         self._tools = make_tools(config.pipeline, self.cache)
-        self._grader = Grader(backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
+        self._grader = Grader(self._backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
 
     async def run(
         self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
     ) -> AsyncIterator[Trajectory]:
         """Graded trajectories as they end, one per job."""
+        begun_at_s = time.monotonic()
 
         async def bounded(job: EpisodeJob) -> Trajectory:
             async with self._gate:
-                return await self.run_job(job, tasks[job.task_id], policy, temperature)
+                queue_s = time.monotonic() - begun_at_s
+                return await self.run_job(job, tasks[job.task_id], policy, temperature, queue_s)
 
         pending = [asyncio.create_task(bounded(job)) for job in jobs]
         try:
@@ -71,12 +75,17 @@ class Runner:
             for task in pending:
                 task.cancel()
 
-    async def run_job(self, job: EpisodeJob, task: Task, policy: Policy, temperature: float) -> Trajectory:
-        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid."""
+    async def run_job(
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
+    ) -> Trajectory:
+        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid.
+
+        ``queue_s``: seconds for which the job has waited for a place.
+        """
         trouble = ""
         for attempt in range(self._config.max_attempts):
             try:
-                return await self._attempt(job, task, policy, temperature, attempt)
+                return await self._attempt(job, task, policy, temperature, attempt, queue_s)
             except SandboxError as error:
                 trouble = str(error)
         verdict = Verdict(
@@ -84,18 +93,19 @@ class Runner:
             reason=f"{self._config.max_attempts} episodes failed: {trouble}",
             grader_version=GRADER_VERSION,
         )
-        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {})
+        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})
         return self._trajectory(job, task, policy, empty, verdict)
 
     async def _attempt(
-        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int, queue_s: float
     ) -> Trajectory:
         workspace = Workspace(self._task_layers(task).tree, task.base_files, lambda files: self._sandbox(task, files))
         context = ToolContext(task=task, workspace=workspace)
         session_id = f"{job.trajectory_id}~{attempt}"
         if isinstance(policy, ScriptedPolicy):
             policy.begin_session(session_id, task, job.seed)
-        runner = EpisodeRunner(self._pipeline_of(policy), self._tools, policy, self._renderer, temperature)
+        timed = TimedPolicy(policy)
+        runner = EpisodeRunner(self._pipeline_of(policy), self._tools, timed, self._renderer, temperature)
         try:
             opening = open_episode(self._config.pipeline, task, context)
             episode = await runner.run(session_id, opening, context, job.seed)
@@ -104,6 +114,8 @@ class Runner:
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
+        episode.durations_s.update(timed.durations_s)
+        episode.durations_s["queue"] += queue_s
         return self._trajectory(job, task, policy, episode, verdict)
 
     def _pipeline_of(self, policy: Policy) -> PipelineConfig:
