@@ -99,7 +99,7 @@ def forked() -> Trajectory:
     turns = tuple(
         Turn(action="a", tool="edit", observation="", action_span=span) for span in (first, second, third, fourth)
     )
-    verdict = Verdict(kind=VerdictKind.PASSED, grader_version="1")
+    verdict = Verdict(kind=VerdictKind.PASSED, reason="", grader_version="1")
     return Trajectory("t", "task", "g", "p", "m", "s", turns, builder.build(), StopReason.SUBMITTED, {}, "", verdict, 0)
 
 
