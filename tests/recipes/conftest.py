@@ -52,7 +52,7 @@ def tasks_of(task: Task) -> dict[str, Task]:
 
 
 def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) -> LocalPool:
-    """A pool whose sandboxes are scripted and fail ``num_failures`` times per call; ``changes`` of the configuration."""
+    """A pool whose sandboxes are scripted and fail ``num_failures`` times a call; ``changes`` of its config."""
     renderer = ChatMLRenderer(load_tokenizer(base))
     config = ROLLOUT.model_copy(update=changes)
     return LocalPool(

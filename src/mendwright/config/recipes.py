@@ -194,6 +194,7 @@ class DemoConfig(Record):
     watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
         return self

@@ -30,7 +30,8 @@ class RolloutConfig(Record):
     drain_timeout_s: float = Field(default=60.0, ge=0.0)
     """After Ctrl-C episodes in flight have this long to end and be stored; a second Ctrl-C stops at once."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Paper B, section 5.2, finding 2: anything but 1 while training biases the gradient."""
+    """Of `mend rollout` and `mend eval`. Training samples at 1 and refuses anything else (paper B, section 5.2, finding 2:
+    it biases the gradient)."""
     pipeline: PipelineConfig = PipelineConfig()
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
@@ -45,6 +46,18 @@ class RolloutConfig(Record):
                 f"set engine.max_len_tokens (now {self.engine.max_len_tokens}) to at least as much"
             )
         return self
+
+    def require_training_temperature(self) -> None:
+        """Check that training can honour these settings.
+
+        Raises:
+            ValueError: another temperature than 1 is asked for.
+        """
+        if self.temperature != 1.0:
+            raise ValueError(
+                f"rollout.temperature={self.temperature}: training samples at temperature 1 and nothing else, because its "
+                "log-probabilities are those of the policy; leave it out (mend rollout and mend eval take it)"
+            )
 
     @model_validator(mode="after")
     def _invariant_sessions_keep_their_slots(self) -> Self:
