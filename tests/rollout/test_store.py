@@ -257,15 +257,14 @@ def test_a_store_of_version_1_is_migrated_and_keeps_every_token(tmp_path, trajec
     blob = len(ledger).to_bytes(4, "little") + zlib.compress(raw)
     connection.execute("INSERT INTO documents VALUES (1, ?, ?)", (pack_document(expected), blob))
     connection.close()
-    with pytest.raises(InputError, match="older schema 1; open it once for writing"):
-        RunStore.open(path, is_read_only=True)
-    with RunStore.open(path) as store:
-        assert store._fetch("PRAGMA user_version", ()) == [(SCHEMA_VERSION,)]
-        (got,) = store.trajectories(phase="dapo")
-    for name in LEDGER_FIELDS:
-        np.testing.assert_array_equal(getattr(got.ledger, name), getattr(ledger, name))
-    assert got.ledger.branches == ()
-    assert got.turns == expected.turns
+    for is_read_only, version in ((True, 1), (False, SCHEMA_VERSION)):
+        with RunStore.open(path, is_read_only=is_read_only) as store:
+            assert store._fetch("PRAGMA user_version", ()) == [(version,)]
+            (got,) = store.trajectories(phase="dapo")
+        for name in LEDGER_FIELDS:
+            np.testing.assert_array_equal(getattr(got.ledger, name), getattr(ledger, name))
+        assert got.ledger.branches == ()
+        assert got.turns == expected.turns
 
 
 def test_branches_of_a_forked_history_are_stored(store, trajectory_maker):

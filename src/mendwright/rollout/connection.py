@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mendwright.errors import DiskFullError, InputError
-from mendwright.rollout.schema import SCHEMA_VERSION, check_schema, migrate
+from mendwright.rollout.schema import OLDEST_READABLE_VERSION, SCHEMA_VERSION, check_schema, migrate
 
 _BUSY_TIMEOUT_S = 30.0
 Listener = Callable[[str, int, Mapping[str, float]], None]
@@ -53,8 +53,8 @@ class StoreConnection:
         """Open a store, migrating an older one when writing.
 
         Raises:
-            InputError: there is no such file, it is no run store, or it is of a newer schema; or it is older and
-                opened read-only.
+            InputError: there is no such file, it is no run store, it is of a newer schema, or of one so old that it
+                cannot be read before it is migrated.
         """
         if not path.is_file():
             raise InputError(f"{path} does not exist; name the folder of a run, which holds a run.db")
@@ -119,7 +119,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> 
     connection.execute("PRAGMA synchronous = NORMAL")
     version = check_schema(connection, path)
     if is_read_only:
-        if version < SCHEMA_VERSION:
+        if version < OLDEST_READABLE_VERSION:
             raise InputError(f"{path} has the older schema {version}; open it once for writing to migrate it")
         return
     connection.execute("PRAGMA journal_mode = WAL")

@@ -50,6 +50,8 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
 """Version -> statements that lead to the next version. To change a table: add an entry, never edit an old one."""
 
 SCHEMA_VERSION = max(MIGRATIONS) + 1
+OLDEST_READABLE_VERSION = 1
+"""Stores from this version on can be read as they are; older ones must be migrated first, which needs writing."""
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
