@@ -9,15 +9,12 @@ import pytest
 
 from mendwright.learning.samples import (
     Sample,
-    policy_branches,
     policy_sample,
     share_prefixes,
-    supervised_branches,
     supervised_sample,
     text_sample,
 )
-from mendwright.ledger import LedgerBuilder
-from mendwright.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
+from mendwright.records import Trajectory
 
 
 def new_sample(ids: list[int], learned: list[int], group_id: str = "g") -> Sample:
@@ -79,74 +76,6 @@ def test_a_policy_sample_knows_its_turns_and_its_trajectory(trajectory: Trajecto
     assert sample.turn is not None
     assert sample.turn.tolist() == [-1, -1, -1, 0, 0, -1, -1, 1, 1]
     assert (sample.trajectory_id, sample.reward) == ("t", 0.5)
-
-
-def forked() -> Trajectory:
-    """Two turns, a history cut by two tokens, a third turn, and a restart that copies nothing."""
-    builder = LedgerBuilder()
-    opening = builder.append_context([1, 2])
-    first = builder.append_action([3, 4], [-0.3, -0.4], 1)
-    builder.append_context([5, 6])
-    second = builder.append_action([7], [-0.7], 1)
-    builder.fork()
-    builder.copy(opening)
-    builder.copy(first)
-    builder.append_context([9])
-    third = builder.append_action([10, 11], [-1.0, -1.1], 1)
-    builder.fork()
-    builder.append_context([1])
-    fourth = builder.append_action([12], [-1.2], 1)
-    turns = tuple(
-        Turn(action="a", tool="edit", observation="", action_span=span) for span in (first, second, third, fourth)
-    )
-    verdict = Verdict(kind=VerdictKind.PASSED, reason="", grader_version="1")
-    return Trajectory("t", "task", "g", "p", "m", "s", turns, builder.build(), StopReason.SUBMITTED, {}, "", verdict, 0)
-
-
-def test_a_forked_history_learns_each_sampled_token_once() -> None:
-    samples = policy_branches(forked(), 0.5)
-    assert [sample.token_id.tolist() for sample in samples] == [
-        [1, 2, 3, 4, 5, 6, 7],
-        [1, 2, 3, 4, 9, 10, 11],
-        [1, 12],
-    ]
-    assert [sample.weight.tolist() for sample in samples] == [
-        [0, 0, 1, 1, 0, 0, 1],
-        [0, 0, 0, 0, 0, 1, 1],
-        [0, 1],
-    ]
-    assert [sample.turn.tolist() for sample in samples if sample.turn is not None] == [
-        [-1, -1, 0, 0, -1, -1, 1],
-        [-1, -1, -1, -1, -1, 2, 2],
-        [-1, 3],
-    ]
-    assert samples[1].old_log_prob.tolist() == pytest.approx([0, 0, 0, 0, 0, -1.0, -1.1])
-    assert {(sample.trajectory_id, sample.group_id, sample.advantage) for sample in samples} == {("t", "g", 0.5)}
-
-
-def test_imitation_learns_each_token_of_a_forked_history_once_and_masks_format_errors() -> None:
-    trajectory = forked()
-    broken = trajectory.turns[2].model_copy(update={"error": "format"})
-    trajectory = replace(trajectory, turns=(*trajectory.turns[:2], broken, trajectory.turns[3]))
-    assert [sample.num_learned for sample in supervised_branches(trajectory)] == [3, 2, 1]
-    # The branch whose only turn is masked has nothing to learn and is no sample.
-    masked = supervised_branches(trajectory, is_format_error_masked=True)
-    assert [sample.num_learned for sample in masked] == [3, 1]
-
-
-def test_a_forked_history_is_not_one_sample() -> None:
-    with pytest.raises(ValueError, match="forked"):
-        policy_sample(forked(), 1.0)
-    with pytest.raises(ValueError, match="forked"):
-        supervised_sample(forked())
-
-
-def test_a_branch_without_log_probs_is_refused() -> None:
-    trajectory = forked()
-    versions = trajectory.ledger.policy_version.copy()
-    versions[-1] = -1
-    with pytest.raises(ValueError, match="trajectory t: token 11 has no sampling log-probability"):
-        policy_branches(replace(trajectory, ledger=replace(trajectory.ledger, policy_version=versions)), 1.0)
 
 
 def test_advantages_count_where_tokens_are_learned() -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from mendwright.config.layers import LayersConfig
 from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import GradingConfig, PipelineConfig
+from mendwright.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.records import Record
 
@@ -32,7 +32,7 @@ class RolloutConfig(Record):
     temperature: float = Field(default=1.0, ge=0.0)
     """Of `mend rollout` and `mend eval`. Training samples at 1 and refuses anything else (paper B, section 5.2, finding 2:
     it biases the gradient)."""
-    pipeline: PipelineConfig = PipelineConfig()
+    pipeline: AnyPipelineConfig = PipelineConfig()
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
     sandbox: SandboxConfig = SandboxConfig()

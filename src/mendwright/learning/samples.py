@@ -8,7 +8,7 @@ never learned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -89,55 +89,21 @@ def text_sample(token_ids: Sequence[int]) -> Sample:
 
 
 def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
-    """`supervised_branches` of a trajectory with one history.
-
-    Raises:
-        ValueError: the history forked.
-    """
-    return _only(trajectory, supervised_branches(trajectory, is_format_error_masked=is_format_error_masked))
-
-
-def supervised_branches(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> list[Sample]:
-    """A trajectory to imitate: its action tokens are learned, each in the history it was sampled in.
+    """A trajectory to imitate: its action tokens are learned.
 
     Args:
         trajectory: Usually a successful one.
         is_format_error_masked: Leave out actions that raised a format error (paper B, section 4.2).
     """
-    token_id = trajectory.ledger.token_id
+    ledger = trajectory.ledger
     weight = _action_weight(trajectory, {"format"} if is_format_error_masked else set())
-    return [
-        Sample(
-            token_id[index],
-            learned,
-            np.zeros(len(index), dtype=np.float32),
-            group_id=trajectory.group_id,
-            trajectory_id=trajectory.id,
-        )
-        for index, learned, _ in _histories(trajectory.ledger, weight)
-    ]
+    return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.group_id)
 
 
 def policy_sample(
     trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
 ) -> Sample:
-    """`policy_branches` of a trajectory with one history.
-
-    Raises:
-        ValueError: the history forked, or an action token has no log-probability of the sampling policy.
-    """
-    return _only(trajectory, policy_branches(trajectory, advantage, reward=reward, is_error_masked=is_error_masked))
-
-
-def policy_branches(
-    trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
-) -> list[Sample]:
-    """A trajectory to learn from by policy gradient: one sample per history that it was sampled in.
-
-    A history forks where the prompt of a turn is not the prompt and completion of the turn before it (templates that
-    drop thoughts, compaction, restarts). What a branch copies from an earlier one is its context: each sampled token is
-    learned once. All samples have the trajectory's id, and denominators per trajectory count their tokens together, so
-    a trajectory weighs the same however often it forked.
+    """A trajectory to learn from by policy gradient.
 
     Args:
         trajectory: With the log-probabilities of the policy that sampled it.
@@ -151,20 +117,17 @@ def policy_branches(
     ledger = trajectory.ledger
     weight = _action_weight(trajectory, {"format", "tool"} if is_error_masked and advantage > 0 else set())
     _check_log_probs(trajectory.id, ledger, weight)
-    turn = _turn_index(len(ledger), trajectory.turns)
-    return [
-        Sample(
-            ledger.token_id[index],
-            learned,
-            np.where(learned > 0, ledger.log_prob[index], np.float32(0.0)).astype(np.float32),
-            advantage,
-            trajectory.group_id,
-            trajectory_id=trajectory.id,
-            turn=np.where(is_own, turn[index], np.int32(-1)).astype(np.int32),
-            reward=reward,
-        )
-        for index, learned, is_own in _histories(ledger, weight)
-    ]
+    old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
+    return Sample(
+        ledger.token_id,
+        weight,
+        old,
+        advantage,
+        trajectory.group_id,
+        trajectory_id=trajectory.id,
+        turn=_turn_index(len(ledger), trajectory.turns),
+        reward=reward,
+    )
 
 
 def share_prefixes(samples: Sequence[Sample]) -> list[Sample]:
@@ -195,23 +158,6 @@ def _check_log_probs(name: str, ledger: TokenLedger, weight: np.ndarray) -> None
             f"(log_prob={ledger.log_prob[position]}, policy_version={ledger.policy_version[position]}); "
             "policy-gradient samples must come from a policy that returns them"
         )
-
-
-def _histories(ledger: TokenLedger, weight: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of each history that has something to learn: positions in the ledger, weights, and which tokens are its own."""
-    for branch in ledger.histories:
-        index = np.concatenate([np.arange(start, end) for start, end in branch.spans or ((0, 0),)])
-        is_own = index >= branch.start
-        learned = np.where(is_own, weight[index], np.float32(0.0)).astype(np.float32)
-        learned[:1] = 0.0
-        if learned.any() or not ledger.branches:
-            yield index, learned, is_own
-
-
-def _only(trajectory: Trajectory, samples: Sequence[Sample]) -> Sample:
-    if trajectory.ledger.branches:
-        raise ValueError(f"the history of trajectory {trajectory.id} forked; it is a sample per branch")
-    return samples[0]
 
 
 def _turn_index(num_tokens: int, turns: Sequence[Turn]) -> np.ndarray:

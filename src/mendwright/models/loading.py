@@ -162,6 +162,21 @@ def replace_folder(new: Path, folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a model folder; ``target`` is complete or what it was before.
+
+    Raises:
+        DiskFullError: no room; what was there before is intact.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with disk_full_as_mend_error(target):
+            shutil.copytree(source, temporary)
+            replace_folder(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def _exchange(first: Path, second: Path) -> bool:
     """Swap two names of one file system in one step; False where that cannot be done."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)

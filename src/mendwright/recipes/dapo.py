@@ -8,7 +8,6 @@ and repeats no stored episode.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
 from mendwright.learning.rl import PolicyTrainer
-from mendwright.models.loading import load_model, load_tokenizer
+from mendwright.models.loading import copy_folder, load_model, load_tokenizer
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
     Group,
@@ -110,9 +109,7 @@ class DapoLoop:
 
     def keep(self, stage: str) -> None:
         """Copy the current weights to checkpoint ``stage``."""
-        target = self._run.checkpoint(stage)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self._state / MODEL_FOLDER, target)
+        copy_folder(self._state / MODEL_FOLDER, self._run.checkpoint(stage))
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""

@@ -121,18 +121,21 @@ class Demo:
 
     def _reinforce(self, run: Run) -> None:
         loop = DapoLoop(run, self._config.rl, "rft", self._config.watch.alarms)
-        if loop.num_done == 0:
-            self._validate(run, loop, 0)
-        every = self._config.rl.validation_every
+        self._look(run, loop)  # at the start, or at what a kill left undone
         for metrics in loop.iterations():
             detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
             self._progress("dapo", loop.num_done, 0, detail)
-            if loop.num_done % every == 0:
-                self._validate(run, loop, loop.num_done)
-                loop.keep(f"{CHECKPOINT}{loop.num_done:04d}")
+            self._look(run, loop)
             if self._budget.is_rl_over():
                 break
         loop.keep("dapo")
+
+    def _look(self, run: Run, loop: DapoLoop) -> None:
+        """Validate and keep the weights, every so many iterations; what is done already is not run again."""
+        if loop.num_done % self._config.rl.validation_every == 0:
+            self._validate(run, loop, loop.num_done)
+            if loop.num_done:
+                loop.keep(f"{CHECKPOINT}{loop.num_done:04d}")
 
     def _validate(self, run: Run, loop: DapoLoop, step: int) -> None:
         tasks = run.select("validation", limit=self._config.rl.num_validation_tasks)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from mendwright.config.algorithms import DecayingDemonstrationConfig, DemonstrationConfig, GatedDemonstrationConfig
 from mendwright.errors import ConfigError
-from mendwright.learning.samples import Sample, supervised_branches
+from mendwright.learning.histories import split_histories
+from mendwright.learning.samples import Sample, supervised_sample
 from mendwright.recipes.groups import Group
 from mendwright.records import Trajectory, VerdictKind
 from mendwright.rollout.store import RunStore
@@ -40,8 +41,8 @@ class Demonstrations:
         known = self._known()
         task_ids = [group.members[0].task_id for group in groups if self._is_wanted(group)]
         chosen = [known[task_id][iteration % len(known[task_id])] for task_id in task_ids if task_id in known]
-        samples = [one for found in chosen for one in supervised_branches(found, is_format_error_masked=True)]
-        return samples, coefficient
+        histories = [history for trajectory in chosen for history in split_histories(trajectory)]
+        return [supervised_sample(history, is_format_error_masked=True) for history in histories], coefficient
 
     def _is_wanted(self, group: Group) -> bool:
         if not isinstance(self._config, GatedDemonstrationConfig):

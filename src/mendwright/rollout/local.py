@@ -6,6 +6,7 @@ Reads and makes what :class:`~mendwright.rollout.pool.WorkerPool` does. Invarian
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -35,6 +36,7 @@ class LocalPool:
         self._find_layers = find_layers
         self._renderer = renderer
         self._failures = FailureStreak(config.max_failures_in_row)
+        self._counters = Counter[str]()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -52,6 +54,10 @@ class LocalPool:
     def is_draining(self) -> bool:
         """Never: Ctrl-C stops this process at once."""
         return False
+
+    def counters(self) -> dict[str, float]:
+        """Counters of all calls, added up."""
+        return dict(self._counters)
 
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
         """Run all ``jobs``; yields trajectories as they end. Episodes stand still while the caller works.
@@ -79,6 +85,7 @@ class LocalPool:
             async for trajectory in runner.run(jobs, tasks, policy, ref.temperature):
                 yield trajectory
         finally:
+            self._counters.update(policies.counters())
             await policies.close()
             await backend.close()
 

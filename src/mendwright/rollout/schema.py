@@ -44,7 +44,8 @@ MIGRATIONS: Mapping[int, tuple[str, ...]] = {
             number INTEGER PRIMARY KEY, time TEXT NOT NULL, phase TEXT NOT NULL, kind TEXT NOT NULL,
             message TEXT NOT NULL)""",
     ),
-    # Ledgers may end with branches (see `rows.pack_ledger`); those of version 1 have none and stay as they are.
+    # Ledgers may end with branches (`rows.pack_ledger`), which a reader of version 1 would take for one history; those
+    # without stay as they are.
     1: (),
 }
 """Version -> statements that lead to the next version. To change a table: add an entry, never edit an old one."""
