@@ -27,7 +27,8 @@ COMMANDS = (
     CommandEntry("rollout", "mendwright.cli.rollout", "Run a policy on tasks and grade what it delivers."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
-    CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder."),
+    CommandEntry("analyse", "mendwright.cli.analyse", "Show how a run's policy behaves, in tables and figures."),
+    CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder, or compare runs."),
 )
 
 
