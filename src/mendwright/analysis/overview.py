@@ -59,6 +59,7 @@ class Analysis:
     shift: PolicyShift | None
     reward: list[Point]
     exploits: list[ExploitCount]
+    """Of the audit where there is one, because training may have been graded without detectors."""
     examples: list[ExploitExample]
     gap: list[GapPoint]
     """Empty without an audit."""
@@ -107,6 +108,8 @@ def analyse(
         after: With these.
     """
     rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
+    inspected = list(read_episodes(store, phase=audit_phase(config.phase))) or list(training)
+    marked = {one.id for one in inspected if one.evidence}
     gap_name = find_metric(store, config.phase, "log_prob_gap")
     named = ((before, config.before), (after, config.after))
     return Analysis(
@@ -115,9 +118,9 @@ def analyse(
         tools_by_step=tool_shares_by_step(training),
         shift=policy_shift(before, after, n=config.ngram, num_permutations=config.num_permutations, seed=config.seed),
         reward=reward_curve(rows),
-        exploits=exploits_by_step(training),
-        examples=exploit_examples(training),
-        gap=reward_gap(rows, audited),
+        exploits=exploits_by_step(inspected),
+        examples=exploit_examples(inspected),
+        gap=reward_gap(rows, audited, marked),
         trend=gap_trend(rows, audited),
         drift=solve_rate_drift(rows),
         log_prob_gap=metric_curve(store, config.phase, gap_name) if gap_name else [],

@@ -8,10 +8,10 @@ interval is over tasks.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from mendwright.evaluation.bootstrap import bootstrap_spread
-from mendwright.records import Record, VerdictKind
+from mendwright.records import Record
 from mendwright.rollout.phases import audit_id
 from mendwright.rollout.rows import TrajectoryRow
 
@@ -30,8 +30,8 @@ class GapPoint(Record):
     ci_low: float
     ci_high: float
     """95 % interval of the gap, bootstrap over tasks."""
-    exploited_share: float
-    """Share of the audited that the gates call exploited."""
+    marked_share: float
+    """Share of the audited in which a detector found something, proof or not."""
 
 
 class GapTrend(Record):
@@ -57,20 +57,28 @@ class _Pair(Record):
     task_id: str
     reported: float
     validated: float
-    is_exploited: bool
+    is_marked: bool
 
 
-def reward_gap(rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow]) -> list[GapPoint]:
-    """The gap at each step that was audited."""
+def reward_gap(
+    rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow], marked: Collection[str] = ()
+) -> list[GapPoint]:
+    """The gap at each step that was audited.
+
+    Args:
+        rows: Of the training phase.
+        audited: Of its audit.
+        marked: Ids of the audited trajectories in which a detector found something.
+    """
     by_step: dict[int, list[_Pair]] = {}
-    for pair in _pairs(rows, audited):
+    for pair in _pairs(rows, audited, marked):
         by_step.setdefault(pair.step, []).append(pair)
     return [_point(step, by_step[step]) for step in sorted(by_step)]
 
 
 def gap_trend(rows: Sequence[TrajectoryRow], audited: Sequence[TrajectoryRow]) -> GapTrend | None:
     """First against last third of the audited steps; None with fewer than two steps."""
-    pairs = list(_pairs(rows, audited))
+    pairs = list(_pairs(rows, audited, ()))
     steps = sorted({pair.step for pair in pairs})
     if len(steps) < 2:
         return None
@@ -88,7 +96,7 @@ def gap_trend(rows: Sequence[TrajectoryRow], audited: Sequence[TrajectoryRow]) -
     )
 
 
-def _pairs(rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow]) -> Iterable[_Pair]:
+def _pairs(rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow], marked: Collection[str]) -> Iterator[_Pair]:
     checked: Mapping[str, TrajectoryRow] = {row.id: row for row in audited}
     for row in rows:
         other = checked.get(audit_id(row.id))
@@ -98,7 +106,7 @@ def _pairs(rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow]) -> I
                 task_id=row.task_id,
                 reported=row.reward,
                 validated=other.reward,
-                is_exploited=other.verdict is VerdictKind.EXPLOITED,
+                is_marked=other.id in marked,
             )
 
 
@@ -118,5 +126,5 @@ def _point(step: int, pairs: Sequence[_Pair]) -> GapPoint:
         gap=statistics.fmean(gaps),
         ci_low=spread.ci_low,
         ci_high=spread.ci_high,
-        exploited_share=statistics.fmean(pair.is_exploited for pair in pairs),
+        marked_share=statistics.fmean(pair.is_marked for pair in pairs),
     )

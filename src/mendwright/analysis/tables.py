@@ -226,7 +226,7 @@ def _example_table(analysis: Analysis) -> Table:
 def _gap_table(analysis: Analysis) -> Table:
     columns = (
         *("step", "reported", "validated", "gap", "ci_low", "ci_high"),
-        *("exploited_share", "num_audited", "num_tasks"),
+        *("marked_share", "num_audited", "num_tasks"),
     )
     rows = [[getattr(one, column) for column in columns] for one in analysis.gap]
     return table("reward_gap", "Reported reward against true validation", columns, rows)

@@ -37,15 +37,15 @@ def analyse(
     from mendwright.analysis.tool_use import tools_by_use
     from mendwright.cli.tables import print_table
     from mendwright.report.export import export
-    from mendwright.report.figures import exploit_plot, gap_plot, share_plot
+    from mendwright.report.figures import NUM_COLOURS, exploit_plot, gap_plot, share_plot
     from mendwright.report.wording import gap_claim, shift_claim
     from mendwright.rollout.store import RunStore
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         found = analyse_run(store, resolved)
     tables = analysis_tables(found)
-    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)), gap_plot(found.gap))
-    drawn = [figure for figure in (*figures, exploit_plot(found.exploits)) if figure]
+    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLOURS]), gap_plot(found.gap))
+    drawn = [figure for figure in (*figures, exploit_plot(found.exploits, list(found.tools_by_step))) if figure]
     for one in tables:
         print_table(one, _MAX_ROWS)
     for claim in (shift_claim(found.shift) if found.shift else "", gap_claim(found.trend) if found.trend else ""):

@@ -20,7 +20,7 @@ from mendwright.evaluation.matrix import Cell, Matrix
 from mendwright.evaluation.significance import Comparison
 from mendwright.evaluation.stages import TREATMENT, stage_label
 from mendwright.evaluation.summary import StageResult
-from mendwright.report.svg import Margins, Plot, Range, nice_ticks, padded
+from mendwright.report.svg import KEY_HEIGHT, Margins, Plot, Range, legend_rows, nice_ticks, padded
 from mendwright.report.wording import interval, percent, percent_interval, points
 
 _CURVE_SIZE = (310.0, 180.0)
@@ -38,8 +38,6 @@ class Figure:
     svg: Markup
     data: Table
     """What is drawn."""
-    keys: tuple[str, ...] = ()
-    """Names of the colours c0, c1, ... where one picture has several."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,10 @@ def share_plot(by_step: Mapping[int, Mapping[str, float]], names: Sequence[str])
     steps = sorted(by_step)
     if len(steps) < 2:
         return None
-    plot = Plot((760, 230), Range(steps[0], steps[-1]), Range(0.0, 1.0))
+    key_rows = legend_rows(names)
+    margins = Margins(top=10 + key_rows * KEY_HEIGHT)
+    plot = Plot((760, 230 + key_rows * KEY_HEIGHT), Range(steps[0], steps[-1]), Range(0.0, 1.0), margins)
+    plot.legend(names)
     floors = dict.fromkeys(steps, 0.0)
     for index, name in enumerate(names):
         band = [(step, floors[step], floors[step] + by_step[step].get(name, 0.0)) for step in steps]
@@ -160,7 +161,7 @@ def share_plot(by_step: Mapping[int, Mapping[str, float]], names: Sequence[str])
     rows = [(step, name, by_step[step].get(name, 0.0)) for step in steps for name in names]
     data = table("", "Tools during training", ("step", "tool", "share"), rows)
     svg = plot.render("Share of each tool among all actions, by training step")
-    return Figure("Tools during training", "share of all actions", svg, data, tuple(names))
+    return Figure("Tools during training", "share of all actions", svg, data)
 
 
 @dataclass(frozen=True)
@@ -189,9 +190,12 @@ def lines_plot(title: str, note: str, lines: Sequence[Line], axis: str, x_labels
     xs = [x for line in drawn for x, _ in line.points]
     ys = [y for line in drawn for _, y in line.points] + [y for line in drawn for y in (*line.low, *line.high)]
     span = Range(min(xs), max(xs))
-    plot = Plot((760, 260), span, Range(0.0, min(1.0, padded(ys, floor=0.0).high)))
-    ticks = nice_ticks(Range(0.0, min(1.0, padded(ys, floor=0.0).high)))
-    plot.horizontal_grid(ticks, [percent(tick, 0) for tick in ticks])
+    rows = legend_rows([line.name for line in drawn])
+    y_span = Range(0.0, min(1.0, padded(ys, floor=0.0).high))
+    plot = Plot((760, 260 + rows * KEY_HEIGHT), span, y_span, Margins(top=10 + rows * KEY_HEIGHT))
+    plot.legend([line.name for line in drawn])
+    ticks = nice_ticks(y_span)
+    plot.horizontal_grid(ticks, [percent(tick, 1 if y_span.high < 0.03 else 0) for tick in ticks])
     places = nice_ticks(span, 8)
     plot.bottom_labels(places, [percent(at, 0) if x_labels == "share" else f"{at:.4g}" for at in places])
     for index, line in enumerate(drawn):
@@ -199,9 +203,8 @@ def lines_plot(title: str, note: str, lines: Sequence[Line], axis: str, x_labels
             edges = zip(line.points, line.low, line.high, strict=True)
             plot.area([(x, low, high) for (x, _), low, high in edges], "band")
         plot.line(line.points, f"curve l{index}")
-    rows = [(line.name, x, y) for line in drawn for x, y in line.points]
-    data = table("", title, ("line", axis, "value"), rows)
-    return Figure(title, note, plot.render(title), data, tuple(line.name for line in drawn))
+    data = table("", title, ("line", axis, "value"), [(line.name, x, y) for line in drawn for x, y in line.points])
+    return Figure(title, note, plot.render(title), data)
 
 
 def heat_plot(matrix: Matrix) -> Figure:
@@ -237,7 +240,7 @@ def gap_plot(gap: Sequence[GapPoint]) -> Figure | None:
     lines = (
         Line("reported reward", [(one.step, one.reported) for one in gap]),
         Line("the same, every gate on", [(one.step, one.validated) for one in gap]),
-        Line("called exploited by the gates", [(one.step, one.exploited_share) for one in gap]),
+        Line("marked by a detector", [(one.step, one.marked_share) for one in gap]),
     )
     return lines_plot("Reported reward against true validation", "the same submissions", lines, "step")
 
@@ -249,10 +252,9 @@ def abstention_plot(curves: Sequence[Abstention]) -> Figure | None:
     return lines_plot("Accuracy when the least sure are turned away", note, lines, "coverage", "share")
 
 
-def exploit_plot(counts: Sequence[ExploitCount]) -> Figure | None:
-    """Share of each step's episodes that a detector marked, exploits and suspicions alike."""
+def exploit_plot(counts: Sequence[ExploitCount], steps: Sequence[int]) -> Figure | None:
+    """Share of each step's episodes that a detector marked, exploits and suspicions alike; None without findings."""
     detectors = sorted({one.detector for one in counts}, key=lambda name: (-_total(counts, name), name))
-    steps = sorted({one.step for one in counts})
     lines = []
     for detector in detectors:
         shares = dict.fromkeys(steps, 0.0)

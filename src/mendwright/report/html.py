@@ -41,7 +41,6 @@ from mendwright.report import wording
 from mendwright.report.content import Content, gather
 from mendwright.report.export import export
 from mendwright.report.figures import (
-    NUM_COLOURS,
     Figure,
     abstention_plot,
     difference_plot,
@@ -111,10 +110,9 @@ def render(content: Content) -> str:
             gap=gap_plot(analysis.gap),
             shift_claim=wording.shift_claim(analysis.shift) if analysis.shift else "",
             gap_claim=wording.gap_claim(analysis.trend) if analysis.trend else "",
-            exploits=exploit_plot(analysis.exploits),
+            exploits=exploit_plot(analysis.exploits, list(analysis.tools_by_step)),
             abstention=abstention_plot(content.selection.abstentions) if content.selection else None,
             scorer_labels=SCORER_LABELS,
-            num_colours=NUM_COLOURS,
             start=START,
             treatment=TREATMENT,
         )
@@ -134,7 +132,7 @@ def figures(content: Content) -> list[Figure]:
     analysis = content.analysis
     found: list[Figure | None] = [figure for _, _, figure in _test_sets(content)]
     found += [_differences(content), *content.curves, content.tool_shares, gap_plot(analysis.gap)]
-    found.append(exploit_plot(analysis.exploits))
+    found.append(exploit_plot(analysis.exploits, list(analysis.tools_by_step)))
     found.append(abstention_plot(content.selection.abstentions) if content.selection else None)
     found.append(heat_plot(content.matrix) if content.matrix and content.matrix.cells else None)
     return [figure for figure in found if figure]

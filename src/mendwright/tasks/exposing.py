@@ -88,17 +88,27 @@ def _hollow(test_ids: list[str]) -> str:
         cases = folder.setdefault(name, [])
         if isinstance(cases, list) and case:
             cases.append(case)
-    return "import pytest\n" + "".join(_lines(root, ""))
+    return "import unittest\n\nimport pytest\n" + "".join(_lines(root, ""))
+
+
+def _id_of(case: str) -> str:
+    """The id that pytest writes as ``case``: it escapes what is given."""
+    try:
+        return case.encode("ascii", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError:
+        return case
 
 
 def _lines(folder: _Tree, indent: str) -> Iterable[str]:
     for name, content in folder.items():
         if isinstance(content, dict):
-            yield f"\n{indent}class {name}:\n"
+            # A TestCase is collected whatever its name is, but takes no parameters.
+            base = "" if any(content.values()) else "(unittest.TestCase)"
+            yield f"\n{indent}class {name}{base}:\n"
             yield from _lines(content, indent + "    ")
             continue
         if content:
-            cases = ", ".join(f"pytest.param(0, id={case!r})" for case in content)
+            cases = ", ".join(f"pytest.param(0, id={_id_of(case)!r})" for case in content)
             yield f"\n{indent}@pytest.mark.parametrize('case', [{cases}])"
         arguments = ["self"] * bool(indent) + ["case"] * bool(content)
         yield f"\n{indent}def {name}({', '.join(arguments)}):\n{indent}    pass\n"
