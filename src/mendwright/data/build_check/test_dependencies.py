@@ -49,7 +49,7 @@ def install(wheel: Path, place: Path) -> Path:
     for path in (place / "own").iterdir():
         if not (site / path.name).exists():
             (site / path.name).symlink_to(path)
-    return site
+    return Path(site)
 
 
 def test_a_wheel_can_be_built() -> None:
