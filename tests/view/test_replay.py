@@ -52,6 +52,7 @@ def test_a_submission_that_is_not_reached_is_not_shown(episodes):
     assert "does not lead" in grow(task, dataclasses.replace(document, final_files={"m.py": "other"}))
 
 
-def test_another_pipeline_is_named(episodes):
+def test_tools_that_run_in_a_sandbox_are_not_run_again(episodes):
     task, document = episodes[0]
-    assert "pipeline full" in grow(task, dataclasses.replace(document, pipeline="full"))
+    turns = (document.turns[0].model_copy(update={"tool": "shell"}), *document.turns[1:])
+    assert "pipeline full run in a sandbox" in grow(task, dataclasses.replace(document, pipeline="full", turns=turns))

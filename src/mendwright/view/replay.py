@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.errors import MendError, SandboxError
-from mendwright.pipelines.simplified import make_tools, open_episode
+from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import Task, Turn
 from mendwright.rollout.rows import Document
 from mendwright.sandbox.base import Sandbox
@@ -25,7 +25,8 @@ from mendwright.tasks.layers import cache_root
 from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace
 
-PIPELINE = "simplified"
+_CONFIG = PipelineConfig()
+"""The pipeline whose tools read and write text, with its defaults."""
 _CHANGING = frozenset({"edit", "line", "undo", "write"})
 _REPLAYED = _CHANGING | {"view"}
 
@@ -42,8 +43,8 @@ class Growth:
 
 def grow(task: Task, document: Document) -> tuple[Growth, ...] | str:
     """The growth of the diff by turn, or why it cannot be told."""
-    if document.pipeline != PIPELINE:
-        return f"edits of the pipeline {document.pipeline} go through a sandbox and are not made again here"
+    if not {turn.tool for turn in document.turns if turn.tool} <= set(_CONFIG.tools):
+        return f"tools of the pipeline {document.pipeline} run in a sandbox and are not run again here"
     tree = cache_root() / "trees" / task.base_tree
     try:
         states = asyncio.run(_states(task, document.turns, tree))
@@ -59,13 +60,13 @@ async def _states(task: Task, turns: tuple[Turn, ...], tree: Path) -> list[dict[
     """The changed files after each turn; None when an edit answers something else than it did."""
     workspace = Workspace(tree, task.base_files, _no_sandbox)
     context = ToolContext(task=task, workspace=workspace)
-    config = PipelineConfig()
-    tools = make_tools(config, ExecutionCache())
-    open_episode(config, task, context)
+    pipeline = make_pipeline(_CONFIG, ExecutionCache())
+    pipeline.open(context)
     states: list[dict[str, str | None]] = []
     for turn in turns:
         if turn.tool in _REPLAYED and "argument" in turn.arguments:
-            answer = await tools[turn.tool].run(context, str(turn.arguments["argument"]))
+            tool = pipeline.tools[turn.tool]
+            answer = await tool.run(context, tool.read(str(turn.arguments["argument"])))
             if turn.tool in _CHANGING and answer.text != turn.observation:
                 return None
         states.append(dict(workspace.changes))
