@@ -39,7 +39,7 @@ def test_the_shipped_model_is_read_from_its_folder():
 
 
 def test_what_is_no_dense_decoder_is_refused(tmp_path):
-    with pytest.raises(ModelFolderError, match="one of Qwen3-0.6B"):
+    with pytest.raises(ModelFolderError, match=r"one of Qwen3-0\.6B"):
         read_shape("Qwen9")
     path = tmp_path / "config.json"
     path.write_text("{}")
