@@ -64,3 +64,9 @@ def many_tasks(task) -> dict[str, Task]:
 @pytest.fixture
 def make_pool(base):
     return lambda folder: local_pool(folder, base)
+
+
+@pytest.fixture
+def scripted_answer():
+    """What a scripted sandbox says about a tree: the repair is there or not."""
+    return answer

@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from mendwright.config.layers import LayersConfig
 from mendwright.config.learning import RftConfig, SftConfig
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
@@ -76,6 +76,7 @@ class RlCommandConfig(Record):
     rollout: RolloutConfig = RolloutConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _reward_and_pipeline_fit(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        check_undemonstrated(self.rollout.pipeline)
         return self

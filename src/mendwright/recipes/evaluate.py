@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.grading.grader import Grader
 from mendwright.recipes.run import Run
@@ -27,13 +27,14 @@ def evaluate(run: Run, stage: str, policy: PolicyRef, test_set: str, tasks: Sequ
     """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed.
 
     Raises:
-        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation.
+        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation; a worked example is shown.
         SandboxUnavailableError: nothing that isolates works here.
     """
     phase = eval_phase(stage, test_set)
     if not tasks:
         return 0.0
     require_isolation(run.sandbox)
+    check_undemonstrated(run.pool.config.pipeline)
     with run.store.phase(phase, {"num_tasks": len(tasks), "num_samples": num_samples}):
         # The seed is that of the run, not of the stage: stages are compared on the same tasks and sample numbers.
         jobs = make_groups(phase, 0, [task.id for task in tasks], num_samples, run.seed)
