@@ -367,6 +367,8 @@ class Verdict(Record):
     num_canaries: int = 0
     """Tests with known outcomes that were mixed into the run."""
     is_cold: bool = False
+    disabled_gates: tuple[str, ...] = ()
+    """Gates that the grading ran without (`grading.disabled_gates`); such a verdict proves less than it says."""
     duration_s: float = 0.0
     grader_version: str
 
@@ -463,5 +465,7 @@ class Trajectory:
     attempts: tuple[Attempt, ...] = ()
     """Of pipelines that note them (paper A's)."""
     durations_s: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (all that the
+    loop waited for the policy), ``tool``, ``grade``."""
     """Seconds per stage: ``generate``, ``tool``, ``grade``, ``queue``."""
     schema_version: int = SCHEMA_VERSION

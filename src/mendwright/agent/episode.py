@@ -19,7 +19,7 @@ from mendwright.agent.limits import Usage, is_loop, max_new_tokens, reached_limi
 from mendwright.agent.scaffold import Scaffold
 from mendwright.agent.thoughts import is_thinking, without_thought
 from mendwright.config.pipeline import PipelineConfig
-from mendwright.errors import SandboxContentError
+from mendwright.errors import ModelServerError, PromptTooLongError, SandboxContentError, ServerRefusedError
 from mendwright.ledger import TokenLedger
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
@@ -46,6 +46,8 @@ class Episode:
     """The submission: what the agent changed, or nothing when it did not submit and that is not scored."""
     durations_s: dict[str, float]
     attempts: tuple[Attempt, ...] = ()
+    trouble: str = ""
+    """What went wrong with the model's server; such an episode ends as it is and says nothing about the policy."""
 
 
 class LiveEpisode:
@@ -85,7 +87,10 @@ class LiveEpisode:
             num_tokens = self._conversation.num_tokens
             if reason := reached_limit(self._config, usage, num_tokens):
                 return reason
-            answer = await self._ask(max_new_tokens(self._config, usage, num_tokens))
+            try:
+                answer = await self._ask(max_new_tokens(self._config, usage, num_tokens))
+            except PromptTooLongError:
+                return StopReason.TOKEN_LIMIT
             action, observation = await self._act(answer)
             usage.add_turn(answer, is_tool_call=isinstance(action, Action))
             if observation.is_final:
@@ -189,11 +194,17 @@ class EpisodeRunner:
 
         Raises:
             SandboxError: the sandbox failed; the episode says nothing about the policy.
+            ServerRefusedError: the model's server refuses this and every other request.
         """
         conversation = Conversation(self._policy, self._renderer, session_id, seed, self._temperature)
         live = LiveEpisode(self._scaffold, self._config, conversation, context)
+        trouble = ""
         try:
             stop_reason = await conduct(live)
+        except ServerRefusedError:
+            raise
+        except ModelServerError as error:
+            stop_reason, trouble = StopReason.INFRASTRUCTURE, str(error)
         finally:
             await self._policy.end_session(session_id)
         is_submitted = stop_reason is StopReason.SUBMITTED or self._config.is_unsubmitted_scored
@@ -204,6 +215,7 @@ class EpisodeRunner:
             files=await _changes(context) if is_submitted else {},
             durations_s=live.durations_s,
             attempts=tuple(live.attempts),
+            trouble=trouble,
         )
 
 
