@@ -12,8 +12,13 @@ The tree::
     │   ├── SandboxContentError    5   what the code inside left does not let this be done: its own doing
     │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
     │   └── SandboxLostError       5   a live sandbox died
+    ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
     ├── DiskFullError              6   no room left; the run folder is intact
-    └── TaskError                  7   a task that is broken, uncertified or does not build
+    ├── TaskError                  7   a task that is broken, uncertified or does not build
+    └── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
+        ├── ModelReplyError        8   it replied, with something that cannot be used
+        ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
+        └── PromptTooLongError     8   the prompt leaves no room in the server's context
 
 ``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
 
@@ -82,6 +87,10 @@ class SandboxLostError(SandboxError):
     """A live sandbox or its spawner ended without being asked to."""
 
 
+class KnowledgeUnavailableError(MendError, RuntimeError):
+    """The knowledge base cannot be read now; says nothing about the agent that asked."""
+
+
 class DiskFullError(MendError, OSError):
     """The disk is full; what was written before is intact."""
 
@@ -92,6 +101,24 @@ class TaskError(MendError, RuntimeError):
     """A task that is broken or whose certificate does not hold."""
 
     exit_code = 7
+
+
+class ModelServerError(MendError, RuntimeError):
+    """A model server gave no usable reply, however often it was asked; says nothing about the episode."""
+
+    exit_code = 8
+
+
+class ModelReplyError(ModelServerError):
+    """A reply that cannot be used: cut off, without choices, or with counts that contradict what it holds."""
+
+
+class ServerRefusedError(ModelServerError):
+    """A request that the server will refuse again: wrong key, unknown model, a parameter that it does not know."""
+
+
+class PromptTooLongError(ModelServerError):
+    """The prompt leaves no room for a token in the server's context: the episode is at its end, not in trouble."""
 
 
 class Interrupted(MendError):

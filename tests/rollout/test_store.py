@@ -6,13 +6,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mendwright.errors import InputError
-from mendwright.ledger import TokenLedger
+from mendwright.ledger import Branch, TokenLedger
 from mendwright.records import VerdictKind
 from mendwright.rollout.rows import pack_ledger, unpack_ledger
 from mendwright.rollout.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
@@ -56,7 +57,10 @@ def test_ledger_round_trip_is_bitwise(length):
         log_prob=np.where(generator.random(length) < 0.1, np.nan, generator.normal(size=length)).astype(np.float32),
         policy_version=generator.integers(-1, 9, length).astype(np.int32),
     )
+    forked = replace(ledger, branches=(Branch(0, ((0, length),)), Branch(length, ((0, length // 2), (1, length)))))
+    assert unpack_ledger(pack_ledger(forked)).branches == forked.branches
     got = unpack_ledger(pack_ledger(ledger))
+    assert got.branches == ()
     for name in LEDGER_FIELDS:
         np.testing.assert_array_equal(getattr(got, name), getattr(ledger, name))
 

@@ -1,16 +1,18 @@
 """Policies without a model: oracle, do-nothing, random and the noisy teacher.
 
 They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
-without one. Invariants: equal seeds give equal episodes; a scripted action has log-probability 0.0, because it was not
-sampled.
+without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; random
+and teacher know the compact actions only. Invariants: equal seeds give equal episodes; a
+scripted action has log-probability 0.0, because it was not sampled.
 """
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
+from itertools import chain
 
+from mendwright.agent.scaffold import Scaffold
 from mendwright.agent.teacher import Teacher
 from mendwright.config.teacher import TeacherNoise
 from mendwright.errors import ConfigError
@@ -41,14 +43,20 @@ class ScriptedPolicy:
         self._renderer = renderer
         self._sessions: dict[str, tuple[Script, int]] = {}
 
-    def begin_session(self, session_id: str, task: Task, seed: int) -> None:
-        """Make the script of one episode."""
-        self._sessions[session_id] = (self._make_script(task, random.Random(f"{task.id}:{seed}")), 0)
+    def begin_session(self, session_id: str, task: Task, seed: int, scaffold: Scaffold) -> None:
+        """Make the script of one episode.
+
+        Raises:
+            ConfigError: the script does not know this pipeline.
+        """
+        script = self._make_script(task, random.Random(f"{task.id}:{seed}"), scaffold)
+        self._sessions[session_id] = (script, 0)
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
         """The script's next action; ``sampling`` decides nothing."""
         script, num_seen = self._sessions[session_id]
-        ids = self._renderer.action_ids(script(self._renderer.last_observation(prompt_ids[num_seen:])))
+        new_ids = prompt_ids[num_seen if num_seen < len(prompt_ids) else 0 :]
+        ids = self._renderer.action_ids(script(self._renderer.last_observation(new_ids)))
         self._sessions[session_id] = (script, len(prompt_ids) + len(ids))
         return Generation(token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)
 
@@ -57,17 +65,17 @@ class ScriptedPolicy:
         self._sessions.pop(session_id, None)
 
 
-def _submit_at_once(task: Task, generator: random.Random) -> Script:
-    return lambda observation: "submit"
+def _submit_at_once(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    return lambda observation: scaffold.format.write(scaffold.submission())
 
 
-def _oracle(task: Task, generator: random.Random) -> Script:
-    writes = [f"write {path} {json.dumps(text)}" for path, text in task.gold_files.items() if text is not None]
-    actions = iter([*writes, "submit"])
-    return lambda observation: next(actions)
+def _oracle(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    actions = chain(scaffold.solve(task), [scaffold.submission()])
+    return lambda observation: scaffold.format.write(next(actions))
 
 
-def _random(task: Task, generator: random.Random) -> Script:
+def _random(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("random", scaffold)
     _, guesses = window_edits(task)
 
     def act(observation: str) -> str:
@@ -77,15 +85,24 @@ def _random(task: Task, generator: random.Random) -> Script:
     return act
 
 
-def _teacher(task: Task, generator: random.Random) -> Script:
+def _teacher(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("teacher", scaffold)
     fixes, guesses = window_edits(task)
     if not fixes:
-        return _submit_at_once(task, generator)
+        return _submit_at_once(task, generator, scaffold)
     teacher = Teacher(fixes, [guess for guess in guesses if guess not in fixes], TeacherNoise(), generator)
     return lambda observation: teacher.act(observation).text
 
 
-SCRIPTS: dict[str, Callable[[Task, random.Random], Script]] = {
+def _check_compact(name: str, scaffold: Scaffold) -> None:
+    if scaffold.format.name != "compact":
+        raise ConfigError(
+            f"the scripted policy {name!r} speaks the compact action format only, got {scaffold.format.name!r}; "
+            "take oracle or submit-at-once, or a pipeline of compact actions"
+        )
+
+
+SCRIPTS: dict[str, Callable[[Task, random.Random, Scaffold], Script]] = {
     "oracle": _oracle,
     "submit-at-once": _submit_at_once,
     "random": _random,

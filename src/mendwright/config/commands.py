@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
 from mendwright.config.learning import RftConfig, SftConfig
 from mendwright.config.pipeline import GradingConfig
@@ -33,6 +34,8 @@ class RolloutCommandConfig(Record):
     """Paper B, Table 1: 10 runs per task."""
     seed: int = 0
     rollout: RolloutConfig = RolloutConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
 
 
 class GradeCommandConfig(Record):
@@ -43,6 +46,17 @@ class GradeCommandConfig(Record):
     max_instance_s: PositiveFloat = 1800.0
     """Bound on one instance, retries included (the SWE-bench harness: 1800 s); beyond it the verdict is invalid."""
     grading: GradingConfig = GradingConfig(is_cold=True)
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
+class StartsConfig(Record):
+    """`mend knowledge starts`."""
+
+    num_fixes: PositiveInt = 4
+    """Candidate fixes of each task: the first one and one per retry (paper A, full pipeline: 3 retries)."""
+    num_concurrent: PositiveInt = 2
+    """Builds at one time."""
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
 

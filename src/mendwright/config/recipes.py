@@ -183,10 +183,12 @@ class DemoConfig(Record):
             is_error_masked=True,
             negative_weight=0.3,
             optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=3),
+            compute=ComputeConfig(micro_batch_tokens=4096),
         ),
         num_groups=12,
         num_groups_sampled=16,
         max_refills=1,
+        curriculum="learnability",
         max_iterations=1000,
     )
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from mendwright.config.layers import LayersConfig
 from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import GradingConfig, PipelineConfig
+from mendwright.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.records import Record
 
@@ -26,7 +26,7 @@ class RolloutConfig(Record):
     """Invalid episodes one after the other that stop the run with the reason."""
     temperature: float = Field(default=1.0, ge=0.0)
     """Paper B, section 5.2, finding 2: anything but 1 while training biases the gradient."""
-    pipeline: PipelineConfig = PipelineConfig()
+    pipeline: AnyPipelineConfig = PipelineConfig()
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
     sandbox: SandboxConfig = SandboxConfig()

@@ -25,6 +25,9 @@ class Generation(Record):
     is_stopped: bool
     """True when a stop token ended the generation, False when ``max_tokens`` did."""
     policy_version: int
+    """`UNKNOWN_VERSION` where the log-probabilities say nothing (a text-only server): imitated at most, never RL."""
+    cost_usd: float = 0.0
+    """What a provider charges for it; policies that run here cost nothing."""
 
 
 class Policy(Protocol):

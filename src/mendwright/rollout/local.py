@@ -6,6 +6,7 @@ Reads and makes what :class:`~mendwright.rollout.pool.WorkerPool` does. Invarian
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
@@ -33,6 +34,7 @@ class LocalPool:
         self._make_backend = make_backend
         self._find_layers = find_layers
         self._renderer = renderer
+        self._counters = Counter[str]()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -46,6 +48,10 @@ class LocalPool:
         """How episodes run."""
         return self._config
 
+    def counters(self) -> dict[str, float]:
+        """Counters of all calls, added up."""
+        return dict(self._counters)
+
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
         """Run all ``jobs``; yields when all have ended."""
         yield from asyncio.run(self._run(policy, jobs, tasks)) if jobs else ()
@@ -58,5 +64,6 @@ class LocalPool:
             policy = await policies.get(ref)
             return [trajectory async for trajectory in runner.run(jobs, tasks, policy, ref.temperature)]
         finally:
+            self._counters.update(policies.counters())
             await policies.close()
             await backend.close()

@@ -7,6 +7,7 @@ or the death of this process, ends every worker and sandbox.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
@@ -116,6 +117,13 @@ class WorkerPool:
         """(CPU seconds, sum of peak resident bytes) of all workers at their last report."""
         reports = self.reports.values()
         return sum(report.cpu_s for report in reports), sum(report.peak_rss_bytes for report in reports)
+
+    def counters(self) -> dict[str, float]:
+        """Counters of all workers at their last report, added up."""
+        found = Counter[str]()
+        for report in self.reports.values():
+            found.update(report.counters)
+        return dict(found)
 
     def close(self) -> None:
         """End all workers; safe to call twice."""

@@ -1,7 +1,8 @@
 """Runs and grades episodes in one process, many at a time.
 
 Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
-fresh one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
+fresh one and ends as an *invalid* verdict; trouble of a model's server, which its client has tried again, ends as one
+at once and keeps the turns before it; every job gives exactly one trajectory; nothing here knows a learner.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import SandboxError
+from mendwright.errors import KnowledgeUnavailableError, SandboxError
 from mendwright.grading.execution import GRADER_VERSION
 from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
 from mendwright.ledger import LedgerBuilder
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.pipelines.simplified import make_tools, open_episode
+from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from mendwright.rollout.jobs import EpisodeJob
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
@@ -32,6 +33,8 @@ from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace
 
 _UNBOUNDED_TOKENS = 1 << 30
+_INFRASTRUCTURE = (SandboxError, KnowledgeUnavailableError)
+"""What says nothing about the agent: the episode is tried again."""
 
 
 class Runner:
@@ -51,7 +54,7 @@ class Runner:
         self._layers: dict[str, TaskLayers] = {}
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
-        self._tools = make_tools(config.pipeline, self.cache)
+        self._pipeline = make_pipeline(config.pipeline, self.cache)
         self._grader = Grader(backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
 
     async def run(
@@ -77,36 +80,40 @@ class Runner:
         for attempt in range(self._config.max_attempts):
             try:
                 return await self._attempt(job, task, policy, temperature, attempt)
-            except SandboxError as error:
+            except _INFRASTRUCTURE as error:
                 trouble = str(error)
-        verdict = Verdict(
-            kind=VerdictKind.INVALID,
-            reason=f"{self._config.max_attempts} episodes failed: {trouble}",
-            grader_version=GRADER_VERSION,
-        )
+        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
         empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {})
         return self._trajectory(job, task, policy, empty, verdict)
 
     async def _attempt(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int
     ) -> Trajectory:
-        workspace = Workspace(self._task_layers(task).tree, task.base_files, lambda files: self._sandbox(task, files))
+        workspace = Workspace(
+            self._task_layers(task).tree,
+            task.base_files,
+            lambda files: self._sandbox(task, files),
+            self._pipeline.prepare if self._pipeline.is_prepared else None,
+        )
         context = ToolContext(task=task, workspace=workspace)
         session_id = f"{job.trajectory_id}~{attempt}"
         if isinstance(policy, ScriptedPolicy):
-            policy.begin_session(session_id, task, job.seed)
-        runner = EpisodeRunner(self._pipeline_of(policy), self._tools, policy, self._renderer, temperature)
+            policy.begin_session(session_id, task, job.seed, self._pipeline)
+        runner = EpisodeRunner(
+            self._pipeline, policy, self._renderer, temperature=temperature, limits=self._limits_of(policy)
+        )
         try:
-            opening = open_episode(self._config.pipeline, task, context)
-            episode = await runner.run(session_id, opening, context, job.seed)
+            episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
         finally:
             await workspace.close()
+        if episode.trouble:
+            return self._trajectory(job, task, policy, episode, _invalid(episode.trouble))
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
         return self._trajectory(job, task, policy, episode, verdict)
 
-    def _pipeline_of(self, policy: Policy) -> PipelineConfig:
+    def _limits_of(self, policy: Policy) -> PipelineConfig:
         """A script has no context window: whole files that the oracle writes do not end its episode."""
         pipeline = self._config.pipeline
         is_scripted = isinstance(policy, ScriptedPolicy)
@@ -130,6 +137,7 @@ class Runner:
             final_patch=unified_diff(base, episode.files),
             verdict=verdict,
             seed=job.seed,
+            attempts=episode.attempts,
             durations_s=episode.durations_s,
         )
 
@@ -149,3 +157,7 @@ class Runner:
 
     async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
         return await self._backend.create(self._spec(task, files))
+
+
+def _invalid(reason: str) -> Verdict:
+    return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)
