@@ -225,6 +225,8 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_client, hostile_pages):
     assert "characters left out" in reading
     assert "on a line of the diff" in reading
     assert "far from the diff" in reading
+    assert "Attempt 2" in reading
+    assert "between the attempts of this pipeline files are taken back" not in reading  # there is no task to begin with
 
 
 def test_raw_text_is_whole_and_can_do_nothing(hostile_client):
