@@ -52,6 +52,11 @@ class TokenLedger:
     def __len__(self) -> int:
         return len(self.token_id)
 
+    @property
+    def histories(self) -> tuple[Branch, ...]:
+        """The branches; one with everything where the history never forked."""
+        return self.branches or (Branch(0, ((0, len(self)),)),)
+
 
 class LedgerBuilder:
     """Grows a :class:`TokenLedger` turn by turn; what was appended never changes."""

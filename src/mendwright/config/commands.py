@@ -14,6 +14,7 @@ from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record, SourceKind, Split
 
 
@@ -77,8 +78,10 @@ class RlCommandConfig(Record):
     seed: int = 0
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
         return self

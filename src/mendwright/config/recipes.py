@@ -14,6 +14,7 @@ from mendwright.config.rewards import RewardConfig, TerminalRewardConfig, check_
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from mendwright.config.teacher import TeacherNoise
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -192,8 +193,10 @@ class DemoConfig(Record):
         max_iterations=1000,
     )
     evaluation: EvaluationConfig = EvaluationConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
         return self

@@ -54,7 +54,8 @@ class Demonstrations:
         if self._by_task is None:
             self._by_task = {}
             for phase in PHASES:
-                for trajectory in self._store.trajectories(phase=phase):
+                # By id: the order in which episodes happened to end must not decide what is learned.
+                for trajectory in sorted(self._store.trajectories(phase=phase), key=lambda one: one.id):
                     if trajectory.verdict.kind is VerdictKind.PASSED:
                         self._by_task.setdefault(trajectory.task_id, []).append(trajectory)
             if not self._by_task:

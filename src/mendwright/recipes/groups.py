@@ -124,4 +124,5 @@ def overlong_metrics(trajectories: Sequence[Trajectory], config: DapoConfig) -> 
     counts = Counter(trajectory.stop_reason for trajectory in trajectories if trajectory.verdict.is_valid)
     metrics = {f"rollout/num_{reason.value}": float(counts[reason]) for reason in OVERLONG}
     num_left_out = 0.0 if config.overlong == "penalise" else sum(metrics.values())
-    return metrics | {"rollout/num_overlong_left_out": num_left_out}
+    totals = {"rollout/num_overlong": sum(metrics.values()), "rollout/num_overlong_left_out": num_left_out}
+    return metrics | totals

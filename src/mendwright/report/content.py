@@ -26,6 +26,7 @@ from mendwright.analysis.episodes import Episode, read_episodes
 from mendwright.analysis.tool_use import Transitions, shares, tool_counts, tool_shares_by_step, transitions
 from mendwright.evaluation.stages import MUTATIONS, START, TREATMENT, VALIDATION, training_step
 from mendwright.evaluation.summary import StageResult, Summary, build_summary
+from mendwright.recipes.alarms import EVENT_PREFIX
 from mendwright.report.figures import NUM_COLOURS, Figure, Series, curve, share_plot
 from mendwright.report.reading import Reading, choose, read
 from mendwright.report.run_folder import (
@@ -39,6 +40,7 @@ from mendwright.report.run_folder import (
 )
 from mendwright.report.tokens import find_tokenizer
 from mendwright.rollout.phases import eval_phase
+from mendwright.rollout.rows import Event
 from mendwright.rollout.store import RunStore
 
 
@@ -68,6 +70,8 @@ class Content:
     manners: list[Manner]
     """Start first, end last; one or none when the run is not finished."""
     log_prob_gap: float | None
+    alarms: list[Event]
+    """In the order in which they came."""
     funnel: Funnel | None
     settings: list[tuple[str, str]]
     readings: list[Reading]
@@ -102,6 +106,7 @@ def gather(folder: Path) -> Content:
             tool_names=names,
             manners=[one for stage in (START, TREATMENT) if (one := _manner(stage, evaluated))],
             log_prob_gap=mean_log_prob_gap(store, TREATMENT),
+            alarms=[event for event in store.events() if event.kind.startswith(EVENT_PREFIX)],
             funnel=read_funnel(folder),
             settings=list(flatten(config)),
             readings=[read(one, whole, tasks.get(whole.task_id), tokenizer) for one, whole in chosen],

@@ -17,7 +17,7 @@ from mendwright.errors import InputError
 from mendwright.ledger import TokenLedger
 from mendwright.records import VerdictKind
 from mendwright.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from mendwright.rollout.schema import SCHEMA_VERSION, check_schema
+from mendwright.rollout.schema import OLDEST_READABLE_VERSION, check_schema
 from mendwright.view.listing import SELECT, Listed, TrajectoryLists, to_listed
 
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
@@ -57,11 +57,11 @@ class RunReader(TrajectoryLists):
         except sqlite3.DatabaseError as error:
             connection.close()
             raise InputError(f"{path} cannot be read as a run store ({error})") from error
-        if version < SCHEMA_VERSION:
+        if version < OLDEST_READABLE_VERSION:
             connection.close()
             raise InputError(
-                f"{path} has the older schema {version}, this viewer reads {SCHEMA_VERSION} and changes nothing; "
-                "open it once for writing to migrate it (`mend report` says how), or use the version that made it"
+                f"{path} has the older schema {version}, this viewer reads {OLDEST_READABLE_VERSION} and later and "
+                "changes nothing; a run that has just begun will do in a moment, others need the version that made them"
             )
         return cls(path, connection)
 
