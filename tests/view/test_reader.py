@@ -11,10 +11,10 @@ from mendwright.errors import InputError
 from mendwright.records import VerdictKind
 from mendwright.rollout.schema import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
 from mendwright.rollout.store import RunStore
-from mendwright.view.filters import TrajectoryFilter, parse_filter
+from mendwright.view.filters import TALLIED, TrajectoryFilter, parse_filter
 from mendwright.view.folders import RunFolders
 from mendwright.view.reader import RunReader
-from mendwright.view.tally import Tally
+from mendwright.view.tally import Kind, Tally
 
 
 def walk(reader, wanted, size=7, **options):
@@ -132,12 +132,38 @@ def test_the_tally_counts_what_is_new(many_rows, trajectory_maker):
 
 
 def test_a_tally_agrees_with_counting(many_rows):
+    assert Kind._fields == TALLIED
     tally = Tally()
     with RunReader.read(many_rows / "run.db") as reader:
         tally.update(reader)
         for conditions in ({"verdict": "passed"}, {"step": 1}, {"verdict": "failed", "phase": "dapo"}, {}):
             wanted = TrajectoryFilter(**conditions)
             assert tally.matching(wanted).num == reader.count(wanted)[0]
+
+
+def test_rows_that_were_dropped_and_tried_again_are_counted_once(many_rows, trajectory_maker):
+    tally = Tally()
+
+    def add(names, kind):
+        with RunStore.open(many_rows / "run.db") as store:
+            for name in names:
+                store.add_trajectory(trajectory_maker(name, kind=kind), phase="eval/x/y", step=0, split="test")
+
+    def counted():
+        with RunReader.read(many_rows / "run.db") as reader:
+            tally.update(reader)
+        return {str(kind): num for kind, num in tally.total(phase="eval/x/y").by_verdict.items() if num}
+
+    add(["a", "b"], VerdictKind.INVALID)
+    assert counted() == {"invalid": 2}
+    for names in (["a", "b"], ["a", "b", "c", "d"]):  # as many as were dropped, and more
+        with RunStore.open(many_rows / "run.db") as store:
+            store.drop_invalid(phase="eval/x/y", step=0)
+        add(names, VerdictKind.PASSED)
+        assert counted() == {"passed": len(names)}
+        with sqlite3.connect(many_rows / "run.db") as connection:
+            connection.execute("UPDATE trajectories SET verdict = 'invalid', reward = NULL WHERE phase = 'eval/x/y'")
+        connection.close()
 
 
 def test_reading_leaves_no_file_behind(many_rows):
