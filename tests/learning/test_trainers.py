@@ -20,7 +20,7 @@ from mendwright.learning.learner import Learner
 from mendwright.learning.losses import sft_loss
 from mendwright.learning.optimisers import Optimiser, schedule_factor
 from mendwright.learning.rl import PolicyTrainer, minibatches
-from mendwright.learning.samples import Sample, share_prefixes, text_sample
+from mendwright.learning.samples import Sample, text_sample
 from mendwright.learning.sft import SftTrainer
 
 MakeModel = Callable[[int], PreTrainedModel]
@@ -107,7 +107,7 @@ def test_muon_leaves_embeddings_and_vectors_to_adamw(model: PreTrainedModel) -> 
 
 
 def test_the_cut_into_micro_batches_does_not_change_the_step(make_model: MakeModel, make_group: MakeGroup) -> None:
-    samples = share_prefixes(make_group(1, 30, (10, 40, 12)) + make_group(2, 50, (20, 5)) + TEXTS[:3])
+    samples = make_group(1, 30, (10, 40, 12)) + make_group(2, 50, (20, 5)) + TEXTS[:3]
     results = []
     for budget in (4096, 60):
         learner = Learner(make_model(0), OptimizerConfig(max_grad_norm=1e9), ComputeConfig(micro_batch_tokens=budget))
@@ -118,7 +118,7 @@ def test_the_cut_into_micro_batches_does_not_change_the_step(make_model: MakeMod
 
 
 def test_gradient_checkpointing_gives_the_same_step(make_model: MakeModel, make_group: MakeGroup) -> None:
-    samples = share_prefixes(make_group(1, 30, (10, 40, 12)))
+    samples = make_group(1, 30, (10, 40, 12))
     norms = []
     for is_checkpointing in (False, True):
         model = make_model(0)

@@ -7,7 +7,6 @@ from typing import Self
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from mendwright.config.layers import LayersConfig
-from mendwright.config.learning import RftConfig, SftConfig
 from mendwright.config.pipeline import GradingConfig
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
@@ -45,16 +44,6 @@ class GradeCommandConfig(Record):
     grading: GradingConfig = GradingConfig(is_cold=True)
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
-
-
-class SupervisedCommandConfig(Record):
-    """`mend train sft` and `mend train rft`."""
-
-    phase: str = "rollout"
-    """Phase of the run whose passed trajectories are learned."""
-    max_per_task: PositiveInt = 4
-    sft: SftConfig = SftConfig()
-    rft: RftConfig = RftConfig()
 
 
 class RlCommandConfig(Record):

@@ -1,18 +1,17 @@
 """The DAPO loop (paper B, sections 3.2 and 4.3): sample groups, drop equal ones and refill, update, repeat.
 
-Reads training tasks and a start checkpoint; makes trajectories (phase ``dapo``, step = iteration), metrics and
-checkpoints. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy); the
-tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the last saved update
-and repeats no stored episode.
+Reads training tasks and a start checkpoint; makes trajectories (step = iteration), metrics and checkpoints under the
+name of its phase. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy);
+the tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the last saved
+update and repeats no stored episode.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from mendwright.config.algorithms import NoKlConfig
 from mendwright.config.recipes import RlConfig
@@ -37,7 +36,6 @@ from mendwright.records import StopReason, Trajectory
 from mendwright.rollout.jobs import PolicyRef, make_groups
 
 PHASE = "dapo"
-STATE = "dapo-state"
 
 
 @dataclass
@@ -72,11 +70,29 @@ class Collected:
 class DapoLoop:
     """One RL run. Iterate over `iterations`; stop whenever you like, it resumes."""
 
-    def __init__(self, run: Run, config: RlConfig, start: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        config: RlConfig,
+        start: str,
+        phase: str = PHASE,
+        task_ids: Collection[str] | None = None,
+    ) -> None:
+        """Load the model; go on from the saved state where there is one.
+
+        Args:
+            run: Where everything lies.
+            config: Sizes, algorithm, reward.
+            start: Checkpoint to begin with.
+            phase: Name of the trajectories, metrics and checkpoints.
+            task_ids: Training tasks that are used; None: all.
+        """
         self._run = run
         self._config = config
+        self._phase = phase
+        self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_turns)
-        self._state = run.checkpoint(STATE)
+        self._state = run.checkpoint(f"{phase}-state")
         self._tokenizer = load_tokenizer(run.checkpoint(start))
         reference = None if isinstance(config.dapo.kl, NoKlConfig) else load_model(run.checkpoint(start))
         self._trainer = PolicyTrainer(load_model(run.checkpoint(start)), config.dapo, reference=reference)
@@ -96,7 +112,7 @@ class DapoLoop:
             metrics = self._update(collected) | rollout_metrics(collected)
             metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
             metrics |= {"time/rollout_s": sampled_at - started, "time/update_s": time.monotonic() - sampled_at}
-            self._run.store.add_metrics(PHASE, self.num_done, metrics)
+            self._run.store.add_metrics(self._phase, self.num_done, metrics)
             self.num_done += 1
             self._save()
             yield metrics
@@ -109,7 +125,7 @@ class DapoLoop:
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""
-        return PolicyRef(PHASE, str(self._state / MODEL_FOLDER), self.num_done, temperature)
+        return PolicyRef(self._phase, str(self._state / MODEL_FOLDER), self.num_done, temperature)
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
@@ -130,9 +146,9 @@ class DapoLoop:
             chosen, order = order[:size], order[size:]
             if not chosen:
                 break
-            jobs = make_groups(PHASE, self.num_done, chosen, self._config.dapo.group_size, self._run.seed)
-            label = f"dapo {self.num_done}"
-            trajectories = self._run.run_jobs(self.policy(), jobs, phase=PHASE, step=self.num_done, label=label)
+            jobs = make_groups(self._phase, self.num_done, chosen, self._config.dapo.group_size, self._run.seed)
+            label = f"{self._phase} {self.num_done}"
+            trajectories = self._run.run_jobs(self.policy(), jobs, phase=self._phase, step=self.num_done, label=label)
             collected.trajectories += trajectories
             collected.groups += make_trajectory_groups(trajectories, self._rewards)
             collected.advantages = advantages_of(collected.groups, self._config.dapo)
@@ -147,16 +163,17 @@ class DapoLoop:
         return self._shaping.shape(self._run.tasks[group[0].task_id], group)
 
     def _order(self) -> list[str]:
-        task_ids = [task.id for task in self._run.training_tasks()]
+        known = [task.id for task in self._run.training_tasks()]
+        task_ids = [task_id for task_id in known if self._task_ids is None or task_id in self._task_ids]
         rewards = self._past_rewards() if self._config.curriculum == "learnability" else None
         return task_order(task_ids, self._run.seed, self.num_done, rewards)
 
     def _past_rewards(self) -> dict[str, list[float]]:
         """Rewards of the latest group of each task, from earlier iterations or the policy's own rollouts."""
         found: dict[str, tuple[str, list[float]]] = {}
-        rows = [*self._run.store.rows(phase="own"), *self._run.store.rows(phase=PHASE)]
+        rows = [*self._run.store.rows(phase="own"), *self._run.store.rows(phase=self._phase)]
         for row in rows:
-            if row.reward is None or (row.phase == PHASE and row.step >= self.num_done):
+            if row.reward is None or (row.phase == self._phase and row.step >= self.num_done):
                 continue
             group = f"{row.phase}:{row.step}"
             if row.task_id not in found or found[row.task_id][0] != group:
@@ -198,8 +215,3 @@ def is_blind_submit(trajectory: Trajectory) -> bool:
     last_test = max((k for k, tool in enumerate(tools) if tool == "test"), default=-1)
     last_change = max((k for k, tool in enumerate(tools) if tool in ("edit", "line", "write", "undo")), default=-1)
     return last_test < last_change or last_test == -1
-
-
-def state_folder(run: Run) -> Path:
-    """Where the loop keeps its training state."""
-    return run.checkpoint(STATE)
