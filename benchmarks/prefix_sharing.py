@@ -1,8 +1,10 @@
-"""One policy-gradient step on groups of eight: each distinct token once against every sample on its own (plain packing).
+"""One policy-gradient step on groups of eight: each distinct token once against every sample on its own (plain
+packing).
 
-Same samples, same loss and gradients (checked here), one thread of this process; the two take turns. Workloads: `shared`,
-60 % of the tokens of a group are common to all; `tree`, the same, and members part one after another; `nothing`, no two
-samples begin alike. Figures are tokens of all samples per CPU-second, the ratio is the CPU time saved.
+Same samples, same loss and gradients (checked here), one thread of this process; the two take turns. Workloads:
+`shared`, 60 % of the tokens of a group are common to all; `tree`, the same, and members part one after another;
+`nothing`, no two samples begin alike. Figures are tokens of all samples per CPU-second, the ratio is the CPU time
+saved.
 
     python benchmarks/prefix_sharing.py --quick --json
 """

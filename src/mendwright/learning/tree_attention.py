@@ -83,30 +83,20 @@ def tree_attention(
     # One split per tensor: its gradient is one concatenation, where that of slices would be a sum of full tensors.
     queries, keys, values = (tensor.split(forest.lengths, dim=2) for tensor in (query, key, value))
     outs = []
-    for at, path in enumerate(forest.paths):
+    for at, (path, mask) in enumerate(zip(forest.paths, forest.masks, strict=True)):
         seen = (*path, at)
         outs.append(
-            _attend(
+            functional.scaled_dot_product_attention(
                 queries[at],
                 torch.cat([keys[k] for k in seen], dim=2) if path else keys[at],
                 torch.cat([values[k] for k in seen], dim=2) if path else values[at],
-                forest.masks[at],
-                scaling,
+                attn_mask=mask,
+                is_causal=mask is None,
+                scale=scaling,
+                enable_gqa=query.shape[1] != key.shape[1],
             )
         )
     return torch.cat(outs, dim=2).transpose(1, 2).contiguous(), None
-
-
-def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
-) -> torch.Tensor:
-    """[1, heads, length, head_dim]."""
-    group = query.shape[1] // key.shape[1]
-    if group > 1:
-        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling
-    )
 
 
 def _lower_right(num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:
