@@ -37,8 +37,8 @@ def test_every_command_has_an_example(command):
     assert f"mend train {command}" in result.output
 
 
-def test_commands_that_sample_refuse_several_processes(tmp_path):
-    for arguments in (["rl", "t", "r", "m"], ["rft", "r", "m", "--tasks", "t"], ["step_dpo", "r", "m"]):
+def test_commands_of_one_process_refuse_several_processes(tmp_path):
+    for arguments in (["dapo_two_stage", "t", "r", "m"], ["rft", "r", "m", "--tasks", "t"], ["step_dpo", "r", "m"]):
         result = mend(*arguments, env={"WORLD_SIZE": "2"})
         assert result.exit_code == 2
         assert "torchrun" in result.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -114,10 +115,10 @@ def test_the_bias_of_fused_kernels_says_the_same(
     """What an accelerator gets instead of a mask, computed here: it has a definition on every device."""
     shape = tree_attention.forest_shape((5, 3), (-1, 0), torch.device("cpu"))
     bias = tree_attention.causal_lower_right(3, 8)
-    query, key = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 8, 4)
-    attend = torch.nn.functional.scaled_dot_product_attention
+    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 8, 8)
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, query, key, key, enable_gqa=True)
     assert shape.masks[0] is None
-    assert torch.allclose(attend(query, key, key, attn_mask=shape.masks[1]), attend(query, key, key, attn_mask=bias))
+    assert torch.allclose(attend(attn_mask=shape.masks[1]), attend(attn_mask=bias), atol=1e-6)
 
 
 def test_each_distinct_token_is_computed_once(make_group: MakeGroup) -> None:

@@ -1,4 +1,5 @@
-"""What each process of `test_parallel.py` runs: FOLDER. Half of a supervised run of each kind, and an update of every loss.
+"""What each process of `test_parallel.py` runs: FOLDER. Half of a supervised run of each kind, and an update of every
+loss.
 
 The test runs `supervise` and `update_all` itself too, alone, and compares.
 """

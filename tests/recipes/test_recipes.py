@@ -38,6 +38,7 @@ from mendwright.learning.thoughts import without_thoughts
 from mendwright.models.loading import load_model
 from mendwright.recipes.action_pairs import action_pairs
 from mendwright.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
+from mendwright.recipes.demo import shipped_base
 from mendwright.recipes.distil_then_grpo import distil_then_grpo
 from mendwright.recipes.longer_context import extend_context
 from mendwright.recipes.rft import rft
@@ -63,19 +64,19 @@ RL = RlConfig(
 
 
 @pytest.fixture
-def run_in(base, many_tasks, make_pool):
+def run_in(base, many_tasks, make_pool_of):
     """Makes the callable that recipes open a run folder with."""
 
-    def in_folder(folder: Path):
+    def in_folder(folder: Path, model: Path = base):
         folder.mkdir(exist_ok=True)
         if not (folder / "checkpoints" / "start").exists():
-            shutil.copytree(base, folder / "checkpoints" / "start")
+            shutil.copytree(model, folder / "checkpoints" / "start")
 
         @contextmanager
         def open_run(rollout):
             path = folder / "run.db"
             with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
-                yield Run(folder, store, make_pool(folder), many_tasks)
+                yield Run(folder, store, make_pool_of(folder, model), many_tasks)
 
         return open_run
 
@@ -175,6 +176,37 @@ def test_step_dpo_from_a_stored_run(taught, tmp_path):
         assert not is_equal(start, target)
         with pytest.raises(TaskError, match="num_samples"):
             step_dpo(store, start, target, config.model_copy(update={"phase": "nothing"}))
+
+
+@pytest.mark.slow
+def test_every_recipe_runs_on_the_shipped_base(tmp_path, run_in):
+    """The real model and tokenizer, the sandbox scripted: what a laptop runs, in small."""
+    folder, base = tmp_path / "run", shipped_base()
+    sft = SftConfig(optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0), batch_size=8, num_epochs=4)
+    distil = DistilThenGrpoConfig(
+        collect=COLLECT,
+        sft=sft.model_copy(update={"choice": EntropyWindowChoice(validation_share=0.25)}),
+        rl=RL.model_copy(update={"dapo": RL.dapo.model_copy(update={"loss": GrpoLossConfig()})}),
+    )
+    distil_then_grpo(run_in(folder, base), distil, PolicyRef("teacher"))
+    taught = folder / "checkpoints" / "sft"
+
+    config = RftCommandConfig(collect=COLLECT, rft=RftConfig(optimizer=sft.optimizer, batch_size=8))
+    with run_in(tmp_path / "rft", taught)(config.rollout) as run:
+        target = rft(run, config)
+    stage = StageConfig(rl=RL.model_copy(update={"num_validation_tasks": 0}))
+    two = TwoStageConfig(stage_1=stage, stage_2=stage, select=SolveRateConfig(below=1.0, min_samples=6))
+    dapo_two_stage(run_in(tmp_path / "two", target), two)
+    with RunStore.open(tmp_path / "two" / "run.db") as store:
+        step_dpo(store, target, tmp_path / "step_dpo", StepDpoCommandConfig(phase=STAGE_1))
+    for made in (
+        taught,
+        folder / "checkpoints/grpo",
+        target,
+        tmp_path / "two/checkpoints/stage-2",
+        tmp_path / "step_dpo",
+    ):
+        assert not is_equal(made, base)
 
 
 # --- supervised stages ---------------------------------------------------------------------------------------------

@@ -156,20 +156,25 @@ def rl(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others).
+    """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others); also under torchrun.
 
     Example: mend train rl tasks runs/rl models/rft rl.num_groups=16 rl.dapo.group_size=8
     """
     resolved = load_config(RlCommandConfig, config, overrides or [])
     if _is_shown(resolved, dry_run):
         return
-    _refuse_several_processes()
     from mendwright.cli.running import import_checkpoint, open_run
+    from mendwright.learning.parallel import process_group
     from mendwright.recipes.reinforce import reinforce
+    from mendwright.recipes.updates import Updates
 
-    with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
-        import_checkpoint(opened, start, "start")
-        reinforce(opened, resolved.rl, "start", "dapo")
+    with process_group() as world:
+        if not world.is_leader:
+            Updates(start, run / "checkpoints" / "dapo-state", resolved.rl.dapo).follow()
+            return
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
+            import_checkpoint(opened, start, "start")
+            reinforce(opened, resolved.rl, "start", "dapo")
     typer.echo(f"model: {run / 'checkpoints' / 'dapo'}")
 
 
@@ -233,7 +238,9 @@ def _is_shown(config: Record, is_wanted: bool) -> bool:
 
 def _refuse_several_processes() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("this command samples and trains in one process; torchrun works with mend train sft and rft")
+        raise ConfigError(
+            "this command is for one process; torchrun is for mend train sft, rl, and rft without --tasks"
+        )
 
 
 def _import_start(run: Path, start: Path) -> None:

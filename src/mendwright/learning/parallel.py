@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -69,14 +70,13 @@ class World:
         dist.all_gather_object(gathered, item)
         return gathered
 
-    def broadcast(self, item: Item | None) -> Item:
-        """The leader's item, for all; the others pass None."""
-        if self.size > 1:
-            box = [item]
-            dist.broadcast_object_list(box, src=0)
-            item = box[0]
-        assert item is not None
-        return item
+    def broadcast(self, item: Item) -> Item:
+        """The leader's item, for all; what the others pass is not looked at."""
+        if self.size == 1:
+            return item
+        box = [item]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
 
 
 def current_world() -> World:
@@ -92,11 +92,19 @@ def process_group() -> Iterator[World]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield current_world()
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(training_device())
+    # Followers wait for whole rollouts of the leader.
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(days=7))
     try:
         yield current_world()
     finally:
         dist.destroy_process_group()
+
+
+def training_device() -> str:
+    """Where this process trains: its GPU, or the processor where there is none."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
 def shard(module: torch.nn.Module) -> None:

@@ -13,15 +13,12 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mendwright.config.algorithms import NoKlConfig
 from mendwright.config.recipes import RlConfig
 from mendwright.learning.advantages import GroupAdvantages
-from mendwright.learning.checkpoints import MODEL_FOLDER, load_training_state, save_training_state
+from mendwright.learning.checkpoints import MODEL_FOLDER
 from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.models.loading import load_model, load_tokenizer
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
     Group,
@@ -32,6 +29,7 @@ from mendwright.recipes.groups import (
     samples_of,
 )
 from mendwright.recipes.run import Run
+from mendwright.recipes.updates import Updates
 from mendwright.records import StopReason, Trajectory
 from mendwright.rollout.jobs import PolicyRef, make_groups
 
@@ -93,15 +91,9 @@ class DapoLoop:
         self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_turns)
         self._state = run.checkpoint(f"{phase}-state")
-        self._tokenizer = load_tokenizer(run.checkpoint(start))
-        reference = None if isinstance(config.dapo.kl, NoKlConfig) else load_model(run.checkpoint(start))
-        self._trainer = PolicyTrainer(load_model(run.checkpoint(start)), config.dapo, reference=reference)
+        self._updates = Updates(run.checkpoint(start), self._state, config.dapo)
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
-        self.num_done = 0
-        if (self._state / MODEL_FOLDER).is_dir():
-            self.num_done = int(load_training_state(self._trainer.learner, self._state)["num_done"])
-        else:
-            self._save()
+        self.num_done = self._updates.num_done
 
     def iterations(self) -> Iterator[dict[str, float]]:
         """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
@@ -113,8 +105,8 @@ class DapoLoop:
             metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
             metrics |= {"time/rollout_s": sampled_at - started, "time/update_s": time.monotonic() - sampled_at}
             self._run.store.add_metrics(self._phase, self.num_done, metrics)
-            self.num_done += 1
-            self._save()
+            self._updates.commit()
+            self.num_done = self._updates.num_done
             yield metrics
 
     def keep(self, stage: str) -> None:
@@ -132,10 +124,11 @@ class DapoLoop:
         if self._config.spread_share < 1.0:
             groups, advantages = most_spread(groups, advantages, self._config.spread_share)
         imitated, coefficient = self._demonstrations.choose(collected.groups, self.num_done)
-        return self._trainer.update(samples_of(groups, advantages, self._config.dapo), imitated, coefficient)
+        return self._updates.lead(samples_of(groups, advantages, self._config.dapo), imitated, coefficient)
 
-    def _save(self) -> None:
-        save_training_state(self._trainer.learner, self._tokenizer, self._state, {"num_done": self.num_done})
+    def close(self) -> None:
+        """Let the processes that follow this one end."""
+        self._updates.close()
 
     def _collect(self) -> Collected:
         """Sample groups until enough of them have unequal rewards, or the refills are used up."""

@@ -24,12 +24,15 @@ VALIDATION = "validation"
 def reinforce(run: Run, config: RlConfig, start: str, phase: str, task_ids: Collection[str] | None = None) -> None:
     """Train from checkpoint ``start`` to checkpoint ``phase`` on the training tasks, or on ``task_ids`` of them."""
     loop = DapoLoop(run, config, start, phase, task_ids)
-    with run.store.phase(phase):
-        for metrics in loop.iterations():
-            detail = f"reward {metrics['rollout/reward_mean']:.2f}"
-            run.progress(phase, loop.num_done, config.max_iterations, detail)
-            if loop.num_done % config.validation_every == 0:
-                _validate(run, loop, config, phase)
+    try:
+        with run.store.phase(phase):
+            for metrics in loop.iterations():
+                detail = f"reward {metrics['rollout/reward_mean']:.2f}"
+                run.progress(phase, loop.num_done, config.max_iterations, detail)
+                if loop.num_done % config.validation_every == 0:
+                    _validate(run, loop, config, phase)
+    finally:
+        loop.close()
     loop.keep(phase)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from mendwright.config.training import StepDpoCommandConfig
 from mendwright.errors import TaskError
 from mendwright.learning.checkpoints import save_model
+from mendwright.learning.parallel import training_device
 from mendwright.learning.preferences import PreferenceTrainer
 from mendwright.models.loading import load_model, load_tokenizer
 from mendwright.recipes.action_pairs import action_pairs
@@ -29,7 +30,7 @@ def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandC
             f"phase {config.phase!r} has no two actions after one history that differ by more than {config.min_gap} in "
             "reward; sample more trajectories per task (mend rollout num_samples=8), or lower min_gap"
         )
-    trainer = PreferenceTrainer(load_model(start), config.step_dpo)
+    trainer = PreferenceTrainer(load_model(start, device=training_device()), config.step_dpo)
     metrics = trainer.update(pairs) | {"preference/num_pairs": float(len(pairs))}
     store.add_metrics(f"train/{target.name}", trainer.learner.optimiser.num_done, metrics)
     save_model(trainer.learner, load_tokenizer(start), target)

@@ -20,6 +20,7 @@ from mendwright.config.learning import LastChoice, SftConfig
 from mendwright.config.recipes import CollectConfig
 from mendwright.errors import ConfigError, InputError, TaskError
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_model, save_training_state
+from mendwright.learning.parallel import training_device
 from mendwright.learning.samples import Sample, supervised_sample
 from mendwright.learning.selection import Selection, split_validation
 from mendwright.learning.sft import SftTrainer, num_steps_of
@@ -115,7 +116,8 @@ class _Stage:
         self._candidate = target.with_name(f"{target.name}-best")
         self._tokenizer = load_tokenizer(start)
         self._samples, self._validation = split_validation(samples, config)
-        self._trainer = SftTrainer.for_samples(load_model(start), config, len(self._samples))
+        model = load_model(start, device=training_device())
+        self._trainer = SftTrainer.for_samples(model, config, len(self._samples))
         self._data = _digest(samples, config)
         self._selection = Selection(config.choice, self._resume())
 
@@ -185,7 +187,7 @@ def continue_supervised(
     constant = config.model_copy(
         update={"num_epochs": 1_000_000, "optimizer": config.optimizer.model_copy(update={"schedule": "constant"})}
     )
-    model = load_model(run.checkpoint(start))
+    model = load_model(run.checkpoint(start), device=training_device())
     trainer = SftTrainer(model, constant)
     started = time.process_time()
     step = 0
