@@ -341,6 +341,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="2 prompts, 3 steps of each, under a minute when idle")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--trl-python", default=".venv-parity/bin/python", help="interpreter that has trl")
+    parser.add_argument("--rounds", type=int, default=0, help="measured steps of each (default: 7, quick: 3)")
     parser.add_argument("--worker", choices=("ours", "trl"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--prompts", type=int, default=0, help="problems per step (default: 8, quick: 2)")
@@ -352,7 +353,7 @@ def main() -> None:
         return
     trl_python = options.trl_python if Path(options.trl_python).exists() else None
     num_prompts = options.prompts or (2 if options.quick else 8)
-    result = compare(trl_python, num_prompts, 3 if options.quick else 7)
+    result = compare(trl_python, num_prompts, options.rounds or (3 if options.quick else 7))
     if options.json:
         print(json.dumps(result))
         return

@@ -111,7 +111,8 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def is_equal(left: Path, right: Path) -> bool:
-    return all(torch.equal(tensor, weights(right)[name]) for name, tensor in weights(left).items())
+    found = weights(right)
+    return all(torch.equal(tensor, found[name]) for name, tensor in weights(left).items())
 
 
 # --- recipes -------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class LoraConfig(Record):
 
     type: Literal["lora"] = "lora"
     rank: PositiveInt = 16
-    alpha: PositiveFloat = 32.0
+    alpha: PositiveInt = 32
     """The update is scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
     """Ends of the names of the linear layers; empty means every one but the output head."""

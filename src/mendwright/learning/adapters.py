@@ -29,7 +29,7 @@ def add_lora(model: PreTrainedModel, config: LoraConfig) -> None:
         raise ConfigError("trained.type='lora' needs peft; install it: pip install 'mendwright[lora]'") from error
     settings = peft.LoraConfig(
         r=config.rank,
-        lora_alpha=config.alpha,  # type: ignore[arg-type]  # a float works and is documented for rslora
+        lora_alpha=config.alpha,
         target_modules=list(config.targets) or "all-linear",
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
