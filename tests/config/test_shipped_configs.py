@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
 from mendwright.config.curation import CurationConfig
 from mendwright.config.loading import load_config
 from mendwright.config.recipes import DemoConfig
@@ -16,6 +17,10 @@ KINDS: dict[str, type[Record]] = {
     "paper_a/curation.toml": CurationConfig,
     "paper_a/distil_then_grpo.toml": DistilThenGrpoConfig,
     "paper_a/distil_then_grpo_thinking.toml": DistilThenGrpoConfig,
+    "paper_a/full.toml": RolloutCommandConfig,
+    "paper_a/full_small.toml": RolloutCommandConfig,
+    "paper_a/simplified.toml": RolloutCommandConfig,
+    "paper_a/simplified_small.toml": RolloutCommandConfig,
     "paper_b/curation.toml": CurationConfig,
     "paper_b/curation_stage_2.toml": CurationConfig,
     "paper_b/dapo_two_stage.toml": TwoStageConfig,
@@ -73,3 +78,29 @@ def test_the_appendices_of_paper_a(name, thoughts):
     assert (found.rl.dapo.loss.type, found.rl.reward.type) == ("grpo", "terminal")
     pipeline = found.rollout.pipeline
     assert (pipeline.max_turns, pipeline.time_limit_s, pipeline.max_len_tokens) == (30, 4800.0, 131072)
+
+
+def test_the_full_pipeline_has_the_numbers_of_paper_a():
+    config = load_config(RolloutCommandConfig, CONFIGS / "paper_a/full.toml")
+    pipeline = config.rollout.pipeline
+    assert (pipeline.type, pipeline.action_format, len(pipeline.tools)) == ("full", "json_xml", 10)
+    assert (pipeline.max_tool_calls, pipeline.time_limit_s, pipeline.max_retries) == (50, 80 * 60, 3)
+    assert (pipeline.command_timeout_s, pipeline.max_len_tokens) == (3600, 131_072)
+    assert config.rollout.grading.judge.is_enabled
+
+
+def test_the_simplified_pipeline_has_the_numbers_of_paper_a():
+    config = load_config(RolloutCommandConfig, CONFIGS / "paper_a/simplified.toml")
+    pipeline = config.rollout.pipeline
+    assert (pipeline.type, pipeline.max_turns, pipeline.max_tool_calls) == ("simplified", 30, None)
+    assert not config.rollout.grading.judge.is_enabled
+
+
+@pytest.mark.parametrize("name", ["full_small", "simplified_small"])
+def test_small_pipelines_train_and_differ_in_the_environment_only(name):
+    trained = load_config(RlCommandConfig, CONFIGS / f"paper_a/{name}.toml").rollout
+    demo = load_config(DemoConfig, CONFIGS / "demo.toml").rollout
+    same = {"tools", "action_format", "max_turns", "max_action_tokens", "max_len_tokens", "is_place_opened"}
+    assert trained.pipeline.model_dump(include=same) == demo.pipeline.model_dump(include=same)
+    assert trained.engine == demo.engine
+    assert trained.grading == demo.grading

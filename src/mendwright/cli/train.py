@@ -112,7 +112,9 @@ def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task:
     from mendwright.rollout.store import RunStore
 
     with RunStore.open(folder / "run.db") as store, process_group() as world, ProgressDisplay() as progress:
-        kept = keep_successes(store.trajectories(phase=phase), max_per_task)
+        # By id: the order in which episodes happened to end must not decide what is learned.
+        found = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
+        kept = keep_successes(found, max_per_task)
         if not kept:
             raise TaskError(f"{folder} has no passed trajectory in phase {phase!r}; run mend rollout first")
         samples = supervised_samples(kept, config, load_tokenizer(start))
@@ -172,9 +174,9 @@ def rl(
         if not world.is_leader:
             Updates(start, run / "checkpoints" / "dapo-state", resolved.rl.dapo).follow()
             return
-        with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
             import_checkpoint(opened, start, "start")
-            reinforce(opened, resolved.rl, "start", "dapo")
+            reinforce(opened, resolved.rl, "start", "dapo", resolved.watch.alarms)
     typer.echo(f"model: {run / 'checkpoints' / 'dapo'}")
 
 
@@ -199,7 +201,7 @@ def dapo_two_stage(
     from mendwright.recipes.dapo_two_stage import dapo_two_stage
 
     _import_start(run, start)
-    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed), resolved)
+    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved)
     typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
 
 
@@ -223,9 +225,11 @@ def distil_then_grpo(
     from mendwright.cli.running import open_run, policy_of
     from mendwright.recipes.distil_then_grpo import distil_then_grpo
 
-    teacher = policy_of(resolved.teacher, resolved.rollout.temperature)
+    teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
     _import_start(run, start)
-    distil_then_grpo(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed), resolved, teacher)
+    distil_then_grpo(
+        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved, teacher
+    )
     typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
 
 
@@ -245,11 +249,10 @@ def _refuse_several_processes() -> None:
 
 def _import_start(run: Path, start: Path) -> None:
     """Copy the model to begin with into the run, unless it is there."""
-    import shutil
-
-    from mendwright.models.loading import load_tokenizer
+    from mendwright.models.loading import copy_folder, load_tokenizer
 
     load_tokenizer(start)
     target = run / "checkpoints" / "start"
     if not target.exists():
-        shutil.copytree(start, target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_folder(start, target)

@@ -6,12 +6,14 @@ from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
 from mendwright.config.pipeline import GradingConfig
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record, SourceKind, Split
 
 
@@ -32,6 +34,8 @@ class RolloutCommandConfig(Record):
     """Paper B, Table 1: 10 runs per task."""
     seed: int = 0
     rollout: RolloutConfig = RolloutConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
 
 
 class GradeCommandConfig(Record):
@@ -46,14 +50,27 @@ class GradeCommandConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
+class StartsConfig(Record):
+    """`mend knowledge starts`."""
+
+    num_fixes: PositiveInt = 4
+    """Candidate fixes of each task: the first one and one per retry (paper A, full pipeline: 3 retries)."""
+    num_concurrent: PositiveInt = 2
+    """Builds at one time."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
 class RlCommandConfig(Record):
     """`mend train rl`."""
 
     seed: int = 0
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
         return self

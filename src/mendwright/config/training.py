@@ -13,10 +13,12 @@ from pydantic import Field, PositiveInt, model_validator
 
 from mendwright.config.algorithms import DapoLossConfig, GrpoLossConfig
 from mendwright.config.curation import SolveRateConfig
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.learning import DapoConfig, LossChoice, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
 from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record
 
 
@@ -60,8 +62,9 @@ class StageConfig(Record):
     rollout: RolloutConfig = RolloutConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
         return self
 
 
@@ -80,6 +83,7 @@ class TwoStageConfig(Record):
         )
     )
     """Table 3: batch 256, upper clip 0.26, 100 problems per iteration."""
+    watch: WatchConfig = WatchConfig()
 
 
 class DistilThenGrpoConfig(Record):
@@ -87,7 +91,9 @@ class DistilThenGrpoConfig(Record):
 
     seed: int = 0
     teacher: str = "teacher"
-    """Policy that is imitated: a scripted one by name, or a model folder."""
+    """Policy that is imitated: a scripted one by name, a model folder, or ``openai`` or ``vllm``."""
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the teachers ``openai`` and ``vllm``."""
     collect: CollectConfig = CollectConfig()
     sft: SftConfig = SftConfig(choice=LossChoice())
     rl: RlConfig = RlConfig(
@@ -102,3 +108,10 @@ class DistilThenGrpoConfig(Record):
     """Paper A: 8 problems x 4 rollouts, 1,000 steps. Learning rate, clip, KL and denominator are not published: paper
     B's rate and GRPO's own are our choice."""
     rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
+
+    @model_validator(mode="after")
+    def _training_can_honour_it(self) -> Self:
+        check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
+        return self

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from mendwright.learning.histories import split_histories
 from mendwright.learning.preferences import Pair
 from mendwright.learning.samples import Sample
 from mendwright.records import Trajectory
@@ -44,19 +45,18 @@ def _siblings(trajectories: Iterable[Trajectory]) -> dict[_History, dict[bytes, 
     """By history, by action: rewards of the trajectories that took it, and the action as a sample."""
     found: dict[_History, dict[bytes, tuple[list[float], Sample]]] = defaultdict(dict)
     for trajectory in trajectories:
-        if not trajectory.verdict.is_valid:
-            continue
-        token_id = trajectory.ledger.token_id
-        for start, end in (turn.action_span for turn in trajectory.turns):
+        histories = split_histories(trajectory) if trajectory.verdict.is_valid else []
+        for token_id, (start, end) in (
+            (history.ledger.token_id, turn.action_span) for history in histories for turn in history.turns
+        ):
             if 0 < start < end:
                 actions = found[trajectory.task_id, token_id[:start].tobytes()]
-                new: tuple[list[float], Sample] = ([], _action_sample(trajectory, start, end))
+                new: tuple[list[float], Sample] = ([], _action_sample(token_id[:end], start))
                 rewards, _ = actions.setdefault(token_id[start:end].tobytes(), new)
                 rewards.append(trajectory.verdict.reward)
     return found
 
 
-def _action_sample(trajectory: Trajectory, start: int, end: int) -> Sample:
-    token_id = trajectory.ledger.token_id[:end]
-    weight = (np.arange(end) >= start).astype(np.float32)
-    return Sample(token_id, weight, np.zeros(end, dtype=np.float32), trajectory_id=f"{trajectory.id}@{start}")
+def _action_sample(token_id: np.ndarray, start: int) -> Sample:
+    weight = (np.arange(len(token_id)) >= start).astype(np.float32)
+    return Sample(token_id, weight, np.zeros(len(token_id), dtype=np.float32))

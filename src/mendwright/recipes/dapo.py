@@ -8,17 +8,19 @@ update and repeats no stored episode.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mendwright.config.recipes import RlConfig
+from mendwright.config.watch import AlarmConfig
+from mendwright.errors import SandboxError
 from mendwright.learning.advantages import GroupAdvantages
 from mendwright.learning.checkpoints import MODEL_FOLDER
 from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
+from mendwright.models.loading import copy_folder
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
     Group,
@@ -30,7 +32,8 @@ from mendwright.recipes.groups import (
 )
 from mendwright.recipes.run import Run
 from mendwright.recipes.updates import Updates
-from mendwright.records import StopReason, Trajectory
+from mendwright.recipes.watching import sound_alarms
+from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
 
 PHASE = "dapo"
@@ -73,6 +76,8 @@ class DapoLoop:
         run: Run,
         config: RlConfig,
         start: str,
+        alarms: AlarmConfig | None = None,
+        *,
         phase: str = PHASE,
         task_ids: Collection[str] | None = None,
     ) -> None:
@@ -82,11 +87,14 @@ class DapoLoop:
             run: Where everything lies.
             config: Sizes, algorithm, reward.
             start: Checkpoint to begin with.
+            alarms: Bounds of the metrics.
             phase: Name of the trajectories, metrics and checkpoints.
             task_ids: Training tasks that are used; None: all.
         """
+        run.training_tasks()  # raises before a model is loaded when there are none
         self._run = run
         self._config = config
+        self._alarms = alarms or AlarmConfig()
         self._phase = phase
         self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_turns)
@@ -102,18 +110,18 @@ class DapoLoop:
             collected = self._collect()
             sampled_at = time.monotonic()
             metrics = self._update(collected) | rollout_metrics(collected)
+            metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, self.num_done)
             metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
             metrics |= {"time/rollout_s": sampled_at - started, "time/update_s": time.monotonic() - sampled_at}
             self._run.store.add_metrics(self._phase, self.num_done, metrics)
+            sound_alarms(self._run.store, self._phase, self._alarms, self._run.progress)
             self._updates.commit()
             self.num_done = self._updates.num_done
             yield metrics
 
     def keep(self, stage: str) -> None:
         """Copy the current weights to checkpoint ``stage``."""
-        target = self._run.checkpoint(stage)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self._state / MODEL_FOLDER, target)
+        copy_folder(self._state / MODEL_FOLDER, self._run.checkpoint(stage))
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""
@@ -150,7 +158,27 @@ class DapoLoop:
                 break
             yield_share = max(0.25, collected.num_kept_groups / max(1, len(collected.groups)))
             size = min(self._config.num_groups_sampled, round(missing / yield_share))
+        self._refuse_nothing_valid(collected)
+        self._settle_groups(collected)
         return collected
+
+    def _refuse_nothing_valid(self, collected: Collected) -> None:
+        """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
+        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories):
+            return
+        reason = collected.trajectories[-1].verdict.reason
+        num = self._run.store.drop_invalid(phase=self._phase, step=self.num_done)
+        text = f"iteration {self.num_done}: all {num} episodes are invalid; the last: {reason}"
+        self._run.store.add_event("all_invalid", text, phase=self._phase)
+        raise SandboxError(f"{text}. Run `mend doctor`, mend the cause, then resume: they are run again")
+
+    def _settle_groups(self, collected: Collected) -> None:
+        """Say in the store what became of each group."""
+        for group, found in zip(collected.groups, collected.advantages, strict=True):
+            status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
+            self._run.store.set_group_status(
+                group.id, phase=self._phase, step=self.num_done, task_id=group.members[0].task_id, status=status
+            )
 
     def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
         return self._shaping.shape(self._run.tasks[group[0].task_id], group)
@@ -182,7 +210,9 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     metrics = {
         "rollout/num_trajectories": float(len(collected.trajectories)),
         "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
+        "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
         "rollout/num_groups": float(len(collected.groups)),
+        "rollout/reward_spread": sum(group.spread for group in collected.groups) / max(1, len(collected.groups)),
         "rollout/num_kept_groups": float(collected.num_kept_groups),
         "rollout/num_equal_groups": float(collected.num_equal_groups),
         "rollout/num_failed_groups": float(collected.num_failed_groups),
@@ -198,6 +228,12 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     for kind in ("format", "tool"):
         metrics[f"rollout/{kind}_error_rate"] = sum(turn.error == kind for turn in turns) / max(1, len(turns))
     return metrics
+
+
+def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
+    """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
+    versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
+    return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)
 
 
 def is_blind_submit(trajectory: Trajectory) -> bool:

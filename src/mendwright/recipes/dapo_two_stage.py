@@ -29,11 +29,11 @@ def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
         TaskError: no training task, or none is left for the second stage.
     """
     with open_run(config.stage_1.rollout) as run:
-        reinforce(run, config.stage_1.rl, START, STAGE_1)
+        reinforce(run, config.stage_1.rl, START, STAGE_1, config.watch.alarms)
         task_ids = select_tasks_again(run, config.select)
         start = extend(run, STAGE_1, config.yarn_factor)
     with open_run(config.stage_2.rollout) as run:
-        reinforce(run, config.stage_2.rl, start, STAGE_2, task_ids)
+        reinforce(run, config.stage_2.rl, start, STAGE_2, config.watch.alarms, task_ids)
 
 
 def select_tasks_again(run: Run, bounds: SolveRateConfig) -> list[str]:

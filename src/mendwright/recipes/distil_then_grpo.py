@@ -27,7 +27,7 @@ def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: P
     with open_run(config.rollout) as run:
         if not run.checkpoint(STUDENT).exists():
             distil(run, config, teacher)
-        reinforce(run, config.rl, STUDENT, GRPO)
+        reinforce(run, config.rl, STUDENT, GRPO, config.watch.alarms)
 
 
 def distil(run: Run, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:

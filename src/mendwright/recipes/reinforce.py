@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rollout import RolloutConfig
+from mendwright.config.watch import AlarmConfig
 from mendwright.recipes.dapo import DapoLoop
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.run import Run
@@ -21,9 +22,16 @@ OpenRun = Callable[[RolloutConfig], AbstractContextManager[Run]]
 VALIDATION = "validation"
 
 
-def reinforce(run: Run, config: RlConfig, start: str, phase: str, task_ids: Collection[str] | None = None) -> None:
+def reinforce(
+    run: Run,
+    config: RlConfig,
+    start: str,
+    phase: str,
+    alarms: AlarmConfig | None = None,
+    task_ids: Collection[str] | None = None,
+) -> None:
     """Train from checkpoint ``start`` to checkpoint ``phase`` on the training tasks, or on ``task_ids`` of them."""
-    loop = DapoLoop(run, config, start, phase, task_ids)
+    loop = DapoLoop(run, config, start, alarms, phase=phase, task_ids=task_ids)
     try:
         with run.store.phase(phase):
             for metrics in loop.iterations():

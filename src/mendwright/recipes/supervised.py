@@ -20,6 +20,7 @@ from mendwright.config.learning import LastChoice, SftConfig
 from mendwright.config.recipes import CollectConfig
 from mendwright.errors import ConfigError, InputError, TaskError
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_model, save_training_state
+from mendwright.learning.histories import split_histories
 from mendwright.learning.parallel import training_device
 from mendwright.learning.samples import Sample, supervised_sample
 from mendwright.learning.selection import Selection, split_validation
@@ -83,7 +84,11 @@ def supervised_samples(
         num_all, chosen = len(chosen), [t for t in chosen if all(THOUGHT_END in turn.action for turn in t.turns)]
         if not chosen:
             raise ConfigError(f"thoughts='require': none of {num_all} trajectories thinks before every action")
-    samples = [supervised_sample(t, is_format_error_masked=config.is_format_error_masked) for t in chosen]
+    samples = [
+        supervised_sample(history, is_format_error_masked=config.is_format_error_masked)
+        for trajectory in chosen
+        for history in split_histories(trajectory)
+    ]
     if config.thoughts == "remove":
         if tokenizer is None:
             raise ConfigError("thoughts='remove' needs the model's tokenizer, got none")
