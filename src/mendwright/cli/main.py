@@ -27,6 +27,7 @@ COMMANDS = (
     CommandEntry("rollout", "mendwright.cli.rollout", "Run a policy on tasks and grade what it delivers."),
     CommandEntry("serve", "mendwright.cli.serve", "Serve a model or a script to agents of any make."),
     CommandEntry("replay", "mendwright.cli.replay", "Replay stored episodes in new sandboxes and compare."),
+    CommandEntry("trajectories", "mendwright.cli.trajectories", "Export and import trajectories."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
     CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder."),
