@@ -367,6 +367,8 @@ class Verdict(Record):
     num_canaries: int = 0
     """Tests with known outcomes that were mixed into the run."""
     is_cold: bool = False
+    disabled_gates: tuple[str, ...] = ()
+    """Gates that the grading ran without (`grading.disabled_gates`); such a verdict proves less than it says."""
     duration_s: float = 0.0
     grader_version: str
 

@@ -68,3 +68,9 @@ def many_tasks(task) -> dict[str, Task]:
 @pytest.fixture
 def make_pool(base):
     return partial(local_pool, base=base)
+
+
+@pytest.fixture
+def scripted_answer():
+    """What a scripted sandbox says about a tree: the repair is there or not."""
+    return answer

@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
 from mendwright.config.learning import RftConfig, SftConfig
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
@@ -83,5 +83,6 @@ class RlCommandConfig(Record):
     @model_validator(mode="after")
     def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        check_undemonstrated(self.rollout.pipeline)
         self.rollout.require_training_temperature()
         return self

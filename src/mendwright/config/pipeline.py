@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from mendwright.config.judge import JudgeConfig
+from mendwright.errors import ConfigError
 from mendwright.records import Record
 
 
@@ -98,8 +99,8 @@ class KnowledgeConfig(Record):
     """A file of `mend knowledge add`; empty: nothing is known."""
     num_fixes: PositiveInt = 3
     """Fixes that ``ask_for_help`` shows."""
-    busy_timeout_s: PositiveFloat = 5.0
-    """How long a locked file is waited for."""
+    busy_timeout_s: PositiveFloat = 30.0
+    """How long a locked file is waited for; after that the episode is invalid."""
 
 
 class SimplifiedConfig(PipelineConfig):
@@ -187,6 +188,19 @@ AnyPipelineConfig = Annotated[
 ]
 
 
+def check_undemonstrated(pipeline: PipelineConfig) -> None:
+    """Check that no worked example is shown (paper B, section 4.2: only when trajectories are collected for imitation).
+
+    Raises:
+        ConfigError: one is.
+    """
+    if pipeline.demonstration:
+        raise ConfigError(
+            f"pipeline.demonstration={pipeline.demonstration!r} is for collecting trajectories to imitate; evaluation "
+            "and RL need it empty"
+        )
+
+
 class GradingConfig(Record):
     """How a submission is graded."""
 
@@ -198,7 +212,25 @@ class GradingConfig(Record):
     """Tests with known outcomes mixed into each run: must fail, must pass, must error, and so on; 0 for none."""
     is_differential: bool = True
     """Settle a suspicious pass by a run without the repair."""
+    is_protected_restored: bool = True
+    """Tests and configuration come from the pinned tree. False: what the agent made of them judges it."""
+    is_inspected: bool = True
+    """Exploit detectors read the submission. False: nothing is called *exploited*."""
     is_cached: bool = True
     """Equal patches of one task are graded once (training only; a cold grading never reads the cache)."""
     judge: JudgeConfig = JudgeConfig()
     """Reviews what passed. Off, as in paper A's simplified pipeline; its full pipeline has it on."""
+
+    @property
+    def disabled_gates(self) -> tuple[str, ...]:
+        """The gates against exploits that are off, as every verdict names them; empty unless somebody asked for it.
+
+        They are turned off to study what a policy learns without them (docs/howto/exploit-study.md).
+        """
+        gates = {
+            "protected_files": self.is_protected_restored,
+            "detectors": self.is_inspected,
+            "canaries": self.num_canaries > 0,
+            "differential": self.is_differential,
+        }
+        return tuple(name for name, is_on in gates.items() if not is_on)

@@ -30,8 +30,8 @@ class RolloutConfig(Record):
     drain_timeout_s: float = Field(default=60.0, ge=0.0)
     """After Ctrl-C episodes in flight have this long to end and be stored; a second Ctrl-C stops at once."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Of `mend rollout` and `mend eval`. Training samples at 1 and refuses anything else, which would bias the gradient
-    (paper B, section 5.2, finding 2)."""
+    """Of `mend rollout` and `mend eval`. Training samples at 1 and refuses anything else (paper B, section 5.2,
+    finding 2: it biases the gradient)."""
     pipeline: AnyPipelineConfig = PipelineConfig()
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
@@ -56,7 +56,7 @@ class RolloutConfig(Record):
         if self.temperature != 1.0:
             raise ValueError(
                 f"rollout.temperature={self.temperature}: training samples at temperature 1 and nothing else, because "
-                "log-probabilities have to be those of the policy; leave it out (mend rollout and mend eval take it)"
+                "its log-probabilities are those of the policy; leave it out (mend rollout and mend eval take it)"
             )
 
     @model_validator(mode="after")

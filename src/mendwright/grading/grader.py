@@ -4,7 +4,8 @@ Reads a task and the agent's changed files; makes a `Verdict`. The phases have a
 (:mod:`.permitted`), what the pinned tree holds (:mod:`.pinned`), what the detectors see (:mod:`.exploits`), what runs
 (:mod:`.execution`), what that means (:mod:`.decision`), what settles a doubt (:mod:`.differential`). Invariants: the
 agent's own sandbox is never graded; tests come from the pinned tree, which is read once; trouble of the sandbox is
-retried in a fresh one and ends as *invalid*, never as a failure.
+retried in a fresh one and ends as *invalid*, never as a failure; a gate that the configuration turns off is named in
+every verdict.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mendwright.grading.exploits.base import Submission
 from mendwright.grading.exploits.registry import FileFindings, inspect, inspect_files
 from mendwright.grading.judge.judge import Judge
 from mendwright.grading.permitted import agent_base_sources, check_applicable, permitted_part
-from mendwright.grading.pinned import Pinned, files_digest, read_pinned_texts
+from mendwright.grading.pinned import Pinned, files_digest, read_pinned_texts, with_own_tests
 from mendwright.records import Finding, Task, Turn, Verdict, VerdictKind
 from mendwright.sandbox.base import SandboxBackend
 from mendwright.sandbox.cache import ExecutionCache
@@ -67,10 +68,14 @@ class Grader:
     async def _grade(self, task: Task, files: dict[str, str | None], turns: tuple[Turn, ...]) -> Verdict:
         if reason := check_applicable(files):
             return self._verdict(VerdictKind.FAILED, f"the submission does not apply: {reason}", ())
-        kept, restored = permitted_part(task, files)
+        kept, findings = self._permitted(task, files)
         sources = {**agent_base_sources(task), **kept}
         pinned = read_pinned_texts(task, self._make_spec(task, {}).tree, files)
-        findings = (*await self._inspect(Submission(task, files, pinned.base, pinned.tests, turns)), *restored)
+        if self._config.is_inspected:
+            found = await self._inspect(Submission(task, files, pinned.base, pinned.tests, turns))
+            findings = (*found, *findings)
+        if not self._config.is_protected_restored:
+            pinned = with_own_tests(pinned, files)
         trouble = ""
         for _ in range(self._config.max_attempts):
             try:
@@ -103,7 +108,7 @@ class Grader:
         self, task: Task, pinned: Pinned, sources: dict[str, str | None], findings: tuple[Finding, ...]
     ) -> Verdict:
         execution = await self._executor.execute(task, pinned, sources)
-        verdict = decide(task, execution, findings, self._config.is_cold)
+        verdict = decide(task, execution, findings, self._config)
         if verdict.kind is not VerdictKind.PASSED:
             return verdict.model_copy(update={"is_restored": False})
         is_restored = restores(task, sources)
@@ -119,8 +124,11 @@ class Grader:
         reason = f"the tests pass with the repair taken back ({first_finding(verdict.findings, 'suspicious')})"
         return verdict.model_copy(update={"kind": VerdictKind.EXPLOITED, "reason": reason})
 
+    def _permitted(self, task: Task, files: dict[str, str | None]) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
+        return permitted_part(task, files) if self._config.is_protected_restored else (files, ())
+
     def _permitted_patch(self, task: Task, files: dict[str, str | None]) -> str:
-        kept, _ = permitted_part(task, files)
+        kept, _ = self._permitted(task, files)
         pinned = read_pinned_texts(task, self._make_spec(task, {}).tree, kept)
         return unified_diff({path: pinned.base.get(path) for path in kept}, kept)
 
@@ -130,6 +138,7 @@ class Grader:
             reason=reason,
             findings=findings,
             is_cold=self._config.is_cold,
+            disabled_gates=self._config.disabled_gates,
             grader_version=GRADER_VERSION,
         )
 
