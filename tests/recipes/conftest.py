@@ -57,6 +57,16 @@ def local_pool(folder: Path, base: Path) -> LocalPool:
 
 
 @pytest.fixture
+def rollout() -> RolloutConfig:
+    return ROLLOUT
+
+
+@pytest.fixture
+def make_backend():
+    return lambda: ScriptedBackend(answer)
+
+
+@pytest.fixture
 def many_tasks(task) -> dict[str, Task]:
     return tasks_of(task)
 
