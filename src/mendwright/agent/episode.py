@@ -19,11 +19,17 @@ from mendwright.agent.limits import Usage, is_loop, max_new_tokens, reached_limi
 from mendwright.agent.scaffold import Scaffold
 from mendwright.agent.thoughts import is_thinking, without_thought
 from mendwright.config.pipeline import PipelineConfig
-from mendwright.errors import ModelServerError, PromptTooLongError, SandboxContentError, ServerRefusedError
+from mendwright.errors import (
+    KnowledgeUnavailableError,
+    ModelServerError,
+    PromptTooLongError,
+    SandboxContentError,
+    ServerRefusedError,
+)
 from mendwright.ledger import TokenLedger
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.records import StopReason, Turn
+from mendwright.records import Attempt, StopReason, Turn
 from mendwright.tools.base import Observation, ToolContext, UsageError, tool_error
 
 _AGENTS_OWN_DOING = (
@@ -45,8 +51,10 @@ class Episode:
     files: dict[str, str | None]
     """The submission: what the agent changed, or nothing when it did not submit and that is not scored."""
     durations_s: dict[str, float]
+    attempts: tuple[Attempt, ...] = ()
     trouble: str = ""
-    """What went wrong with the model's server; such an episode ends as it is and says nothing about the policy."""
+    """What went wrong with the model's server or the knowledge base: the episode ends as it is, and says nothing about
+    the policy."""
 
 
 class LiveEpisode:
@@ -58,6 +66,8 @@ class LiveEpisode:
         """Nothing has been said yet; ``config`` has the limits."""
         self.context = context
         self.turns: list[Turn] = []
+        self.attempts: list[Attempt] = []
+        """Notes of an outer loop."""
         self.durations_s = {"generate": 0.0, "tool": 0.0}
         self._scaffold = scaffold
         self._config = config
@@ -200,7 +210,7 @@ class EpisodeRunner:
             stop_reason = await conduct(live)
         except ServerRefusedError:
             raise
-        except ModelServerError as error:
+        except (ModelServerError, KnowledgeUnavailableError) as error:
             stop_reason, trouble = StopReason.INFRASTRUCTURE, str(error)
         finally:
             await self._policy.end_session(session_id)
@@ -211,6 +221,7 @@ class EpisodeRunner:
             stop_reason=stop_reason,
             files=await _changes(context) if is_submitted else {},
             durations_s=live.durations_s,
+            attempts=tuple(live.attempts),
             trouble=trouble,
         )
 

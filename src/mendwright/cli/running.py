@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,21 +10,26 @@ from typing import cast, get_args
 from mendwright.cli.progress import ProgressDisplay
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.errors import InputError
-from mendwright.recipes.run import Run
+from mendwright.recipes.run import Run, locked
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
+from mendwright.rollout.trackers import tracking
 from mendwright.rollout.worker import WorkerSetup, is_scripted
 from mendwright.tasks.store import TaskStore
 
 
 @contextmanager
-def open_run(folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, seed: int) -> Iterator[Run]:
-    """A run over ``tasks``; the folder and its store are made when they are missing.
+def open_run(
+    folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, seed: int, watch: WatchConfig | None = None
+) -> Iterator[Run]:
+    """A run over ``tasks``, locked; the folder and its store are made when they are missing.
 
     Raises:
-        InputError: no tasks, or ``model`` is no model folder.
+        InputError: no tasks, ``model`` is no model folder, or another process works on the run.
+        ConfigError: a tracker of ``watch`` is not installed.
     """
     from mendwright.models.loading import load_tokenizer
 
@@ -34,9 +38,11 @@ def open_run(folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, see
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.db"
     with (
+        locked(folder),
         RunStore.open(path) if path.exists() else RunStore.create(path) as store,
+        tracking(store, watch or WatchConfig()),
         WorkerPool(WorkerSetup(rollout, str(model))) as pool,
-        ProgressDisplay() as progress,
+        ProgressDisplay(folder) as progress,
     ):
         yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
 
@@ -64,9 +70,11 @@ def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> Policy
 
 def import_checkpoint(run: Run, source: Path, stage: str) -> None:
     """Copy a model folder into the run as checkpoint ``stage``, unless it is there."""
+    from mendwright.models.loading import copy_folder
+
     target = run.checkpoint(stage)
     if not target.exists():
-        shutil.copytree(source, target)
+        copy_folder(source, target)
 
 
 def describe_usage(counters: Mapping[str, float]) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from mendwright.config.judge import JudgeConfig
+from mendwright.errors import ConfigError
 from mendwright.records import Record
 
 
@@ -40,12 +41,12 @@ ContextConfig = Annotated[FullHistoryConfig | ElisionConfig | SummaryConfig, Fie
 
 
 class PipelineConfig(Record):
-    """What each pipeline can set. As it is: paper A's *simplified* one, with the compact actions of small models.
+    """What each pipeline can set. As it is: the one of small models, with one line per action.
 
-    Cached (task, report, place), fixed start, no outer loop, no judge.
+    Cached (task, report, place), one attempt, no judge: paper A's simplified pipeline in small.
     """
 
-    type: Literal["simplified"] = "simplified"
+    type: Literal["compact"] = "compact"
     tools: tuple[str, ...] = ("edit", "line", "undo", "test", "view", "search", "write", "submit")
     """Keys of ``tools/registry.py``."""
     action_format: Literal["compact", "fenced", "json_xml", "native"] = "compact"
@@ -91,6 +92,68 @@ class PipelineConfig(Record):
     """The episode starts with a window on the task's cached location, when it has one."""
 
 
+class KnowledgeConfig(Record):
+    """The knowledge base of past fixes (paper A, full pipeline)."""
+
+    path: str = ""
+    """A file of `mend knowledge add`; empty: nothing is known."""
+    num_fixes: PositiveInt = 3
+    """Fixes that ``ask_for_help`` shows."""
+    busy_timeout_s: PositiveFloat = 30.0
+    """How long a locked file is waited for; after that the episode is invalid."""
+
+
+class SimplifiedConfig(PipelineConfig):
+    """Paper A's *simplified* pipeline: a cached (task, error, candidate fix), one attempt, no judge."""
+
+    type: Literal["simplified"] = "simplified"  # type: ignore[assignment]
+    tools: tuple[str, ...] = (
+        "ask_for_help",
+        "dependency_upgrade",
+        "find_files",
+        "find_files_with_text",
+        "remove_dependency",
+        "run_sh",
+        "upgrade_build_tool",
+        "validate_and_build",
+        "read_file",
+        "write_file",
+    )
+    """Paper A, appendix A.2."""
+    action_format: Literal["compact", "fenced", "json_xml", "native"] = "json_xml"
+    system_prompt: str = "paper_a/system"
+    opening_prompt: str = "paper_a/opening"
+    max_action_tokens: PositiveInt = 8192
+    """Paper A does not say."""
+    max_len_tokens: PositiveInt = 131_072
+    """Paper A: 131K by RoPE scaling."""
+    command_timeout_s: PositiveFloat = 3600.0
+    """Paper A: one hour per tool."""
+    is_place_opened: bool = False
+    knowledge: KnowledgeConfig = KnowledgeConfig()
+    starts: str = ""
+    """A file of `mend knowledge starts`, which holds the error and the candidate fixes of each task; empty: both are
+    found when the first episode of a task opens."""
+    max_log_chars: int = Field(default=4000, ge=0)
+    """Log of the build in the first message; 0: none."""
+    max_fix_chars: int = Field(default=8000, ge=0)
+    """Past fix in the first message; 0: none."""
+
+
+class FullConfig(SimplifiedConfig):
+    """Paper A's *full* pipeline: build, one main error, past fixes, an agent, and an outer loop around it."""
+
+    type: Literal["full"] = "full"  # type: ignore[assignment]
+    max_turns: PositiveInt = 100
+    """Paper A: LangGraph's recursion limit."""
+    max_tool_calls: PositiveInt | None = 50
+    """Paper A: 50 tool calls per attempt (each attempt is a trajectory there)."""
+    max_retries: int = Field(default=3, ge=0)
+    """Paper A: retries of one error, each with the next past fix."""
+    max_attempts: PositiveInt = 100
+    """Attempts of one episode, whatever their errors. Paper A does not say; it bounds LangGraph's steps by 100."""
+
+
 class PaperBConfig(PipelineConfig):
     """Paper B's scaffold (sections 3.3, 4.3, appendices E and F): a shell and a windowed editor."""
 
@@ -120,7 +183,22 @@ class PaperBConfig(PipelineConfig):
     """The tree is a git repository with one commit, so that ``git diff`` and ``git checkout`` of the prompt work."""
 
 
-AnyPipelineConfig = Annotated[PipelineConfig | PaperBConfig, Field(discriminator="type")]
+AnyPipelineConfig = Annotated[
+    PipelineConfig | SimplifiedConfig | FullConfig | PaperBConfig, Field(discriminator="type")
+]
+
+
+def check_undemonstrated(pipeline: PipelineConfig) -> None:
+    """Check that no worked example is shown (paper B, section 4.2: only when trajectories are collected for imitation).
+
+    Raises:
+        ConfigError: one is.
+    """
+    if pipeline.demonstration:
+        raise ConfigError(
+            f"pipeline.demonstration={pipeline.demonstration!r} is for collecting trajectories to imitate; evaluation "
+            "and RL need it empty"
+        )
 
 
 class GradingConfig(Record):
@@ -134,7 +212,25 @@ class GradingConfig(Record):
     """Tests with known outcomes mixed into each run: must fail, must pass, must error, and so on; 0 for none."""
     is_differential: bool = True
     """Settle a suspicious pass by a run without the repair."""
+    is_protected_restored: bool = True
+    """Tests and configuration come from the pinned tree. False: what the agent made of them judges it."""
+    is_inspected: bool = True
+    """Exploit detectors read the submission. False: nothing is called *exploited*."""
     is_cached: bool = True
     """Equal patches of one task are graded once (training only; a cold grading never reads the cache)."""
     judge: JudgeConfig = JudgeConfig()
     """Reviews what passed. Off, as in paper A's simplified pipeline; its full pipeline has it on."""
+
+    @property
+    def disabled_gates(self) -> tuple[str, ...]:
+        """The gates against exploits that are off, as every verdict names them; empty unless somebody asked for it.
+
+        They are turned off to study what a policy learns without them (docs/howto/exploit-study.md).
+        """
+        gates = {
+            "protected_files": self.is_protected_restored,
+            "detectors": self.is_inspected,
+            "canaries": self.num_canaries > 0,
+            "differential": self.is_differential,
+        }
+        return tuple(name for name, is_on in gates.items() if not is_on)

@@ -48,9 +48,12 @@ class Pipeline(Generic[ConfigT]):
             SandboxError: it cannot be done.
         """
 
-    def open(self, context: ToolContext) -> Opening:
-        """What the agent reads first: the prompts of the configuration, or the report as it is."""
-        values = self.prompt_values(context)
+    def open(self, context: ToolContext, **values: Any) -> Opening:
+        """What the agent reads first: the prompts of the configuration, or the report as it is.
+
+        ``values`` is what templates can name besides `prompt_values`.
+        """
+        values = {**self.prompt_values(context), **values}
         config = self.config
         return Opening(
             text=render_prompt(config.opening_prompt, **values) if config.opening_prompt else context.task.issue,

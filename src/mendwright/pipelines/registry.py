@@ -6,12 +6,16 @@ from typing import Any
 
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.pipelines.base import Pipeline
+from mendwright.pipelines.compact import CompactPipeline
+from mendwright.pipelines.full import FullPipeline
 from mendwright.pipelines.paper_b import PaperBPipeline
 from mendwright.pipelines.simplified import SimplifiedPipeline
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tools.base import ToolServices
 
 PIPELINES: dict[str, type[Pipeline[Any]]] = {
+    "compact": CompactPipeline,
+    "full": FullPipeline,
     "paper_b": PaperBPipeline,
     "simplified": SimplifiedPipeline,
 }

@@ -69,6 +69,11 @@ class Pool(Protocol):
         """How episodes run."""
         ...
 
+    @property
+    def is_draining(self) -> bool:
+        """True after Ctrl-C, while episodes in flight end."""
+        ...
+
     def counters(self) -> dict[str, float]:
         """What engines, caches and clients of servers have counted, of all workers together."""
         ...

@@ -9,25 +9,42 @@ from __future__ import annotations
 from typing import Any
 
 from mendwright.errors import ConfigError
+from mendwright.tools.ask_for_help import AskForHelpTool
 from mendwright.tools.base import Tool, ToolServices
+from mendwright.tools.dependency_upgrade import DependencyUpgradeTool
 from mendwright.tools.edit import EditTool, LineTool, UndoTool
 from mendwright.tools.edit_range import CreateTool, EditRangeTool, ReplaceTool
+from mendwright.tools.find_files import FindFilesTool
+from mendwright.tools.find_files_with_text import FindFilesWithTextTool
 from mendwright.tools.navigate import GotoTool, OpenTool, ScrollDownTool, ScrollUpTool
+from mendwright.tools.read_file import ReadFileTool
+from mendwright.tools.remove_dependency import RemoveDependencyTool
+from mendwright.tools.run_sh import RunShTool
 from mendwright.tools.run_tests import RunTestsTool
 from mendwright.tools.search import SearchTool, ViewTool
 from mendwright.tools.search_file import SearchFileTool
 from mendwright.tools.shell import ShellTool
 from mendwright.tools.submit import SubmitTool
+from mendwright.tools.upgrade_build_tool import UpgradeBuildToolTool
+from mendwright.tools.validate_and_build import ValidateAndBuildTool
 from mendwright.tools.write import WriteTool
+from mendwright.tools.write_file import WriteFileTool
 
 TOOLS: dict[str, type[Tool[Any]]] = {
+    "ask_for_help": AskForHelpTool,
     "create": CreateTool,
+    "dependency_upgrade": DependencyUpgradeTool,
     "edit": EditTool,
     "edit_range": EditRangeTool,
+    "find_files": FindFilesTool,
+    "find_files_with_text": FindFilesWithTextTool,
     "goto": GotoTool,
     "line": LineTool,
     "open": OpenTool,
+    "read_file": ReadFileTool,
+    "remove_dependency": RemoveDependencyTool,
     "replace": ReplaceTool,
+    "run_sh": RunShTool,
     "scroll_down": ScrollDownTool,
     "scroll_up": ScrollUpTool,
     "search": SearchTool,
@@ -36,8 +53,11 @@ TOOLS: dict[str, type[Tool[Any]]] = {
     "submit": SubmitTool,
     "test": RunTestsTool,
     "undo": UndoTool,
+    "upgrade_build_tool": UpgradeBuildToolTool,
+    "validate_and_build": ValidateAndBuildTool,
     "view": ViewTool,
     "write": WriteTool,
+    "write_file": WriteFileTool,
 }
 
 
