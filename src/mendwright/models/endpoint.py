@@ -157,7 +157,7 @@ class EndpointClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def get(self, path: str) -> Mapping[str, Any] | None:
-        """The reply to a GET of ``path`` below ``base_url``, or of ``/path`` beside it; None where the server has no such page.
+        """The reply to a GET below ``base_url`` (``page``) or beside it (``/page``); None where there is no such page.
 
         Raises:
             ModelServerError: no server answers.
