@@ -28,6 +28,7 @@ COMMANDS = (
     CommandEntry("scaffolds", "mendwright.cli.scaffolds", "Check each pipeline with an oracle and a do-nothing agent."),
     CommandEntry("knowledge", "mendwright.cli.knowledge", "Fill and ask the knowledge base of past fixes."),
     CommandEntry("serve", "mendwright.cli.serve", "Serve a model or a script to agents of any make."),
+    CommandEntry("plan", "mendwright.cli.plan", "Reckon memory and time of RL on given machines."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
     CommandEntry("analyse", "mendwright.cli.analyse", "Show how a run's policy behaves, in tables and figures."),

@@ -99,8 +99,8 @@ class KnowledgeConfig(Record):
     """A file of `mend knowledge add`; empty: nothing is known."""
     num_fixes: PositiveInt = 3
     """Fixes that ``ask_for_help`` shows."""
-    busy_timeout_s: PositiveFloat = 5.0
-    """How long a locked file is waited for."""
+    busy_timeout_s: PositiveFloat = 30.0
+    """How long a locked file is waited for; after that the episode is invalid."""
 
 
 class SimplifiedConfig(PipelineConfig):

@@ -15,7 +15,7 @@ from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import KnowledgeUnavailableError, SandboxError
+from mendwright.errors import SandboxError
 from mendwright.grading.execution import GRADER_VERSION
 from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
@@ -35,8 +35,6 @@ from mendwright.tools.base import ToolContext
 from mendwright.tools.workspace import Workspace, base_text
 
 _UNBOUNDED_TOKENS = 1 << 30
-_INFRASTRUCTURE = (SandboxError, KnowledgeUnavailableError)
-"""What says nothing about the agent: the episode is tried again."""
 
 
 class Runner:
@@ -89,7 +87,7 @@ class Runner:
         for attempt in range(self._config.max_attempts):
             try:
                 return await self._attempt(job, task, policy, temperature, attempt, queue_s)
-            except _INFRASTRUCTURE as error:
+            except SandboxError as error:
                 trouble = str(error)
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
         empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})

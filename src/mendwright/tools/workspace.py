@@ -64,7 +64,7 @@ class Workspace:
         for layer in layers:
             found |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
             found -= {path for path, text in layer.items() if text is None}
-        return sorted(found)
+        return sorted(path for path in found if "__pycache__" not in PurePosixPath(path).parts)
 
     async def write(self, path: str, text: str) -> None:
         """Change a file; a change back to the base leaves no trace.
