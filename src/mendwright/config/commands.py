@@ -8,8 +8,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
-from mendwright.config.learning import RftConfig, SftConfig
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
@@ -39,6 +38,16 @@ class RolloutCommandConfig(Record):
     """The server of the policies ``openai`` and ``vllm``."""
 
 
+class ReplayCommandConfig(Record):
+    """`mend replay`."""
+
+    phase: str = ""
+    """Phase of the run whose episodes are replayed; empty: any."""
+    num_episodes: PositiveInt = 100
+    """At most."""
+    rollout: RolloutConfig = RolloutConfig(max_in_flight=8)
+
+
 class GradeCommandConfig(Record):
     """`mend grade`."""
 
@@ -62,16 +71,6 @@ class StartsConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
-class SupervisedCommandConfig(Record):
-    """`mend train sft` and `mend train rft`."""
-
-    phase: str = "rollout"
-    """Phase of the run whose passed trajectories are learned."""
-    max_per_task: PositiveInt = 4
-    sft: SftConfig = SftConfig()
-    rft: RftConfig = RftConfig()
-
-
 class RlCommandConfig(Record):
     """`mend train rl`."""
 
@@ -83,5 +82,6 @@ class RlCommandConfig(Record):
     @model_validator(mode="after")
     def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        check_undemonstrated(self.rollout.pipeline)
         self.rollout.require_training_temperature()
         return self
