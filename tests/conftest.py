@@ -111,7 +111,7 @@ def make_trajectory(
         id=trajectory_id,
         task_id=task_id,
         group_id=group_id,
-        pipeline="simplified",
+        pipeline="compact",
         policy_id="tiny",
         sandbox_backend="namespace",
         turns=turns,

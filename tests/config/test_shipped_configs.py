@@ -4,17 +4,26 @@ from pathlib import Path
 
 import pytest
 
+from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
 from mendwright.config.curation import CurationConfig
 from mendwright.config.loading import load_config
 from mendwright.config.recipes import DemoConfig
+from mendwright.errors import ConfigError
 from mendwright.records import Record
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS: dict[str, type[Record]] = {
     "demo.toml": DemoConfig,
     "paper_a/curation.toml": CurationConfig,
+    "paper_a/full.toml": RolloutCommandConfig,
+    "paper_a/full_small.toml": RolloutCommandConfig,
+    "paper_a/simplified.toml": RolloutCommandConfig,
+    "paper_a/simplified_small.toml": RolloutCommandConfig,
     "paper_b/curation.toml": CurationConfig,
     "paper_b/curation_stage_2.toml": CurationConfig,
+    "paper_b/pipeline.toml": RolloutCommandConfig,
+    "paper_b/pipeline_collection.toml": RolloutCommandConfig,
+    "paper_b/pipeline_stage_2.toml": RolloutCommandConfig,
 }
 
 
@@ -25,3 +34,46 @@ def test_parses(path):
 
 def test_the_demo_file_is_the_default():
     assert load_config(DemoConfig, CONFIGS / "demo.toml") == DemoConfig()
+
+
+def test_the_full_pipeline_has_the_numbers_of_paper_a():
+    config = load_config(RolloutCommandConfig, CONFIGS / "paper_a/full.toml")
+    pipeline = config.rollout.pipeline
+    assert (pipeline.type, pipeline.action_format, len(pipeline.tools)) == ("full", "json_xml", 10)
+    assert (pipeline.max_tool_calls, pipeline.time_limit_s, pipeline.max_retries) == (50, 80 * 60, 3)
+    assert (pipeline.command_timeout_s, pipeline.max_len_tokens) == (3600, 131_072)
+    assert config.rollout.grading.judge.is_enabled
+
+
+def test_the_simplified_pipeline_has_the_numbers_of_paper_a():
+    config = load_config(RolloutCommandConfig, CONFIGS / "paper_a/simplified.toml")
+    pipeline = config.rollout.pipeline
+    assert (pipeline.type, pipeline.max_turns, pipeline.max_tool_calls) == ("simplified", 30, None)
+    assert not config.rollout.grading.judge.is_enabled
+
+
+@pytest.mark.parametrize("name", ["full_small", "simplified_small"])
+def test_small_pipelines_train_and_differ_in_the_environment_only(name):
+    trained = load_config(RlCommandConfig, CONFIGS / f"paper_a/{name}.toml").rollout
+    demo = load_config(DemoConfig, CONFIGS / "demo.toml").rollout
+    same = {"tools", "action_format", "max_turns", "max_action_tokens", "max_len_tokens", "is_place_opened"}
+    assert trained.pipeline.model_dump(include=same) == demo.pipeline.model_dump(include=same)
+    assert trained.engine == demo.engine
+    assert trained.grading == demo.grading
+
+
+@pytest.mark.parametrize(("name", "turns", "tokens"), [("pipeline", 40, 65_536), ("pipeline_stage_2", 80, 131_072)])
+def test_paper_bs_pipeline_has_its_numbers(name, turns, tokens):
+    config = load_config(RolloutCommandConfig, CONFIGS / f"paper_b/{name}.toml")
+    pipeline = config.rollout.pipeline
+    assert (pipeline.type, pipeline.action_format, pipeline.context.type) == ("paper_b", "fenced", "full")
+    assert (pipeline.max_turns, pipeline.max_len_tokens, pipeline.demonstration) == (turns, tokens, "")
+    assert (config.num_samples, config.rollout.temperature) == (10, 1.0)
+
+
+def test_only_collection_has_a_demonstration():
+    path = CONFIGS / "paper_b/pipeline_collection.toml"
+    assert load_config(RolloutCommandConfig, path).rollout.pipeline.demonstration == "paper_b/demonstration"
+    overrides = ["rollout.pipeline.type=paper_b", "rollout.engine.max_len_tokens=65536"]
+    with pytest.raises(ConfigError, match="demonstration='x' is for collecting"):
+        load_config(RlCommandConfig, None, [*overrides, "rollout.pipeline.demonstration=x"])

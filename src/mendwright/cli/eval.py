@@ -30,7 +30,7 @@ def run_command(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
     run: Annotated[Path, typer.Argument(help="Run folder; an interrupted evaluation is continued.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    policy: Annotated[str, typer.Option(help="Model folder or scripted policy.")] = "",
+    policy: Annotated[str, typer.Option(help="Model folder, scripted policy, openai or vllm (endpoint.*).")] = "",
     stage: Annotated[str, typer.Option(help="Name under which the result is stored.")] = "",
     config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
@@ -48,7 +48,7 @@ def run_command(
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         return
-    ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature)
+    ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
     folder = Path(ref.folder) if ref.folder else shipped_base()
     test_set = f"{resolved.select.split}-{resolved.select.source}"
     fingerprint = policy_fingerprint(ref, resolved.rollout)

@@ -50,7 +50,7 @@ def matrix(
     temperature, *others = sorted({one.temperature for one in resolved.environments.values()})
     if others:
         raise InputError(f"got environments of temperatures {[temperature, *others]}; a matrix samples at one")
-    policies = {name: policy_of(one.policy, temperature) for name, one in resolved.policies.items()}
+    policies = {name: policy_of(one.policy, temperature, resolved.endpoint) for name, one in resolved.policies.items()}
 
     @contextmanager
     def open_environment(rollout: RolloutConfig, model: Path) -> Iterator[Run]:

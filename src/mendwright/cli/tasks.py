@@ -16,10 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from mendwright.cli.task_curation import curate_tasks
 from mendwright.cli.task_exchange import export_tasks, import_tasks
 from mendwright.cli.task_exposing import expose_tasks
+from mendwright.cli.task_recipes import rebuild, record
 from mendwright.cli.task_verification import verify
 from mendwright.cli.task_views import show, stats
 from mendwright.config.loading import load_config, to_toml
-from mendwright.config.tasks import TasksConfig
+from mendwright.config.tasks import RebuildConfig, TasksConfig
 from mendwright.errors import Interrupted
 from mendwright.records import Task
 from mendwright.tasks import building
@@ -33,6 +34,7 @@ app = typer.Typer(help="Build, verify, exchange, curate and show validated repai
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command("curate")(curate_tasks)
+app.command()(record)
 app.command("expose")(expose_tasks)
 app.command()(verify)
 app.command()(show)
@@ -48,6 +50,9 @@ def build(
     folder: Folder,
     overrides: Overrides = None,
     config: ConfigFile = None,
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", help="Rebuild the certified tasks of a book of recipes.")
+    ] = None,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
 ) -> None:
     """Make validated tasks from the catalogue's packages and repositories; a killed build goes on where it was.
@@ -55,7 +60,13 @@ def build(
     Example: mend tasks build tasks limits.train=100 'packages=["boltons"]'
 
     Example: mend tasks build tasks 'sources=["history"]' catalogue=repositories.toml
+
+    Example: mend tasks build tasks --recipe catalog/real.toml 'packages=["boltons"]'
     """
+    if recipe:
+        chosen = load_config(RebuildConfig, config, overrides or [])
+        typer.echo(to_toml(chosen)) if is_dry_run else rebuild(folder, recipe, chosen)
+        return
     resolved = load_config(TasksConfig, config, overrides or [])
     if is_dry_run:
         typer.echo(to_toml(resolved))

@@ -84,7 +84,9 @@ def _supervised(folder: Path, start: Path, stage: str, config: SupervisedCommand
 
     chosen = config.sft if stage == "sft" else config.rft
     with RunStore.open(folder / "run.db") as store, ProgressDisplay() as progress:
-        kept = keep_successes(store.trajectories(phase=config.phase), config.max_per_task)
+        # By id: the order in which episodes happened to end must not decide what is learned.
+        found = sorted(store.trajectories(phase=config.phase), key=lambda trajectory: trajectory.id)
+        kept = keep_successes(found, config.max_per_task)
         if not kept:
             raise TaskError(f"{folder} has no passed trajectory in phase {config.phase!r}; run mend rollout first")
         target = folder / "checkpoints" / stage
@@ -112,9 +114,9 @@ def rl(
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.recipes.dapo import DapoLoop
 
-    with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
+    with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
         import_checkpoint(opened, start, "start")
-        loop = DapoLoop(opened, resolved.rl, "start")
+        loop = DapoLoop(opened, resolved.rl, "start", resolved.watch.alarms)
         with opened.store.phase("dapo"):
             for metrics in loop.iterations():
                 reward = metrics["rollout/reward_mean"]

@@ -6,13 +6,15 @@ from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
 from mendwright.config.learning import RftConfig, SftConfig
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record, SourceKind, Split
 
 
@@ -33,6 +35,8 @@ class RolloutCommandConfig(Record):
     """Paper B, Table 1: 10 runs per task."""
     seed: int = 0
     rollout: RolloutConfig = RolloutConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
 
 
 class GradeCommandConfig(Record):
@@ -43,6 +47,17 @@ class GradeCommandConfig(Record):
     max_instance_s: PositiveFloat = 1800.0
     """Bound on one instance, retries included (the SWE-bench harness: 1800 s); beyond it the verdict is invalid."""
     grading: GradingConfig = GradingConfig(is_cold=True)
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
+class StartsConfig(Record):
+    """`mend knowledge starts`."""
+
+    num_fixes: PositiveInt = 4
+    """Candidate fixes of each task: the first one and one per retry (paper A, full pipeline: 3 retries)."""
+    num_concurrent: PositiveInt = 2
+    """Builds at one time."""
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
 
@@ -63,8 +78,11 @@ class RlCommandConfig(Record):
     seed: int = 0
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        check_undemonstrated(self.rollout.pipeline)
+        self.rollout.require_training_temperature()
         return self

@@ -12,6 +12,7 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from mendwright.config.commands import TaskSelection
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.pipeline import GradingConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
@@ -29,6 +30,8 @@ class EvalCommandConfig(Record):
     """Runs per task (paper B, Table 1: mean of 10 runs ± standard error)."""
     seed: int = 0
     rollout: RolloutConfig = COLD_ROLLOUT
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
 
 
 class MatrixPolicy(Record):
@@ -52,6 +55,8 @@ class MatrixConfig(Record):
     num_samples: PositiveInt = 5
     """Runs per task (paper A: 5 runs per configuration)."""
     seed: int = 0
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
 
     @field_validator("policies", "environments")
     @classmethod

@@ -95,8 +95,12 @@ class BreakageConfig(Record):
     """Bounds of the `breakages` source."""
 
     num_per_package: int = Field(8, ge=1)
-    num_tries: int = Field(24, ge=1)
-    """Edits run per package at most."""
+    num_tries: int = Field(24, ge=0)
+    """Edits of settings run per package at most; 0: only what newer dependencies break (``aged`` in the catalogue)."""
+    num_suspects: int = Field(3, ge=1)
+    """Requirements of an aged release that are tried in older versions, those that the failure names first."""
+    num_older_series: int = Field(9, ge=1, le=10)
+    """How many older series of versions are tried (`SERIES_STEPS` in `tasks/sources/dependencies.py`)."""
     max_build_s: float = Field(100.0, gt=0)
     """Bound on a build with its tests (paper A, section A3: initial builds under 100 s)."""
 
@@ -132,4 +136,14 @@ class TasksConfig(Record):
     num_concurrent: int = Field(2, ge=1)
     """Sandboxes that one process keeps running."""
     sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+
+class RebuildConfig(Record):
+    """Which tasks of a book of recipes are rebuilt."""
+
+    packages: tuple[str, ...] = ()
+    """Names; empty means all."""
+    sources: tuple[SourceKind, ...] = ("mutations", "releases", "breakages")
+    splits: tuple[Split, ...] = ("train", "validation", "test")
     layers: LayersConfig = LayersConfig()

@@ -10,6 +10,7 @@ every verdict.
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 from mendwright.config.pipeline import GradingConfig
@@ -18,14 +19,16 @@ from mendwright.grading.decision import decide, first_finding, restores
 from mendwright.grading.differential import differential_sources
 from mendwright.grading.execution import GRADER_VERSION, Executor, SpecFactory
 from mendwright.grading.exploits.base import Submission
-from mendwright.grading.exploits.registry import inspect
+from mendwright.grading.exploits.registry import FileFindings, inspect, inspect_files
 from mendwright.grading.judge.judge import Judge
 from mendwright.grading.permitted import agent_base_sources, check_applicable, permitted_part
-from mendwright.grading.pinned import Pinned, read_pinned_texts, with_own_tests
+from mendwright.grading.pinned import Pinned, files_digest, read_pinned_texts, with_own_tests
 from mendwright.records import Finding, Task, Turn, Verdict, VerdictKind
 from mendwright.sandbox.base import SandboxBackend
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tasks.diffs import unified_diff
+
+_MAX_INSPECTED = 1000
 
 
 class Grader:
@@ -45,6 +48,7 @@ class Grader:
         self._make_spec = make_spec
         self._config = config
         self._executor = Executor(backend, make_spec, config, cache)
+        self._inspected = ExecutionCache(max_entries=_MAX_INSPECTED if config.is_cached and not config.is_cold else 0)
 
     async def grade(self, task: Task, files: dict[str, str | None], turns: tuple[Turn, ...] = ()) -> Verdict:
         """Verdict on ``files`` (relative path -> text, None: deleted), an empty submission included.
@@ -67,7 +71,8 @@ class Grader:
         sources = {**agent_base_sources(task), **kept}
         pinned = read_pinned_texts(task, self._make_spec(task, {}).tree, files)
         if self._config.is_inspected:
-            findings = (*inspect(Submission(task, files, pinned.base, pinned.tests, turns)), *findings)
+            found = await self._inspect(Submission(task, files, pinned.base, pinned.tests, turns))
+            findings = (*found, *findings)
         if not self._config.is_protected_restored:
             pinned = with_own_tests(pinned, files)
         trouble = ""
@@ -80,6 +85,17 @@ class Grader:
                 trouble = str(error)
         reason = f"{self._config.max_attempts} sandboxes failed: {trouble}"
         return self._verdict(VerdictKind.INVALID, reason, findings)
+
+    async def _inspect(self, submission: Submission) -> tuple[Finding, ...]:
+        """What the detectors say; members of a group often deliver the same files, which are read once."""
+
+        async def inspect_once() -> FileFindings:
+            return inspect_files(submission)
+
+        texts = (submission.files, submission.base, submission.tests)
+        task_digest = hashlib.sha256(submission.task.model_dump_json().encode()).hexdigest()
+        key = ("findings", GRADER_VERSION, task_digest, *map(files_digest, texts))
+        return inspect(submission, await self._inspected.get_or_run(key, inspect_once))
 
     async def _attempt(
         self, task: Task, pinned: Pinned, sources: dict[str, str | None], findings: tuple[Finding, ...]

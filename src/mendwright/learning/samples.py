@@ -130,43 +130,6 @@ def policy_sample(
     )
 
 
-def branch_samples(
-    trajectory_id: str, branches: Sequence[TokenLedger], advantage: float, group_id: str
-) -> list[Sample]:
-    """The samples of one trajectory whose history forked: one per branch, each sampled token learned once.
-
-    A history forks where the prompt of a turn is not the prompt and completion of the turn before it (templates that
-    drop thoughts, compaction, restarts). Each branch is the history as the policy saw it from the first token; what a
-    branch copies from an earlier one is its context. All have the trajectory's id: denominators per trajectory count
-    their tokens together, so a trajectory weighs the same however often it forked.
-
-    Args:
-        trajectory_id: Of all branches.
-        branches: Ledgers in the order in which they were begun.
-        advantage: Of the trajectory.
-        group_id: Of the trajectory.
-
-    Raises:
-        ValueError: a token to learn has no log-probability of the sampling policy.
-    """
-    samples: list[Sample] = []
-    num_turns = 0
-    for index, ledger in enumerate(branches):
-        weight = ledger.is_action.astype(np.float32)
-        weight[:1] = 0.0
-        num_copied = max((_num_equal(ledger.token_id, other.token_id) for other in branches[:index]), default=0)
-        weight[:num_copied] = 0.0
-        _check_log_probs(f"{trajectory_id}, branch {index}", ledger, weight)
-        if weight.any():
-            old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
-            turn = _turns_by_run(weight > 0, num_turns)
-            num_turns = int(turn.max()) + 1
-            samples.append(
-                Sample(ledger.token_id, weight, old, advantage, group_id, trajectory_id=trajectory_id, turn=turn)
-            )
-    return samples
-
-
 def share_prefixes(samples: Sequence[Sample]) -> list[Sample]:
     """Set `prefix_length` of samples of one group: their longest common start without learned tokens.
 
@@ -202,12 +165,6 @@ def _turn_index(num_tokens: int, turns: Sequence[Turn]) -> np.ndarray:
     for number, turn in enumerate(turns):
         index[turn.action_span[0] : turn.action_span[1]] = number
     return index
-
-
-def _turns_by_run(is_learned: np.ndarray, first: int) -> np.ndarray:
-    """Turn index where turns are known by what stands between them: each run of learned tokens is one."""
-    starts = is_learned & ~np.append(False, is_learned[:-1])
-    return np.where(is_learned, first - 1 + np.cumsum(starts), -1).astype(np.int32)
 
 
 def _num_equal(left: np.ndarray, right: np.ndarray) -> int:

@@ -8,7 +8,6 @@ and repeats no stored episode.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,15 @@ from pathlib import Path
 
 from mendwright.config.algorithms import NoKlConfig
 from mendwright.config.recipes import RlConfig
+from mendwright.config.watch import AlarmConfig
+from mendwright.errors import SandboxError
 from mendwright.learning.advantages import GroupAdvantages
 from mendwright.learning.checkpoints import MODEL_FOLDER, load_training_state, save_training_state
 from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
 from mendwright.learning.rl import PolicyTrainer
-from mendwright.models.loading import load_model, load_tokenizer
+from mendwright.models.loading import copy_folder, load_model, load_tokenizer
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
     Group,
@@ -33,7 +34,8 @@ from mendwright.recipes.groups import (
     samples_of,
 )
 from mendwright.recipes.run import Run
-from mendwright.records import StopReason, Trajectory
+from mendwright.recipes.watching import sound_alarms
+from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
 
 PHASE = "dapo"
@@ -72,9 +74,11 @@ class Collected:
 class DapoLoop:
     """One RL run. Iterate over `iterations`; stop whenever you like, it resumes."""
 
-    def __init__(self, run: Run, config: RlConfig, start: str) -> None:
+    def __init__(self, run: Run, config: RlConfig, start: str, alarms: AlarmConfig | None = None) -> None:
+        run.training_tasks()  # raises before a model is loaded when there are none
         self._run = run
         self._config = config
+        self._alarms = alarms or AlarmConfig()
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_turns)
         self._state = run.checkpoint(STATE)
         self._tokenizer = load_tokenizer(run.checkpoint(start))
@@ -94,18 +98,18 @@ class DapoLoop:
             collected = self._collect()
             sampled_at = time.monotonic()
             metrics = self._update(collected) | rollout_metrics(collected)
+            metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, self.num_done)
             metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
             metrics |= {"time/rollout_s": sampled_at - started, "time/update_s": time.monotonic() - sampled_at}
             self._run.store.add_metrics(PHASE, self.num_done, metrics)
+            sound_alarms(self._run.store, PHASE, self._alarms, self._run.progress)
             self.num_done += 1
             self._save()
             yield metrics
 
     def keep(self, stage: str) -> None:
         """Copy the current weights to checkpoint ``stage``."""
-        target = self._run.checkpoint(stage)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self._state / MODEL_FOLDER, target)
+        copy_folder(self._state / MODEL_FOLDER, self._run.checkpoint(stage))
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""
@@ -141,7 +145,27 @@ class DapoLoop:
                 break
             yield_share = max(0.25, collected.num_kept_groups / max(1, len(collected.groups)))
             size = min(self._config.num_groups_sampled, round(missing / yield_share))
+        self._refuse_nothing_valid(collected)
+        self._settle_groups(collected)
         return collected
+
+    def _refuse_nothing_valid(self, collected: Collected) -> None:
+        """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
+        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories):
+            return
+        reason = collected.trajectories[-1].verdict.reason
+        num = self._run.store.drop_invalid(phase=PHASE, step=self.num_done)
+        text = f"iteration {self.num_done}: all {num} episodes are invalid; the last: {reason}"
+        self._run.store.add_event("all_invalid", text, phase=PHASE)
+        raise SandboxError(f"{text}. Run `mend doctor`, mend the cause, then resume: they are run again")
+
+    def _settle_groups(self, collected: Collected) -> None:
+        """Say in the store what became of each group."""
+        for group, found in zip(collected.groups, collected.advantages, strict=True):
+            status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
+            self._run.store.set_group_status(
+                group.id, phase=PHASE, step=self.num_done, task_id=group.members[0].task_id, status=status
+            )
 
     def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
         return self._shaping.shape(self._run.tasks[group[0].task_id], group)
@@ -172,7 +196,9 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     metrics = {
         "rollout/num_trajectories": float(len(collected.trajectories)),
         "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
+        "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
         "rollout/num_groups": float(len(collected.groups)),
+        "rollout/reward_spread": sum(group.spread for group in collected.groups) / max(1, len(collected.groups)),
         "rollout/num_kept_groups": float(collected.num_kept_groups),
         "rollout/num_equal_groups": float(collected.num_equal_groups),
         "rollout/num_failed_groups": float(collected.num_failed_groups),
@@ -188,6 +214,12 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     for kind in ("format", "tool"):
         metrics[f"rollout/{kind}_error_rate"] = sum(turn.error == kind for turn in turns) / max(1, len(turns))
     return metrics
+
+
+def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
+    """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
+    versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
+    return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)
 
 
 def is_blind_submit(trajectory: Trajectory) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from mendwright.config.learning import SftConfig
 from mendwright.config.recipes import CollectConfig
 from mendwright.errors import TaskError
+from mendwright.learning.histories import split_histories
 from mendwright.learning.samples import Sample, supervised_sample
 from mendwright.learning.sft import SftTrainer, num_steps_of
 from mendwright.models.loading import load_model, load_tokenizer, save_checkpoint
@@ -58,8 +59,9 @@ def keep_successes(trajectories: Iterable[Trajectory], max_per_task: int) -> lis
 def supervised_samples(trajectories: Iterable[Trajectory], config: SftConfig) -> list[Sample]:
     """Trajectories as samples, format-error turns masked when the config says so."""
     return [
-        supervised_sample(trajectory, is_format_error_masked=config.is_format_error_masked)
+        supervised_sample(history, is_format_error_masked=config.is_format_error_masked)
         for trajectory in trajectories
+        for history in split_histories(trajectory)
     ]
 
 

@@ -23,6 +23,7 @@ from mendwright.evaluation.matrix import Matrix, build_matrix
 from mendwright.evaluation.pass_at_k import verdicts_by_task
 from mendwright.evaluation.stages import MUTATIONS, START, TREATMENT, VALIDATION, training_step
 from mendwright.evaluation.summary import StageResult, Summary, build_summary
+from mendwright.recipes.alarms import EVENT_PREFIX
 from mendwright.records import Task
 from mendwright.report.figures import NUM_COLOURS, Figure, Series, curve, share_plot
 from mendwright.report.reading import Reading, choose, read
@@ -38,6 +39,7 @@ from mendwright.report.run_folder import (
 )
 from mendwright.report.tokens import find_tokenizer
 from mendwright.rollout.phases import eval_phase
+from mendwright.rollout.rows import Event
 from mendwright.rollout.store import RunStore
 
 
@@ -61,6 +63,8 @@ class Content:
     labels_stage: StageResult | None
     matrix: Matrix | None
     log_prob_gap: float | None
+    alarms: list[Event]
+    """In the order in which they came."""
     funnel: Funnel | None
     settings: list[tuple[str, str]]
     readings: list[Reading]
@@ -104,6 +108,7 @@ def gather(folder: Path) -> Content:
             labels_stage=labels_stage,
             matrix=build_matrix(store, matrix_config) if matrix_config else None,
             log_prob_gap=mean_log_prob_gap(store, phase),
+            alarms=[event for event in store.events() if event.kind.startswith(EVENT_PREFIX)],
             funnel=read_funnel(folder),
             settings=list(flatten(config)),
             readings=[read(one, whole, tasks.get(whole.task_id), tokenizer) for one, whole in chosen],

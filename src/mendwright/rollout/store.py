@@ -126,6 +126,18 @@ class RunStore(PhaseTable, MeasurementTables):
         condition, values = where(phase, None, step, None)
         return {row[0] for row in self._fetch(f"SELECT id FROM trajectories {condition}", values)}
 
+    def num_trajectories(self) -> dict[str, int]:
+        """Phase -> stored trajectories, phases sorted."""
+        return dict(self._fetch("SELECT phase, count(*) FROM trajectories GROUP BY phase ORDER BY phase", ()))
+
+    def drop_invalid(self, *, phase: str, step: int) -> int:
+        """Forget the invalid trajectories of a step, so that a resumed run tries them again; returns how many."""
+        with self._transaction() as connection:
+            found = connection.execute(
+                "DELETE FROM trajectories WHERE (phase, step, verdict) = (?, ?, 'invalid')", (phase, step)
+            )
+        return found.rowcount
+
     def _join(self, row: TrajectoryRow) -> Trajectory:
         return join_trajectory(row, self._document(row.id), unpack_ledger(self._blob(row.id, "ledger")))
 

@@ -107,13 +107,10 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
         quotas = spread(packages, config.limits, config.mutations.num_per_package)
         jobs += [Job("mutations", package, quotas[package.name]) for package in packages if quotas[package.name]]
     if "releases" in config.sources:
-        most = config.releases.num_per_pair
-        paired = [
-            _with_newest_pairs(p, config.releases.num_pairs) for p in packages if p.split in config.releases.splits
-        ]
-        jobs += [Job("releases", p, most * len(p.releases)) for p in paired if p.releases]
+        paired = [package for package in packages if package.split in config.releases.splits]
+        jobs += [job for package in paired for job in _release_jobs(package, config)]
     if "breakages" in config.sources:
-        jobs += [Job("breakages", package, config.breakages.num_per_package) for package in packages]
+        jobs += [job for package in packages for job in _breakage_jobs(package, config)]
     if "history" in config.sources:
         repositories = catalogue.select_repositories(config.packages)
         jobs += [job for r in repositories if r.split in config.splits for job in _history_jobs(r, config, layers)]
@@ -131,8 +128,18 @@ def _history_jobs(repository: Repository, config: TasksConfig, layers: LayerStor
     return [Job("history", pinned, size, part) for part in range(max(1, -(-len(candidates) // size)))]
 
 
-def _with_newest_pairs(package: Package, num_pairs: int) -> Package:
-    return package.model_copy(update={"releases": package.releases[-num_pairs:]})
+def _release_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
+    """One unit per pair: each costs several runs of the whole suite, and one that cannot be used stops no other."""
+    for part, pair in enumerate(package.releases[-config.releases.num_pairs :]):
+        yield Job("releases", package.only(pair[1], releases=(pair,)), config.releases.num_per_pair, part)
+
+
+def _breakage_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
+    """One unit for the settings, and one per aged release."""
+    if config.breakages.num_tries:
+        yield Job("breakages", package.only(package.version), config.breakages.num_per_package)
+    for part, version in enumerate(package.aged, 1):
+        yield Job("breakages", package.only(version, aged=(version,)), 1, part)
 
 
 def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:
@@ -281,7 +288,7 @@ def _all_tasks(units: list[Unit]) -> Iterator[Task]:
 
 
 def _manifest(config: TasksConfig, jobs: list[Job]) -> dict[str, Any]:
-    packages = tuple({job.package.name: job.package for job in jobs}.values())
+    packages = tuple({job.package.digest(): job.package for job in jobs}.values())
     return {
         "catalogue": catalogue_digest(packages),
         "config": config.model_dump(mode="json"),

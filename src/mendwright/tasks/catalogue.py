@@ -71,19 +71,28 @@ class Package(Project):
     version: str
     """Version whose code is mutated."""
     sdists: dict[str, str]
-    """Version -> SHA-256 of its sdist, for `version` and every version in `releases`."""
+    """Version -> SHA-256 of its sdist, for `version` and every version in `releases` and `aged`."""
     num_tasks: int = 0
     """Mutation tasks that a full build with seed 0 yields; spreads a split's cap over its packages."""
     releases: tuple[tuple[str, str], ...] = ()
     """Pairs (version with the bugs, next version)."""
+    aged: tuple[str, ...] = ()
+    """Releases that are built and tested beside today's newest dependencies (source `breakages`)."""
 
     @model_validator(mode="after")
     def _versions_are_pinned(self) -> Package:
-        needed = {self.version, *(version for pair in self.releases for version in pair)}
+        needed = {self.version, *self.aged, *(version for pair in self.releases for version in pair)}
         missing = sorted(needed - set(self.sdists))
         if missing:
             raise ValueError(f"{self.name}: no SHA-256 in sdists for {', '.join(missing)}")
         return self
+
+    def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Package:
+        """This package with nothing but ``version``, ``releases`` and ``aged``: what one unit of a build depends on."""
+        needed = {version, *aged, *(one for pair in releases for one in pair)}
+        sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
+        changes = {"version": version, "releases": releases, "aged": aged, "sdists": sdists}
+        return self.model_copy(update=changes)
 
     def sdist(self, version: str = "") -> Sdist:
         """The pin of ``version`` (default: the mutated version)."""

@@ -2,8 +2,10 @@
 
 Reads test requirements; makes locks (``uv pip compile --universal --generate-hashes``, so one lock serves every
 supported Python) and environment layers. The locks of the shipped catalogue live in ``mendwright/data/locks``, so a
-build today and one in a year install the same files. Invariants: equal requirements share one environment, and an
-environment holds exactly what its lock names. Only this module and `index` use a network, only while something is
+build today and one in a year install the same files. A lock may end with a *wheelhouse*: more versions of what it
+names, each installed into a folder of its own (``wheelhouse/NAME-VERSION``), so that a repair that asks for another
+version can be tried offline. Invariants: equal requirements share one environment, and an environment holds exactly
+what its lock names. Only this module and `index` use a network, only while something is
 resolved or built (`LayersConfig.is_index_allowed`), and no code of a package runs meanwhile: only wheels are installed.
 """
 
@@ -16,6 +18,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -33,6 +36,7 @@ RUNNER_PACKAGES = ("pytest", "pluggy", "iniconfig", "pygments")
 OLDEST_PYTHON = "3.11"
 """Locks hold for this version of Python and every later one."""
 UV_TIMEOUT_S = 600.0
+WHEELHOUSE_HEAD = "# wheelhouse: each of these in a folder of its own\n"
 
 
 def lock_name(requirements: tuple[str, ...]) -> str:
@@ -89,6 +93,11 @@ def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
     return _run_uv(argv, stdin="\n".join([PYTEST, *sorted(requirements)]) + "\n")
 
 
+def with_wheelhouse(lock: str, versions: Iterable[str]) -> str:
+    """``lock`` with more versions beside it, each a part of another lock."""
+    return lock + WHEELHOUSE_HEAD + "".join(versions)
+
+
 def describe_environment(lock: str) -> Environment:
     """The environment that ``lock`` makes on this machine, not yet built."""
     python = platform.python_version()
@@ -113,23 +122,30 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
     )
 
 
-def install_arguments(python: Path, lock: Path, is_index_allowed: bool) -> list[str]:
+def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: Path | None = None) -> list[str]:
     """What uv is told to install ``lock`` for ``python``: wheels whose hashes the lock holds, and nothing that runs.
 
-    Without an index uv uses its own cache only.
+    Without an index uv uses its own cache only. With ``target`` everything goes into that folder.
     """
+    install = ["pip", "install", "--no-deps", "--target", str(target), "--requirements"] if target else ["pip", "sync"]
     # Copies, not hard links: a layer must not share files with a cache that something else may write to.
-    sync = ["pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy"]
-    sync += ["--only-binary", ":all:", "--python", str(python)]
-    return [*sync, *(_index_arguments() if is_index_allowed else ["--offline"]), str(lock)]
+    options = ["--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy", "--only-binary", ":all:"]
+    index = _index_arguments() if is_index_allowed else ["--offline"]
+    return [*install, str(lock), *options, "--python", str(python), *index]
 
 
 def _install(place: Path, lock: str, is_index_allowed: bool) -> None:
     venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
     _run_uv([*venv, str(place)])
-    lock_path = place / "mend.lock"
-    lock_path.write_text(lock, encoding="utf-8")
-    _run_uv(install_arguments(place / "bin" / "python", lock_path, is_index_allowed))
+    main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
+    python, lock_path = place / "bin" / "python", place / "mend.lock"
+    lock_path.write_text(main, encoding="utf-8")
+    _run_uv(install_arguments(python, lock_path, is_index_allowed))
+    for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
+        folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
+        folder.mkdir(parents=True)
+        (folder / "mend.lock").write_text(part, encoding="utf-8")
+        _run_uv(install_arguments(python, folder / "mend.lock", is_index_allowed, folder))
 
 
 def base_python() -> Path:

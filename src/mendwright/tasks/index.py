@@ -13,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import httpx2
 from unearth import HashMismatchError, Link, PackageFinder, UnpackError
@@ -27,6 +27,7 @@ TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 BACK_OFF_S = (0.5, 2.0, 6.0)
 """Waits between attempts; their number is the number of retries."""
 NETWORK_TIMEOUT_S = 60.0
+ResultT = TypeVar("ResultT")
 
 
 class Sdist(Record):
@@ -79,8 +80,10 @@ class PackageIndex:
         client = PyPIClient(timeout=NETWORK_TIMEOUT_S, event_hooks={"response": [_raise_when_not_served]})
         default = [settings.default] if settings.default else []
         self._finder = PackageFinder(cast(Fetcher, client), index_urls=default, no_binary=[":all:"])
+        self._wheels = PackageFinder(cast(Fetcher, client), index_urls=default, only_binary=[":all:"])
         for url in settings.extra:
             self._finder.add_index_url(url)
+            self._wheels.add_index_url(url)
 
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
         """Download ``sdist`` into ``folder`` and verify its hash.
@@ -89,20 +92,29 @@ class PackageIndex:
             IndexUnavailableError: no index answers after all attempts.
             PackageNotFoundError: the index has no such sdist, or one with another hash.
         """
-        path = self._persist(sdist, lambda: self._download(sdist, self._find(sdist), folder))
+        path = self._persist(f"{sdist.name}=={sdist.version}", lambda: self._download(sdist, self._find(sdist), folder))
         digest = sha256_of(path)
         if digest != sdist.sha256:
             raise _wrong_hash(sdist, digest)
         return path
 
-    def _persist(self, sdist: Sdist, attempt: Callable[[], Path]) -> Path:
+    def wheel_versions(self, name: str) -> tuple[str, ...]:
+        """Released versions of ``name`` that have a wheel for this Python, the newest first; none when it is unknown.
+
+        Raises:
+            IndexUnavailableError: no index answers after all attempts.
+        """
+        found = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
+        return tuple(dict.fromkeys(package.version for package in found if package.version and package.link.is_wheel))
+
+    def _persist(self, what: str, attempt: Callable[[], ResultT]) -> ResultT:
         for wait_s in (*BACK_OFF_S, None):
             try:
                 return attempt()
             except httpx2.HTTPError as error:
                 if wait_s is None:
                     raise IndexUnavailableError(
-                        f"no package index answered for {sdist.name}=={sdist.version} ({error}); check the network, "
+                        f"no package index answered for {what} ({error}); check the network, "
                         "or name your index in PIP_INDEX_URL"
                     ) from error
                 self._sleep(wait_s)

@@ -17,7 +17,8 @@ from mendwright.tasks.exporting import export_dataset
 from mendwright.tasks.formats.registry import FORMATS
 from mendwright.tasks.index import Sdist, sha256_of
 from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS, EXPECTED_FILE, TEST_FILE
+from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS
+from mendwright.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE
 from mendwright.tasks.store import TaskStore
 from mendwright.tasks.validation import graded_files, task_layers
 
@@ -118,8 +119,8 @@ def test_broken_settings_become_certified_tasks(built: tuple[TaskStore, LayerSto
 def test_the_tests_of_the_build_are_pinned_and_restored(built: tuple[TaskStore, LayerStore]) -> None:
     tasks, layers = load(built), built[1]
     for task in tasks:
-        assert {TEST_FILE, EXPECTED_FILE} <= set(task.test_paths)
-        assert {TEST_FILE, EXPECTED_FILE}.isdisjoint(graded_files(task))
+        assert {BUILD_TEST, EXPECTED_FILE} <= set(task.test_paths)
+        assert {BUILD_TEST, EXPECTED_FILE}.isdisjoint(graded_files(task))
         tree = task_layers(task, layers).tree
         assert tree.name == task.base_tree
         wheel = json.loads((tree / EXPECTED_FILE).read_text())
@@ -136,10 +137,10 @@ def test_the_tree_is_made_again_from_the_record(
 def test_grading_applies_a_repair_of_the_settings_and_of_nothing_else(built: tuple[TaskStore, LayerStore]) -> None:
     task = load(built)[0]
     assert not is_protected(task, "pyproject.toml")
-    assert all(is_protected(task, path) for path in ("setup.cfg", TEST_FILE, EXPECTED_FILE, "tests/test_cli.py"))
-    kept, left_out = permitted_part(task, {"pyproject.toml": PYPROJECT, TEST_FILE: ""})
+    assert all(is_protected(task, path) for path in ("setup.cfg", BUILD_TEST, EXPECTED_FILE, "tests/test_cli.py"))
+    kept, left_out = permitted_part(task, {"pyproject.toml": PYPROJECT, BUILD_TEST: ""})
     assert set(kept) == {"pyproject.toml"}
-    assert [finding.path for finding in left_out] == [TEST_FILE]
+    assert [finding.path for finding in left_out] == [BUILD_TEST]
 
 
 def test_a_broken_build_can_be_exported(built: tuple[TaskStore, LayerStore], tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 HERE = Path(__file__).resolve().parent
 HOOK = """
@@ -44,23 +45,45 @@ class BuildError(AssertionError):
     """The project does not build."""
 
 
-def distributions_for(requirements: list[str]) -> dict[str, metadata.Distribution]:
-    """Installed distributions that satisfy ``requirements``, and those that they need."""
-    found: dict[str, metadata.Distribution] = {}
-    queue = [Requirement(text) for text in requirements]
-    while queue:
-        requirement = queue.pop()
-        name = re.sub(r"[-_.]+", "-", requirement.name).lower()
-        if (requirement.marker and not requirement.marker.evaluate({"extra": ""})) or name in found:
-            continue
+def fitting(requirement: Requirement) -> list[metadata.Distribution]:
+    """Installed distributions and those in the wheelhouse (a folder per version) that satisfy it, the newest first."""
+    places = [*sys.path, *map(str, (Path(sys.prefix) / "wheelhouse").glob("*"))]
+    found = {one.version: one for one in metadata.distributions(name=requirement.name, path=places)}
+    fits = [version for version in found if requirement.specifier.contains(version, prereleases=True)]
+    if not fits:
+        versions = ", ".join(sorted(found, key=Version))
+        told = f" (from versions: {versions})" if found else ""
+        raise BuildError(f"no matching distribution found for {requirement}{told}")
+    return [found[version] for version in sorted(fits, key=Version, reverse=True)]
+
+
+Distributions = dict[str, metadata.Distribution]
+
+
+def resolve(wanted: list[Requirement], chosen: Distributions) -> Distributions:
+    """``chosen`` with what ``wanted`` needs, the newest versions that go together."""
+    if not wanted:
+        return chosen
+    first, *others = wanted
+    name = re.sub(r"[-_.]+", "-", first.name).lower()
+    if first.marker and not first.marker.evaluate({"extra": ""}):
+        return resolve(others, chosen)
+    if name in chosen:
+        if first.specifier.contains(chosen[name].version, prereleases=True):
+            return resolve(others, chosen)
+        raise BuildError(f"conflicting dependencies: {first} and {name} {chosen[name].version}")
+    errors: list[BuildError] = []
+    for one in fitting(first):
         try:
-            found[name] = metadata.distribution(requirement.name)
-        except metadata.PackageNotFoundError:
-            raise BuildError(f"no matching distribution found for {requirement}") from None
-        if not requirement.specifier.contains(found[name].version, prereleases=True):
-            raise BuildError(f"no matching distribution found for {requirement} (from versions: {found[name].version})")
-        queue += [Requirement(text) for text in found[name].requires or []]
-    return found
+            return resolve([*others, *map(Requirement, one.requires or [])], {**chosen, name: one})
+        except BuildError as error:
+            errors.append(error)
+    raise errors[0]
+
+
+def distributions_for(requirements: list[str]) -> Distributions:
+    """The newest distributions that satisfy ``requirements``, and those that they need."""
+    return resolve([Requirement(text) for text in requirements], {})
 
 
 def make_site(requirements: list[str], place: Path) -> Path:
@@ -102,7 +125,7 @@ def build(root: Path, place: Path) -> Path:
         paths.append(str(source))
     site = make_site(system["requires"], place / "site")
     more = call_hook(source, site, backend, paths, "get_requires_for_build_wheel", [])
-    site = make_site([*system["requires"], *more], place / "site")
+    site = make_site([*system["requires"], *more], place / "whole-site")
     (place / "wheels").mkdir()
     return place / "wheels" / str(call_hook(source, site, backend, paths, "build_wheel", [str(place / "wheels")]))
 

@@ -78,6 +78,12 @@ class Yield:
     tasks: list[Task] = field(default_factory=list)
     funnel: Counter[str] = field(default_factory=Counter)
 
+    def add(self, outcome: Task | str) -> None:
+        """Keep a task, or count why a candidate makes none."""
+        self.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
+        if isinstance(outcome, Task):
+            self.tasks.append(outcome)
+
 
 ProjectT = TypeVar("ProjectT", bound=Project, contravariant=True)
 

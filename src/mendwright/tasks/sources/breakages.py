@@ -1,12 +1,10 @@
 """Task source `breakages`: builds broken by their configuration (the domain of paper A).
 
 Reads a pinned sdist; makes tasks whose bug is one edit in its build settings (`settings_operators`) and whose tests
-really build a wheel, offline, from the pinned build back ends (``data/build_check/test_build.py``, which the pinned
-tree holds as ``mend_build/``). What a good wheel holds is read from the build of the release itself. An edit becomes a
-task when a test of the build fails with it in every run. Invariants: the repair is the settings file as released, and
-the files of ``mend_build`` are restored by grading.
-
-Projects that newer dependencies break (bisecting over versions) are not made here yet.
+really build a wheel, offline, from the pinned build back ends (`build_checks`). What a good wheel holds is read from
+the build of the release itself. An edit becomes a task when a test of the build fails with it in every run. Older
+releases that today's dependencies break follow (`dependencies`). Invariant: the repair of an edit is the settings file
+as released.
 """
 
 from __future__ import annotations
@@ -15,24 +13,22 @@ import json
 import random
 from collections import defaultdict
 from dataclasses import dataclass
-from importlib import resources
 from itertools import zip_longest
 
 from mendwright.errors import TaskError
-from mendwright.records import Environment, Task, TestRequest
+from mendwright.records import Environment, Task
 from mendwright.sandbox.base import SandboxSpec
-from mendwright.tasks.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
+from mendwright.tasks.assembly import Bug, choose_visible, read_text, sdist_provenance
 from mendwright.tasks.catalogue import Package
-from mendwright.tasks.issue_text import build_issue
 from mendwright.tasks.layers import tree_with_files
 from mendwright.tasks.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
 from mendwright.tasks.sources.base import Workshop, Yield
+from mendwright.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE, build_request, build_task, check_text
+from mendwright.tasks.sources.dependencies import aged_task
 from mendwright.tasks.validation import Evidence, run_fresh, run_times
 
 BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "setuptools", "setuptools-scm", "wheel")
 """Build back ends of the environment in which wheels are built."""
-CHECK_FOLDER = "mend_build"
-TEST_FILE, EXPECTED_FILE = f"{CHECK_FOLDER}/test_build.py", f"{CHECK_FOLDER}/expected.json"
 
 
 class BreakageSource:
@@ -41,21 +37,27 @@ class BreakageSource:
     async def make(self, package: Package, workshop: Workshop) -> Yield:
         """See `TaskSource.make`."""
         made = Yield()
-        bench = await _Bench.set_up(package, workshop)
-        if bench is None:
-            made.funnel["does_not_build"] += 1
+        if workshop.part == 0:
+            await _break_settings(package, workshop, made)
             return made
-        edits = bench.edits()
-        made.funnel["edits"] += len(edits)
-        for edit in edits[: workshop.config.breakages.num_tries]:
-            if len(made.tasks) >= workshop.quota:
-                break
-            outcome = await bench.judge(edit)
-            made.funnel["edits_run"] += 1
-            made.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
-            if isinstance(outcome, Task):
-                made.tasks.append(outcome)
+        for version in package.aged:
+            made.funnel["aged_releases"] += 1
+            made.add(await aged_task(package, version, workshop))
         return made
+
+
+async def _break_settings(package: Package, workshop: Workshop, made: Yield) -> None:
+    bench = await _Bench.set_up(package, workshop)
+    if bench is None:
+        made.funnel["does_not_build"] += 1
+        return
+    edits = bench.edits()
+    made.funnel["edits"] += len(edits)
+    for edit in edits[: workshop.config.breakages.num_tries]:
+        if len(made.tasks) >= workshop.quota:
+            break
+        made.funnel["edits_run"] += 1
+        made.add(await bench.judge(edit))
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,17 @@ class _Bench:
     @classmethod
     async def set_up(cls, package: Package, workshop: Workshop) -> _Bench | None:
         """Build the release and note what its wheel holds; None when it does not build here."""
-        test = resources.files("mendwright").joinpath("data", "build_check", "test_build.py").read_text("utf-8")
-        store, lock = workshop.store, workshop.lock(BUILD_REQUIREMENTS)
-        environment, spec = workshop.pinned_tree(lock, tree_with_files(store, package.sdist(), {TEST_FILE: test}))
+        store, lock, test = workshop.store, workshop.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
+        environment, spec = workshop.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
         sandbox = await workshop.backend.create(spec)
         try:
-            done = await sandbox.exec(("python", TEST_FILE), timeout_s=workshop.config.breakages.max_build_s)
+            done = await sandbox.exec(("python", BUILD_TEST), timeout_s=workshop.config.breakages.max_build_s)
         finally:
             await sandbox.close()
         if done.exit_status != 0:
             return None
         wheel = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
-        files = {TEST_FILE: test, EXPECTED_FILE: json.dumps(wheel, indent=1, sort_keys=True) + "\n"}
+        files = {BUILD_TEST: test, EXPECTED_FILE: json.dumps(wheel, indent=1, sort_keys=True) + "\n"}
         spec = spec.model_copy(update={"tree": tree_with_files(store, package.sdist(), files)})
         return cls(package, workshop, environment, spec, files)
 
@@ -98,15 +99,16 @@ class _Bench:
         """The task that an edit makes, or why it makes none."""
         files: dict[str, str | None] = {edit.path: edit.text}
         broken = self.spec.model_copy(update={"files": files})
-        first = await run_fresh(self.workshop.backend, broken, self._request())
+        request = build_request(self.package, self.workshop, BUILD_TEST)
+        first = await run_fresh(self.workshop.backend, broken, request)
         if first.is_timed_out:
             return "timed_out"
         test_ids = tuple(test_id for test_id in first.results if "::" in test_id)
         if first.passes(test_ids):
             return "survived"
         num_runs = self.workshop.config.num_certificate_runs
-        empty = [first, *await run_times(self.workshop.backend, broken, self._request(), num_runs - 1)]
-        gold = await run_times(self.workshop.backend, self.spec, self._request(), num_runs)
+        empty = [first, *await run_times(self.workshop.backend, broken, request, num_runs - 1)]
+        gold = await run_times(self.workshop.backend, self.spec, request, num_runs)
         evidence = Evidence(empty, gold)
         failing, passing, _ = evidence.split_tests(test_ids)
         if not failing:
@@ -116,15 +118,10 @@ class _Bench:
         except TaskError:
             return "test_not_cuttable"
 
-    def _request(self) -> TestRequest:
-        config = self.workshop.config.breakages
-        request = self.workshop.request(self.package, (TEST_FILE,), config.max_build_s)
-        return request.model_copy(update={"test_timeout_s": config.max_build_s, "plugins": ()})
-
     def _assemble(
         self, edit: SettingsEdit, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]
     ) -> Task:
-        package, config = self.package, self.workshop.config
+        package = self.package
         visibility = choose_visible(failing, passing, evidence.empty[0])
         bug = Bug(
             project=package.model_copy(update={"plugins": ()}),
@@ -143,11 +140,7 @@ class _Bench:
             labels={"operator": edit.operator, "error_class": edit.error_class, "difficulty": "1"},
             pinned_files=self.pinned_files,
         )
-        told = visibility.reported or failing[0]
-        message = evidence.empty[0].results[told].message
-        task = assemble(bug, build_issue(package.name, message, random.Random(edit.recipe)), config, len(passing))
-        limits = {"test_timeout_s": config.breakages.max_build_s, "timeout_s": config.breakages.max_build_s}
-        return task.model_copy(update={**limits, "test_paths": (*task.test_paths, EXPECTED_FILE)})
+        return build_task(bug, evidence, edit.recipe, self.workshop)
 
 
 def _in_turns(families: dict[str, list[SettingsEdit]], seed: str) -> list[SettingsEdit]:

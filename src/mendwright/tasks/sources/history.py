@@ -46,10 +46,7 @@ class HistorySource:
         size = workshop.config.history.num_commits_per_unit
         for candidate in candidates[workshop.part * size : (workshop.part + 1) * size]:
             made.funnel["candidates"] += 1
-            outcome = await mine.dig(candidate)
-            made.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
-            if isinstance(outcome, Task):
-                made.tasks.append(outcome)
+            made.add(await mine.dig(candidate))
         return made
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
-from mendwright.records import Task, TestRun
+from mendwright.records import TestRun
 from mendwright.tasks.assembly import Visibility, sdist_provenance
 from mendwright.tasks.catalogue import Package
 from mendwright.tasks.layers import tree_digest
@@ -68,20 +69,21 @@ async def collect(pair: Pair, made: Yield) -> None:
         return
     fixes = await Ablation(pair, stable, fixed, made.funnel).split()
     for fix in fixes[: config.num_per_pair]:
-        outcome = await pair.judge(fix, stable, fixed, changelog_teller(pair))
-        made.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
-        if isinstance(outcome, Task):
-            made.tasks.append(outcome)
+        made.add(await pair.judge(fix, stable, fixed, changelog_teller(pair)))
+
+
+def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) -> str:
+    """The changelog entry of release ``version``, unpacked in ``tree``, that tells about ``fix``; empty: none does."""
+    return best_entry(read_entries(tree, version), fix_clues(fix, tree, failing))
 
 
 def changelog_teller(pair: Pair) -> Tell:
     """Reports from the changelog of the newer release; from the failing tests where no entry fits."""
     version = pair.origin.provenance.version
-    entries = read_entries(pair.spec.tree, version)
     seed = f"{pair.workshop.config.seed}:{version}"
 
     def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> Told:
-        entry = best_entry(entries, fix_clues(fix, pair.spec.tree, failing))
+        entry = changelog_entry(fix, pair.spec.tree, version, failing)
         if entry:
             return Told(entry, "changelog")
         return Told(tests_issue(failing, visibility, run, random.Random(f"{seed}:{failing[0]}")), "tests")

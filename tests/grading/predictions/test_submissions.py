@@ -1,4 +1,4 @@
-"""Patches: what `git apply` takes applies with the same result, what it refuses does not apply."""
+"""Submitted patches: what `git apply` takes applies with the same result, what it refuses does not apply."""
 
 import shutil
 import subprocess
@@ -8,17 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mendwright.grading.predictions.diffs import PatchError
-from mendwright.grading.predictions.patches import apply_patch
+from mendwright.grading.predictions.submissions import apply_submission
 from mendwright.sandbox.patch import FileVersion, make_diff
 from mendwright.tasks.diffs import unified_diff
+from mendwright.tasks.patches import PatchError
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"m.py": TEXT, "pkg/a b.py": "one\ntwo\n", "pkg/é.py": "x\n", "crlf.py": "a\r\nb\r\n", "end.py": "no newline"}
 
 
 def patched(patch: str, files: dict[str, str] | None = None) -> dict[str, str | None]:
-    return apply_patch(patch, (FILES if files is None else files).get)
+    return apply_submission(patch, (FILES if files is None else files).get)
 
 
 def diff_of(before: dict[str, str | None], after: dict[str, str | None]) -> str:
@@ -48,7 +48,7 @@ def test_a_diff_gives_back_what_it_was_made_from(after, make):
 
 def test_an_empty_file_has_a_header_and_no_hunk():
     assert patched(diff_of({"empty.py": None}, {"empty.py": ""})) == {"empty.py": ""}
-    assert apply_patch(diff_of({"empty.py": ""}, {"empty.py": None}), {"empty.py": ""}.get) == {"empty.py": None}
+    assert apply_submission(diff_of({"empty.py": ""}, {"empty.py": None}), {"empty.py": ""}.get) == {"empty.py": None}
 
 
 def test_an_empty_patch_changes_nothing():
@@ -80,7 +80,7 @@ def test_a_hunk_may_have_moved_but_must_match_exactly():
 def test_text_around_a_diff_and_stripped_context_are_taken():
     files = {"a.py": "x\n\ny\n"}
     patch = "Here is the patch:\n```diff\n--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n x\n\n-y\n+z\n```\nDone."
-    assert apply_patch(patch, files.get) == {"a.py": "x\n\nz\n"}
+    assert apply_submission(patch, files.get) == {"a.py": "x\n\nz\n"}
 
 
 def test_changes_of_one_file_follow_each_other():
@@ -96,7 +96,7 @@ def test_changes_of_one_file_follow_each_other():
         ("just words", "no diff in it"),
         ("@@ -1 +1 @@\n-a\n+b\n", "without a file name"),
         ("--- a/m.py\n+++ b/m.py\n", "no hunk for m.py"),
-        ("--- a/m.py\n+++ b/m.py\n@@ -1,2 +1,2 @@\n-line 1\n", "ends in the middle"),
+        ("--- a/m.py\n+++ b/m.py\n@@ -1,2 +1,2 @@\n-line 1\n", "in the middle of a hunk"),
         ("--- a/m.py\n+++ b/m.py\n@@ -1,1 +1,1 @@\n-line 1\n*what\n", "expected ' ', '\\+' or '-'"),
         ("--- a/gone.py\n+++ b/gone.py\n@@ -1 +1 @@\n-a\n+b\n", "gone.py: no such text file"),
         ("--- /dev/null\n+++ b/m.py\n@@ -0,0 +1 @@\n+a\n", "m.py: is already there"),
@@ -146,7 +146,7 @@ def test_git_agrees_on_patches_for_this_text_and_for_another(tmp_path, base, cha
             continue
         expected = git_applies(tmp_path, text, patch)
         try:
-            found = apply_patch(patch, {"f": text}.get)["f"]
+            found = apply_submission(patch, {"f": text}.get)["f"]
         except PatchError:
             found = None
         assert found == expected
