@@ -76,6 +76,12 @@ def many_tasks(task) -> dict[str, Task]:
 
 
 @pytest.fixture
+def make_pool_of():
+    """A pool over any model folder's tokenizer."""
+    return local_pool
+
+
+@pytest.fixture
 def make_pool(base):
     return partial(local_pool, base=base)
 
