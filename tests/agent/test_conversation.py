@@ -12,37 +12,7 @@ from mendwright.agent.thoughts import count_thought_tokens, is_thinking, without
 from mendwright.learning.histories import split_histories
 from mendwright.learning.samples import policy_sample, supervised_sample
 from mendwright.ledger import Branch
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.renderer import ChatMLRenderer
-from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
-
-
-class Speaker:
-    """Says given texts; remembers every prompt and what it answered."""
-
-    id = "speaker"
-
-    def __init__(self, renderer: ChatMLRenderer, texts: list[str]) -> None:
-        self.renderer = renderer
-        self.texts = iter(texts)
-        self.seen: list[tuple[list[int], list[int]]] = []
-
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
-        ids = self.renderer.action_ids(next(self.texts))
-        self.seen.append((list(prompt_ids), ids))
-        log_probs = tuple(-0.01 * position for position in range(len(ids)))
-        return Generation(token_ids=tuple(ids), log_probs=log_probs, is_stopped=True, policy_version=4)
-
-    async def end_session(self, session_id: str) -> None:
-        pass
-
-
-@pytest.fixture(scope="module")
-def renderer() -> ChatMLRenderer:
-    return ChatMLRenderer(
-        train_tokenizer(["user assistant system <think> edit test </think> lines left out"] * 9, 400, 40)
-    )
 
 
 async def talk(conversation: Conversation, num_turns: int, after=lambda conversation, turn: None) -> tuple[Turn, ...]:
@@ -82,25 +52,25 @@ def check_exact(trajectory: Trajectory, seen: list[tuple[list[int], list[int]]])
 
 
 @pytest.mark.asyncio
-async def test_a_full_history_is_one_sample(renderer):
-    policy = Speaker(renderer, ["a", "b", "c"])
-    conversation = Conversation(policy, renderer, "s", 0)
+async def test_a_full_history_is_one_sample(chat_renderer, make_speaker):
+    policy = make_speaker("a", "b", "c")
+    conversation = Conversation(policy, chat_renderer, "s", 0)
     conversation.begin(Opening("look", system="be good"))
     turns = await talk(conversation, 3)
     assert len(check_exact(trajectory_of(conversation, turns), policy.seen)) == 1
-    assert policy.seen[0][0] == renderer.open_ids("look", "be good")
+    assert policy.seen[0][0] == chat_renderer.open_ids("look", "be good")
 
 
 @pytest.mark.asyncio
-async def test_dropped_thoughts_fork_and_stay_exact(renderer):
-    policy = Speaker(renderer, ["<think>hm\n</think>edit 1", "test", "<think>so</think> submit", "end"])
-    conversation = Conversation(policy, renderer, "s", 0)
+async def test_dropped_thoughts_fork_and_stay_exact(chat_renderer, make_speaker):
+    policy = make_speaker("<think>hm\n</think>edit 1", "test", "<think>so</think> submit", "end")
+    conversation = Conversation(policy, chat_renderer, "s", 0)
     conversation.begin(Opening("look"))
     turns = await talk(conversation, 4, lambda one, turn: one.drop_thought())
     trajectory = trajectory_of(conversation, turns)
     parts = check_exact(trajectory, policy.seen)
     assert len(parts) == 3
-    last = renderer.decode(policy.seen[3][0])
+    last = chat_renderer.decode(policy.seen[3][0])
     assert "think" not in last
     assert "edit 1" in last
     assert "submit" in last
@@ -108,51 +78,51 @@ async def test_dropped_thoughts_fork_and_stay_exact(renderer):
 
 
 @pytest.mark.asyncio
-async def test_elided_observations_fork_and_stay_exact(renderer):
-    policy = Speaker(renderer, list("abcdef"))
-    conversation = Conversation(policy, renderer, "s", 0)
+async def test_elided_observations_fork_and_stay_exact(chat_renderer, make_speaker):
+    policy = make_speaker(*"abcdef")
+    conversation = Conversation(policy, chat_renderer, "s", 0)
     conversation.begin(Opening("look"))
     turns = await talk(conversation, 6, lambda one, turn: one.elide(2) if turn in (3, 4) else None)
     parts = check_exact(trajectory_of(conversation, turns), policy.seen)
     assert [sum(turn.action_span[1] > 0 for turn in part.turns) for part in parts] == [4, 1, 1]
-    last = renderer.decode(policy.seen[5][0])
+    last = chat_renderer.decode(policy.seen[5][0])
     assert last.count("[old output: 2 lines left out]") == 3
     assert "seen 2" not in last
     assert "seen 3" in last
 
 
 @pytest.mark.asyncio
-async def test_a_new_beginning_knows_nothing_of_the_old_one(renderer):
-    policy = Speaker(renderer, list("abcd"))
-    conversation = Conversation(policy, renderer, "s", 0)
+async def test_a_new_beginning_knows_nothing_of_the_old_one(chat_renderer, make_speaker):
+    policy = make_speaker(*"abcd")
+    conversation = Conversation(policy, chat_renderer, "s", 0)
     conversation.begin(Opening("look"))
     turns = await talk(conversation, 4, lambda one, turn: one.begin(Opening("again")) if turn == 1 else None)
     parts = check_exact(trajectory_of(conversation, turns), policy.seen)
     assert len(parts) == 2
-    assert policy.seen[2][0] == renderer.open_ids("again")
+    assert policy.seen[2][0] == chat_renderer.open_ids("again")
 
 
 @pytest.mark.asyncio
-async def test_a_demonstration_is_shown_and_in_no_record(renderer):
-    policy = Speaker(renderer, ["a", "b"])
-    conversation = Conversation(policy, renderer, "s", 0)
+async def test_a_demonstration_is_shown_and_in_no_record(chat_renderer, make_speaker):
+    policy = make_speaker("a", "b")
+    conversation = Conversation(policy, chat_renderer, "s", 0)
     conversation.begin(Opening("look", demonstration="like this"))
-    assert conversation.num_tokens == len(renderer.open_ids("like this\n\nlook"))
+    assert conversation.num_tokens == len(chat_renderer.open_ids("like this\n\nlook"))
     turns = await talk(conversation, 2)
-    assert policy.seen[0][0] == renderer.open_ids("like this\n\nlook")
+    assert policy.seen[0][0] == chat_renderer.open_ids("like this\n\nlook")
     trajectory = trajectory_of(conversation, turns)
     ids = trajectory.ledger.token_id.tolist()
-    clean = renderer.open_ids("look")
+    clean = chat_renderer.open_ids("look")
     assert ids[: len(clean)] == clean
     first, second = policy.seen
     assert ids[len(clean) :][: len(second[0]) - len(first[0])] == second[0][len(first[0]) :]
-    assert "like this" not in renderer.decode(ids)
+    assert "like this" not in chat_renderer.decode(ids)
     assert supervised_sample(trajectory).num_learned == sum(len(ids) for _, ids in policy.seen)
     with pytest.raises(ValueError, match="no sampling log-probability"):
         policy_sample(trajectory, 1.0)
 
 
-def test_a_history_in_which_nothing_was_sampled_is_no_part(renderer, trajectory_maker):
+def test_a_history_in_which_nothing_was_sampled_is_no_part(trajectory_maker):
     trajectory = trajectory_maker()
     assert split_histories(trajectory) == [trajectory]
     ledger = trajectory.ledger

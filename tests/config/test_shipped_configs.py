@@ -9,6 +9,7 @@ from mendwright.config.curation import CurationConfig
 from mendwright.config.loading import load_config
 from mendwright.config.recipes import DemoConfig
 from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from mendwright.errors import ConfigError
 from mendwright.records import Record
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -23,6 +24,9 @@ KINDS: dict[str, type[Record]] = {
     "paper_a/simplified_small.toml": RolloutCommandConfig,
     "paper_b/curation.toml": CurationConfig,
     "paper_b/curation_stage_2.toml": CurationConfig,
+    "paper_b/pipeline.toml": RolloutCommandConfig,
+    "paper_b/pipeline_collection.toml": RolloutCommandConfig,
+    "paper_b/pipeline_stage_2.toml": RolloutCommandConfig,
     "paper_b/dapo_two_stage.toml": TwoStageConfig,
     "paper_b/rft.toml": RftCommandConfig,
 }
@@ -104,3 +108,20 @@ def test_small_pipelines_train_and_differ_in_the_environment_only(name):
     assert trained.pipeline.model_dump(include=same) == demo.pipeline.model_dump(include=same)
     assert trained.engine == demo.engine
     assert trained.grading == demo.grading
+
+
+@pytest.mark.parametrize(("name", "turns", "tokens"), [("pipeline", 40, 65_536), ("pipeline_stage_2", 80, 131_072)])
+def test_paper_bs_pipeline_has_its_numbers(name, turns, tokens):
+    config = load_config(RolloutCommandConfig, CONFIGS / f"paper_b/{name}.toml")
+    pipeline = config.rollout.pipeline
+    assert (pipeline.type, pipeline.action_format, pipeline.context.type) == ("paper_b", "fenced", "full")
+    assert (pipeline.max_turns, pipeline.max_len_tokens, pipeline.demonstration) == (turns, tokens, "")
+    assert (config.num_samples, config.rollout.temperature) == (10, 1.0)
+
+
+def test_only_collection_has_a_demonstration():
+    path = CONFIGS / "paper_b/pipeline_collection.toml"
+    assert load_config(RolloutCommandConfig, path).rollout.pipeline.demonstration == "paper_b/demonstration"
+    overrides = ["rollout.pipeline.type=paper_b", "rollout.engine.max_len_tokens=65536"]
+    with pytest.raises(ConfigError, match="demonstration='x' is for collecting"):
+        load_config(RlCommandConfig, None, [*overrides, "rollout.pipeline.demonstration=x"])

@@ -1,5 +1,6 @@
 """Paper A's pipelines: the outer loop, cached starts, the oracle and the do-nothing agent, a locked knowledge base."""
 
+import asyncio
 import sqlite3
 
 import pytest
@@ -9,7 +10,7 @@ from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import FullConfig, KnowledgeConfig, SimplifiedConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import TaskError
+from mendwright.errors import SandboxContentError, TaskError
 from mendwright.models.base import Generation
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.models.tokenizer import train_tokenizer
@@ -53,10 +54,12 @@ class Replies:
 
     id = "replies"
 
-    def __init__(self, renderer, texts):
-        self.renderer, self.texts, self.prompts = renderer, iter(texts), []
+    def __init__(self, renderer, texts, before=()):
+        """``before``: number of an answer -> what happens first."""
+        self.renderer, self.texts, self.prompts, self.before = renderer, iter(texts), [], dict(before)
 
     async def generate(self, session_id, prompt_ids, sampling):
+        self.before.get(len(self.prompts), lambda: None)()
         self.prompts.append(self.renderer.decode(list(prompt_ids)))
         ids = self.renderer.action_ids(next(self.texts))
         return Generation(token_ids=tuple(ids), log_probs=(-0.5,) * len(ids), is_stopped=True, policy_version=1)
@@ -149,6 +152,22 @@ async def test_errors_that_come_and_go_end_at_the_most_attempts(context, rendere
 
 
 @pytest.mark.asyncio
+async def test_a_state_that_cannot_be_built_is_the_agents_failure(context, renderer, backend):
+    create = context.workspace._create_sandbox
+
+    async def full_of_junk(files):
+        if "junk.txt" in files:
+            raise SandboxContentError("no room for the files")
+        return await create(files)
+
+    context.workspace._create_sandbox = full_of_junk
+    texts = [write("junk", "junk.txt"), "submit", write(FIXED), "submit"]
+    episode = await lead(FullConfig(**SMALL), Replies(renderer, texts), renderer, context)
+    assert [one.outcome for one in episode.attempts] == ["same_error", "passed"]
+    assert episode.files == {"m.py": FIXED}
+
+
+@pytest.mark.asyncio
 async def test_limits_count_for_each_attempt(context, renderer):
     config = FullConfig(**{**SMALL, "max_turns": 50}, max_tool_calls=3, max_retries=1)
     episode = await lead(config, Replies(renderer, ["test"] * 99), renderer, context)
@@ -221,16 +240,35 @@ async def test_the_oracle_solves_by_the_tools_and_doing_nothing_does_not(
 
 
 @pytest.mark.asyncio
-async def test_a_locked_knowledge_base_is_tried_again_and_ends_as_invalid(task, tmp_path, backend, renderer, knowledge):
-    made = runner(FullConfig(**SMALL, knowledge=knowledge), backend, tmp_path, renderer)
-    first, second = make_group("phase", 0, task.id, 2, seed=1)
+async def test_a_knowledge_base_that_stays_locked_ends_the_episode_as_invalid_with_its_turns(
+    task, tmp_path, backend, renderer, knowledge
+):
+    texts = [write("x", "x.txt"), "ask_for_help assert False", "submit"]
+    config = SimplifiedConfig(**{**SMALL, "tools": (*SMALL["tools"], "ask_for_help")}, knowledge=knowledge)
     locker = sqlite3.connect(knowledge.path, isolation_level=None)
-    locker.execute("BEGIN EXCLUSIVE")
-    found = await made.run_job(first, task, ScriptedPolicy("oracle", renderer), 1.0)
+    policy = Replies(renderer, texts, before={1: lambda: locker.execute("BEGIN EXCLUSIVE")})
+    first, second = make_group("phase", 0, task.id, 2, seed=1)
+    made = runner(config, backend, tmp_path, renderer)
+    found = await made.run_job(first, task, policy, 1.0)
     assert (found.verdict.kind, found.stop_reason) == (VerdictKind.INVALID, StopReason.INFRASTRUCTURE)
-    assert "2 episodes failed" in found.verdict.reason
     assert "locked" in found.verdict.reason
+    assert [turn.tool for turn in found.turns] == ["write"], "nothing of what was done is lost"
     locker.execute("ROLLBACK")
     locker.close()
-    again = await made.run_job(second, task, ScriptedPolicy("oracle", renderer), 1.0)
-    assert again.verdict.kind is VerdictKind.PASSED
+    again = await made.run_job(second, task, Replies(renderer, texts), 1.0)
+    assert [turn.tool for turn in again.turns] == ["write", "ask_for_help", "submit"]
+    assert "fix " in again.turns[1].observation
+
+
+@pytest.mark.asyncio
+async def test_a_knowledge_base_that_is_locked_for_a_moment_is_waited_for(task, context, renderer, knowledge):
+    locker = sqlite3.connect(knowledge.path, isolation_level=None, check_same_thread=False)
+    config = SimplifiedConfig(**SMALL, knowledge=knowledge.model_copy(update={"busy_timeout_s": 60.0}))
+    pipeline = make_pipeline(config, ExecutionCache())
+    locker.execute("BEGIN EXCLUSIVE")
+    asyncio.get_running_loop().call_later(0.05, lambda: locker.execute("ROLLBACK"))
+    runs = EpisodeRunner(pipeline, Replies(renderer, ["submit"]), renderer)
+    episode = await runs.run("s", pipeline.conduct, context, 0)
+    assert (episode.trouble, episode.stop_reason) == ("", StopReason.SUBMITTED)
+    assert episode.attempts[0].fix_id
+    locker.close()

@@ -61,6 +61,16 @@ def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) 
 
 
 @pytest.fixture
+def rollout() -> RolloutConfig:
+    return ROLLOUT
+
+
+@pytest.fixture
+def make_backend():
+    return lambda: ScriptedBackend(answer)
+
+
+@pytest.fixture
 def many_tasks(task) -> dict[str, Task]:
     return tasks_of(task)
 
@@ -74,3 +84,9 @@ def make_pool_of():
 @pytest.fixture
 def make_pool(base):
     return partial(local_pool, base=base)
+
+
+@pytest.fixture
+def scripted_answer():
+    """What a scripted sandbox says about a tree: the repair is there or not."""
+    return answer

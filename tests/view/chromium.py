@@ -101,7 +101,10 @@ class Chromium:
     def open(self, address: str) -> None:
         """Go to a page and wait until it is there."""
         self._events.clear()
-        loader = self.call("Page.navigate", url=address)["loaderId"]
+        answer = self.call("Page.navigate", url=address)
+        if answer.get("errorText"):
+            raise RefusedError(f"{address}: {answer['errorText']}")
+        loader = answer["loaderId"]
         while not any(
             one["name"] == "load" and one["loaderId"] == loader for one in self.events("Page.lifecycleEvent")
         ):

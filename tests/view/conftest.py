@@ -19,6 +19,7 @@ from mendwright.ledger import TokenLedger
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import (
+    Attempt,
     Certificate,
     Environment,
     Finding,
@@ -193,6 +194,16 @@ def hostile_trajectory(trajectory_id: str) -> Trajectory:
         final_patch=f"--- a/m.py\n+++ b/m.py\n@@ -1,1 +1,2 @@\n a\n+{SCRIPT}\n{text}\n",
         verdict=verdict,
         seed=1,
+        attempts=tuple(
+            Attempt(
+                error=MainError(error_class="test", message=text),
+                fix_id=text,
+                first_turn=first_turn,
+                stop_reason=StopReason.LOOP,
+                outcome="same_error",
+            )
+            for first_turn in (0, 1)
+        ),
     )
 
 

@@ -151,6 +151,18 @@ def test_a_trajectory_knows_its_neighbours_in_the_list(client):
     assert {"/r/small/t/4?phase=teacher&order=oldest", "/r/small/t/6?phase=teacher&order=oldest"} <= page.links()
 
 
+def test_long_curves_are_thinned_and_keep_their_end(tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.start_phase("dapo")
+        for step in range(1_000):
+            store.add_metrics("dapo", step, {"train/loss": float(step)})
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    page = open_page(client, f"/r/{tmp_path.name}/phase?name=dapo")
+    (line,) = [given["points"] for tag, given in page.tags if tag == "polyline"]
+    assert 200 < len(line.split()) <= 300
+    assert 'href="/r/' in client.get(f"/r/{tmp_path.name}").text
+
+
 def test_groups_show_their_members_side_by_side(client):
     page = open_page(client, GROUP)
     assert "differs from here" in page.text
@@ -225,6 +237,8 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_client, hostile_pages):
     assert "characters left out" in reading
     assert "on a line of the diff" in reading
     assert "far from the diff" in reading
+    assert "Attempt 2" in reading
+    assert "between the attempts of this pipeline files are taken back" not in reading  # there is no task to begin with
 
 
 def test_raw_text_is_whole_and_can_do_nothing(hostile_client):

@@ -9,12 +9,12 @@ import pytest
 
 from mendwright.errors import InputError
 from mendwright.records import VerdictKind
-from mendwright.rollout.schema import APPLICATION_ID, SCHEMA_VERSION
+from mendwright.rollout.schema import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
 from mendwright.rollout.store import RunStore
-from mendwright.view.filters import TrajectoryFilter, parse_filter
+from mendwright.view.filters import TALLIED, TrajectoryFilter, parse_filter
 from mendwright.view.folders import RunFolders
 from mendwright.view.reader import RunReader
-from mendwright.view.tally import Tally
+from mendwright.view.tally import Kind, Tally
 
 
 def walk(reader, wanted, size=7, **options):
@@ -132,12 +132,38 @@ def test_the_tally_counts_what_is_new(many_rows, trajectory_maker):
 
 
 def test_a_tally_agrees_with_counting(many_rows):
+    assert Kind._fields == TALLIED
     tally = Tally()
     with RunReader.read(many_rows / "run.db") as reader:
         tally.update(reader)
         for conditions in ({"verdict": "passed"}, {"step": 1}, {"verdict": "failed", "phase": "dapo"}, {}):
             wanted = TrajectoryFilter(**conditions)
             assert tally.matching(wanted).num == reader.count(wanted)[0]
+
+
+def test_rows_that_were_dropped_and_tried_again_are_counted_once(many_rows, trajectory_maker):
+    tally = Tally()
+
+    def add(names, kind):
+        with RunStore.open(many_rows / "run.db") as store:
+            for name in names:
+                store.add_trajectory(trajectory_maker(name, kind=kind), phase="eval/x/y", step=0, split="test")
+
+    def counted():
+        with RunReader.read(many_rows / "run.db") as reader:
+            tally.update(reader)
+        return {str(kind): num for kind, num in tally.total(phase="eval/x/y").by_verdict.items() if num}
+
+    add(["a", "b"], VerdictKind.INVALID)
+    assert counted() == {"invalid": 2}
+    for names in (["a", "b"], ["a", "b", "c", "d"]):  # as many as were dropped, and more
+        with RunStore.open(many_rows / "run.db") as store:
+            store.drop_invalid(phase="eval/x/y", step=0)
+        add(names, VerdictKind.PASSED)
+        assert counted() == {"passed": len(names)}
+        with sqlite3.connect(many_rows / "run.db") as connection:
+            connection.execute("UPDATE trajectories SET verdict = 'invalid', reward = NULL WHERE phase = 'eval/x/y'")
+        connection.close()
 
 
 def test_reading_leaves_no_file_behind(many_rows):
@@ -177,7 +203,7 @@ def test_empty_fields_of_a_form_do_not_narrow():
 
 
 def test_older_newer_and_foreign_files_are_refused(tmp_path):
-    for version, message in ((SCHEMA_VERSION - 1, "older schema"), (SCHEMA_VERSION + 1, "reads up to")):
+    for version, message in ((OLDEST_READABLE_VERSION - 1, "older schema"), (SCHEMA_VERSION + 1, "reads up to")):
         path = tmp_path / f"{version}.db"
         with sqlite3.connect(path) as connection:
             connection.execute("CREATE TABLE trajectories (x)")
@@ -188,6 +214,15 @@ def test_older_newer_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "text.db").write_text("no database, and longer than a header of one hundred bytes " * 3)
     with pytest.raises(InputError, match="cannot be read"):
         RunReader.read(tmp_path / "text.db")
+
+
+def test_stores_of_older_versions_are_read_as_they_are(many_rows):
+    for version in range(OLDEST_READABLE_VERSION, SCHEMA_VERSION):
+        with sqlite3.connect(many_rows / "run.db") as connection:
+            connection.execute(f"PRAGMA user_version = {version}")
+        connection.close()
+        with RunReader.read(many_rows / "run.db") as reader:
+            assert reader.document(reader.listed(1)).turns
 
 
 def test_a_damaged_text_is_an_error_of_its_own(many_rows):

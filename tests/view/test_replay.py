@@ -52,7 +52,27 @@ def test_a_submission_that_is_not_reached_is_not_shown(episodes):
     assert "does not lead" in grow(task, dataclasses.replace(document, final_files={"m.py": "other"}))
 
 
-def test_tools_that_run_in_a_sandbox_are_not_run_again(episodes):
+def test_an_episode_that_submitted_nothing_is_followed_by_its_answers(episodes):
+    task, document = next(one for one in episodes if one[1].final_files)
+    growth = grow(task, dataclasses.replace(document, final_files={}))
+    assert growth[-1].whole == document.final_patch
+
+
+def test_what_a_shell_may_have_done_is_not_guessed(episodes):
     task, document = episodes[0]
-    turns = (document.turns[0].model_copy(update={"tool": "shell"}), *document.turns[1:])
-    assert "pipeline full run in a sandbox" in grow(task, dataclasses.replace(document, pipeline="full", turns=turns))
+    shell = document.turns[0].model_copy(update={"tool": "run_sh", "arguments": {"command": "sed -i s/a/b/ m.py"}})
+    changed = dataclasses.replace(document, turns=(shell, *document.turns[1:]))
+    assert "run_sh can change files" in grow(task, changed)
+
+
+def test_whole_files_of_paper_a_are_followed(episodes):
+    task, document = next(one for one in episodes if one[1].turns[0].tool == "write")
+    write = document.turns[0].model_copy(
+        update={
+            "tool": "write_file",
+            "arguments": {"path": "./m.py", "content": document.final_files["m.py"]},
+            "observation": "wrote 2 lines to m.py",
+        }
+    )
+    growth = grow(task, dataclasses.replace(document, turns=(write, *document.turns[1:]), pipeline="full"))
+    assert growth[-1].whole == document.final_patch

@@ -19,7 +19,13 @@ from mendwright.agent.limits import Usage, is_loop, max_new_tokens, reached_limi
 from mendwright.agent.scaffold import Scaffold
 from mendwright.agent.thoughts import is_thinking, without_thought
 from mendwright.config.pipeline import PipelineConfig
-from mendwright.errors import ModelServerError, PromptTooLongError, SandboxContentError, ServerRefusedError
+from mendwright.errors import (
+    KnowledgeUnavailableError,
+    ModelServerError,
+    PromptTooLongError,
+    SandboxContentError,
+    ServerRefusedError,
+)
 from mendwright.ledger import TokenLedger
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
@@ -47,7 +53,8 @@ class Episode:
     durations_s: dict[str, float]
     attempts: tuple[Attempt, ...] = ()
     trouble: str = ""
-    """What went wrong with the model's server; such an episode ends as it is and says nothing about the policy."""
+    """What went wrong with the model's server or the knowledge base: the episode ends as it is, and says nothing about
+    the policy."""
 
 
 class LiveEpisode:
@@ -203,7 +210,7 @@ class EpisodeRunner:
             stop_reason = await conduct(live)
         except ServerRefusedError:
             raise
-        except ModelServerError as error:
+        except (ModelServerError, KnowledgeUnavailableError) as error:
             stop_reason, trouble = StopReason.INFRASTRUCTURE, str(error)
         finally:
             await self._policy.end_session(session_id)

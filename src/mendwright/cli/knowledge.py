@@ -119,13 +119,17 @@ async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> 
     from mendwright.sandbox.probe import create_backend
     from mendwright.tasks.layers import LayerStore
     from mendwright.tasks.store import TaskStore
+    from mendwright.tasks.validation import task_layers
     from mendwright.tools.knowledge import KnowledgeBase
 
     known = TaskStore(tasks).load()
     knowledge = KnowledgeBase.open(path) if path else None
+    layers = LayerStore(config=config.layers)
     backend = create_backend(config.sandbox)
     try:
         with ProgressDisplay() as progress:
-            return await find_starts(known, config, LayerStore(config=config.layers), backend, knowledge, progress)
+            return await find_starts(
+                known, config, lambda task: task_layers(task, layers), backend, knowledge, progress
+            )
     finally:
         await backend.close()

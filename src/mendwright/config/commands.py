@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
@@ -36,6 +36,16 @@ class RolloutCommandConfig(Record):
     rollout: RolloutConfig = RolloutConfig()
     endpoint: EndpointConfig = EndpointConfig()
     """The server of the policies ``openai`` and ``vllm``."""
+
+
+class ReplayCommandConfig(Record):
+    """`mend replay`."""
+
+    phase: str = ""
+    """Phase of the run whose episodes are replayed; empty: any."""
+    num_episodes: PositiveInt = 100
+    """At most."""
+    rollout: RolloutConfig = RolloutConfig(max_in_flight=8)
 
 
 class GradeCommandConfig(Record):
@@ -72,5 +82,6 @@ class RlCommandConfig(Record):
     @model_validator(mode="after")
     def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        check_undemonstrated(self.rollout.pipeline)
         self.rollout.require_training_temperature()
         return self

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from mendwright.config.judge import JudgeConfig
+from mendwright.errors import ConfigError
 from mendwright.records import Record
 
 
@@ -98,8 +99,8 @@ class KnowledgeConfig(Record):
     """A file of `mend knowledge add`; empty: nothing is known."""
     num_fixes: PositiveInt = 3
     """Fixes that ``ask_for_help`` shows."""
-    busy_timeout_s: PositiveFloat = 5.0
-    """How long a locked file is waited for."""
+    busy_timeout_s: PositiveFloat = 30.0
+    """How long a locked file is waited for; after that the episode is invalid."""
 
 
 class SimplifiedConfig(PipelineConfig):
@@ -185,6 +186,19 @@ class PaperBConfig(PipelineConfig):
 AnyPipelineConfig = Annotated[
     PipelineConfig | SimplifiedConfig | FullConfig | PaperBConfig, Field(discriminator="type")
 ]
+
+
+def check_undemonstrated(pipeline: PipelineConfig) -> None:
+    """Check that no worked example is shown (paper B, section 4.2: only when trajectories are collected for imitation).
+
+    Raises:
+        ConfigError: one is.
+    """
+    if pipeline.demonstration:
+        raise ConfigError(
+            f"pipeline.demonstration={pipeline.demonstration!r} is for collecting trajectories to imitate; evaluation "
+            "and RL need it empty"
+        )
 
 
 class GradingConfig(Record):

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from mendwright.agent.episode import LiveEpisode
 from mendwright.config.pipeline import FullConfig
+from mendwright.errors import SandboxContentError
 from mendwright.pipelines.simplified import SimplifiedPipeline
 from mendwright.records import Attempt, AttemptOutcome, MainError, StopReason
 from mendwright.tasks.logs.similarity import is_same_error
+from mendwright.tools.base import ToolContext
+from mendwright.tools.build_outcome import BuildOutcome, build_and_test
 
 
 class FullPipeline(SimplifiedPipeline[FullConfig]):
@@ -45,7 +48,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             fix = fixes[num_retries] if num_retries < len(fixes) else None
             first_turn = len(live.turns)
             reason = await live.attempt(self.opening(context, error, log, fix, is_first=is_first))
-            built = await self.build(context)
+            built = await self._build(context, error)
             outcome = compare(error, built.error)
             live.attempts.append(
                 Attempt(
@@ -67,6 +70,13 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             else:
                 break
         return reason
+
+    async def _build(self, context: ToolContext, before: MainError) -> BuildOutcome:
+        """Build the state as it is; one that cannot even be put in place has gained nothing over ``before``."""
+        try:
+            return await build_and_test(context.task, context.workspace, self.cache)
+        except SandboxContentError:
+            return BuildOutcome(steps=(), run=None, error=before)
 
 
 def compare(before: MainError, after: MainError | None) -> AttemptOutcome:

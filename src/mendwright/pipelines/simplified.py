@@ -23,7 +23,7 @@ from mendwright.pipelines.starts import Start, find_fixes, find_start, load_star
 from mendwright.records import Attempt, MainError, StopReason, Task
 from mendwright.tools.ask_for_help import changed_lines, describe_fix
 from mendwright.tools.base import ToolContext, ToolServices
-from mendwright.tools.build_outcome import BuildOutcome, build_and_test, describe_error
+from mendwright.tools.build_outcome import describe_error
 from mendwright.tools.knowledge import Fix, open_knowledge
 from mendwright.tools.shell import cut_middle
 
@@ -41,7 +41,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
             InputError: a file that cannot be used.
         """
         super().__init__(config, services)
-        self._cache = services.cache
+        self.cache = services.cache
         self._knowledge = open_knowledge(config.knowledge)
         self._starts = load_starts(Path(config.starts)) if config.starts else None
 
@@ -71,7 +71,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         """Main error and candidate fixes: cached, or found by a build that equal tasks share."""
         task = context.task
         if self._starts is None:
-            return await find_start(task, context.workspace, self._cache, self._knowledge, self.num_fixes)
+            return await find_start(task, context.workspace, self.cache, self._knowledge, self.num_fixes)
         if task.id not in self._starts:
             raise TaskError(f"{self.config.starts} has no start of {task.id}; make it again: mend knowledge starts")
         return self._starts[task.id]
@@ -79,14 +79,6 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
     async def find_fixes(self, context: ToolContext, error: MainError) -> tuple[Fix, ...]:
         """Past fixes for an error that came up on the way, the best first."""
         return await find_fixes(context.task, error, self._knowledge, self.num_fixes)
-
-    async def build(self, context: ToolContext) -> BuildOutcome:
-        """Build and test the state as it is.
-
-        Raises:
-            SandboxError: the sandbox could not do its work.
-        """
-        return await build_and_test(context.task, context.workspace, self._cache)
 
     def opening(
         self, context: ToolContext, error: MainError, log: str, fix: Fix | None, *, is_first: bool = True
@@ -101,6 +93,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
             is_first: ``error`` is the one that the report tells of.
         """
         config = self.config
+        context.window, context.view = None, None
         context.undo_stack.clear()
         values = {
             "error": describe_error(error),

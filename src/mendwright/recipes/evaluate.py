@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.errors import InputError
@@ -43,7 +43,7 @@ def evaluate(
     ``fingerprint`` (`policy_fingerprint`) is stored with the phase, and one that goes on must have the same.
 
     Raises:
-        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation.
+        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation; a worked example is shown.
         InputError: the phase was begun with another fingerprint.
         SandboxUnavailableError: nothing that isolates works here.
     """
@@ -51,6 +51,7 @@ def evaluate(
     if not tasks:
         return 0.0
     require_isolation(run.sandbox)
+    check_undemonstrated(run.pool.config.pipeline)
     check_fingerprint(run.store, phase, fingerprint or {})
     detail = {"num_tasks": len(tasks), "num_samples": num_samples, **(fingerprint or {})}
     with run.store.phase(phase, detail):

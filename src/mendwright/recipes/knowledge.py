@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mendwright.config.commands import StartsConfig
@@ -20,8 +20,7 @@ from mendwright.rollout.store import RunStore
 from mendwright.sandbox.base import SandboxBackend
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tasks.catalogue import load_catalogue
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.validation import task_layers
+from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.ask_for_help import AskForHelpTool, described_fixes
 from mendwright.tools.knowledge import KnowledgeBase, make_fix
 from mendwright.tools.workspace import Workspace
@@ -84,14 +83,14 @@ def _add_offers(knowledge: KnowledgeBase, row: TrajectoryRow, document: Document
         if turn.tool == AskForHelpTool.name:
             offers |= {fix_id: is_passed for fix_id in described_fixes(turn.observation) if fix_id not in offers}
     for fix_id, is_solved in offers.items():
-        knowledge.add_offer(fix_id, row.id, is_solved=is_solved)
+        knowledge.add_offer(fix_id, f"{row.id} {row.created_at}", is_solved=is_solved)
     return len(offers)
 
 
 async def find_starts(
     tasks: Sequence[Task],
     config: StartsConfig,
-    layers: LayerStore,
+    find_layers: Callable[[Task], TaskLayers],
     backend: SandboxBackend,
     knowledge: KnowledgeBase | None,
     progress: Progress = no_progress,
@@ -108,11 +107,11 @@ async def find_starts(
     async def start_of(task: Task) -> Start:
         nonlocal num_done
         async with gate:
-            folders = task_layers(task, layers)
+            layers = find_layers(task)
             workspace = Workspace(
-                folders.tree,
+                layers.tree,
                 task.base_files,
-                lambda files: backend.create(folders.spec(files, config.sandbox.limits)),
+                lambda files: backend.create(layers.spec(files, config.sandbox.limits)),
             )
             start = await find_start(task, workspace, cache, knowledge, config.num_fixes)
         num_done += 1

@@ -12,10 +12,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from mendwright.agent.episode import Episode, EpisodeRunner
+from mendwright.agent.replay import ReplayPolicy
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import KnowledgeUnavailableError, SandboxError
+from mendwright.errors import SandboxError
 from mendwright.grading.execution import GRADER_VERSION
 from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
@@ -32,11 +33,9 @@ from mendwright.sandbox.lease import LeasedBackend
 from mendwright.tasks.diffs import unified_diff
 from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from mendwright.tools.workspace import Workspace, base_text
 
 _UNBOUNDED_TOKENS = 1 << 30
-_INFRASTRUCTURE = (SandboxError, KnowledgeUnavailableError)
-"""What says nothing about the agent: the episode is tried again."""
 
 
 class Runner:
@@ -89,7 +88,7 @@ class Runner:
         for attempt in range(self._config.max_attempts):
             try:
                 return await self._attempt(job, task, policy, temperature, attempt, queue_s)
-            except _INFRASTRUCTURE as error:
+            except SandboxError as error:
                 trouble = str(error)
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
         empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})
@@ -126,15 +125,16 @@ class Runner:
         return self._trajectory(job, task, policy, episode, verdict)
 
     def _limits_of(self, policy: Policy) -> PipelineConfig:
-        """A script has no context window: whole files that the oracle writes do not end its episode."""
+        """A script has no context window: whole files that the oracle writes do not end its episode or its replay."""
         pipeline = self._config.pipeline
-        is_scripted = isinstance(policy, ScriptedPolicy)
+        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy)
         return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
 
     def _trajectory(
         self, job: EpisodeJob, task: Task, policy: Policy, episode: Episode, verdict: Verdict
     ) -> Trajectory:
-        base = {path: self._base_text(task, path) for path in episode.files}
+        tree = self._task_layers(task).tree
+        base = {path: base_text(tree, task.base_files, path) for path in episode.files}
         return Trajectory(
             id=job.trajectory_id,
             task_id=task.id,
@@ -152,12 +152,6 @@ class Runner:
             attempts=episode.attempts,
             durations_s=episode.durations_s,
         )
-
-    def _base_text(self, task: Task, path: str) -> str | None:
-        if path in task.base_files:
-            return task.base_files[path]
-        file = self._task_layers(task).tree / path
-        return file.read_text(encoding="utf-8") if file.is_file() else None
 
     def _task_layers(self, task: Task) -> TaskLayers:
         if task.id not in self._layers:

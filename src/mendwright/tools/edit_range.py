@@ -14,7 +14,7 @@ from mendwright.records import Record
 from mendwright.tasks.diffs import split_lines
 from mendwright.tools.base import Observation, ToolContext, UsageError, split_words
 from mendwright.tools.editor import EditorTool, open_file, read_text, repository_path
-from mendwright.tools.file_view import FileView, view_around
+from mendwright.tools.file_view import FileView, count_lines, view_around
 
 REVIEW = "File updated. Look at the lines below: is the indentation right, is nothing doubled? Edit again if needed."
 _HEREDOC = re.compile(
@@ -84,10 +84,10 @@ class EditRangeTool(EditorTool[EditArguments]):
         """Replace the lines and show what became of them."""
         path = repository_path(context, arguments.file) if arguments.file else open_file(context)[0].path
         text = read_text(context, path)
-        first, last = _parse_range(arguments.line_range, len(split_lines(text)))
+        first, last = _parse_range(arguments.line_range, count_lines(text))
         changed = replace_lines(text, first, last, arguments.replacement_text)
         await context.workspace.write(path, changed)
-        num_new = len(split_lines(arguments.replacement_text))
+        num_new = count_lines(arguments.replacement_text)
         context.view = view_around(path, changed, first + num_new // 2, self.num_lines)
         return self.show(context, REVIEW)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import posixpath
 from typing import Generic, Self
 
-from mendwright.tasks.diffs import split_lines
 from mendwright.tools.base import ArgumentsT, Observation, Tool, ToolContext, ToolServices, UsageError
-from mendwright.tools.file_view import FileView, render_view, view_around
+from mendwright.tools.file_view import FileView, count_lines, render_view, view_around
 
 ROOT = "/testbed"
 
@@ -41,7 +40,7 @@ class EditorTool(Tool[ArgumentsT], Generic[ArgumentsT]):
             UsageError: there is no such line.
         """
         text = read_text(context, path)
-        num_lines = len(split_lines(text))
+        num_lines = count_lines(text)
         if not 1 <= line <= max(1, num_lines):
             raise UsageError(f"got line {line}, but {path} has the lines 1 to {num_lines}")
         context.view = view_around(path, text, line, self.num_lines)

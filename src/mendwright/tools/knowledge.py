@@ -34,7 +34,7 @@ SUCCESS_WEIGHT = 0.5
 MAX_WORDS = 64
 NUM_CANDIDATES = 50
 """Hits that are ranked, the most relevant ones."""
-BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 30.0
 _WORD = re.compile(r"[A-Za-z_]\w+")
 _SCHEMA = (
     """CREATE TABLE fixes (
@@ -43,8 +43,8 @@ _SCHEMA = (
     # Words are searched in what an error says before what a report says before what a patch holds.
     "CREATE VIRTUAL TABLE words USING fts5 (message, report, patch)",
     """CREATE TABLE offers (
-        fix_id TEXT NOT NULL REFERENCES fixes (id), trajectory_id TEXT NOT NULL, is_solved INTEGER NOT NULL,
-        PRIMARY KEY (fix_id, trajectory_id)) WITHOUT ROWID""",
+        fix_id TEXT NOT NULL REFERENCES fixes (id), episode TEXT NOT NULL, is_solved INTEGER NOT NULL,
+        PRIMARY KEY (fix_id, episode)) WITHOUT ROWID""",
     "CREATE TABLE held_out (package TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 _SEARCH = """
@@ -134,10 +134,11 @@ class KnowledgeBase:
         """
         if path.exists() or not path.parent.is_dir():
             raise InputError(f"{path} exists or its folder does not; name a new file in a folder that exists")
-        connection = _connect(path, "rwc", BUSY_TIMEOUT_S)
-        for statement in (*_SCHEMA, f"PRAGMA application_id = {APPLICATION_ID}"):
-            connection.execute(statement)
-        return cls(path, connection)
+        base = cls(path, _connect(path, "rwc", BUSY_TIMEOUT_S))
+        with base._writing() as connection:
+            for statement in (*_SCHEMA, f"PRAGMA application_id = {APPLICATION_ID}"):
+                connection.execute(statement)
+        return base
 
     @classmethod
     def open(cls, path: Path, *, is_read_only: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
@@ -155,6 +156,9 @@ class KnowledgeBase:
                 found = connection.execute("PRAGMA application_id").fetchone()[0]
         except sqlite3.DatabaseError:
             found = None
+        except BaseException:
+            base.close()
+            raise
         if found != APPLICATION_ID:
             base.close()
             raise InputError(f"{path} is no knowledge base; name a file that mend knowledge add made")
@@ -209,12 +213,18 @@ class KnowledgeBase:
                 connection.execute("INSERT INTO words (rowid, message, report, patch) VALUES (?, ?, ?, ?)", row)
         return done.rowcount == 1
 
-    def add_offer(self, fix_id: str, trajectory_id: str, *, is_solved: bool) -> None:
-        """Note that an episode was offered a fix and how it ended; once per episode. Unknown fixes are left out."""
+    def add_offer(self, fix_id: str, episode: str, *, is_solved: bool) -> None:
+        """Note that an episode was offered a fix and how it ended; once per episode. Unknown fixes are left out.
+
+        Args:
+            fix_id: Of the fix.
+            episode: Names one episode of one run; runs of one configuration have the same trajectory ids.
+            is_solved: It passed with this fix.
+        """
         with self._writing() as connection:
             connection.execute(
                 "INSERT OR REPLACE INTO offers SELECT id, ?, ? FROM fixes WHERE id = ?",
-                (trajectory_id, is_solved, fix_id),
+                (episode, is_solved, fix_id),
             )
 
     # --- reading ---------------------------------------------------------------------------------------------------
@@ -236,12 +246,6 @@ class KnowledgeBase:
             rows = connection.execute(_SEARCH, (query, task.id if task else "", NUM_CANDIDATES)).fetchall()
         found = [_ranked(row, rows[0][1]) for row in rows]
         return tuple(sorted(found, key=lambda one: (-one.score, one.fix.id))[:limit])
-
-    def fix(self, fix_id: str) -> Fix | None:
-        """One fix; None when there is none of this id."""
-        with self._reading() as connection:
-            row = connection.execute("SELECT document FROM fixes WHERE id = ?", (fix_id,)).fetchone()
-        return Fix.model_validate_json(row[0]) if row else None
 
     def packages(self) -> dict[str, int]:
         """Package -> number of its fixes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import Field
 
 from mendwright.records import Record
-from mendwright.tasks.diffs import split_lines
 from mendwright.tools.base import Observation, Tool, ToolContext
 from mendwright.tools.editor import open_file, read_text, repository_path
 
@@ -29,8 +28,8 @@ class SearchFileTool(Tool[SearchFileArguments]):
     async def run(self, context: ToolContext, arguments: SearchFileArguments) -> Observation:
         """Search plain text."""
         path = repository_path(context, arguments.file) if arguments.file else open_file(context)[0].path
-        lines = split_lines(read_text(context, path))
         term = arguments.search_term
+        lines = read_text(context, path).split("\n")
         hits = [f"{number}:{line.rstrip()[:200]}" for number, line in enumerate(lines, 1) if term in line]
         shown = [*hits[:_MAX_HITS], f"({len(hits) - _MAX_HITS} more)"] if len(hits) > _MAX_HITS else hits
         return Observation(text="\n".join([f"{len(hits)} lines of {path} hold {term!r}", *shown]))

@@ -55,17 +55,7 @@ class Workspace:
 
     def base_text(self, path: str) -> str | None:
         """Text of a file before the agent came; None as for `read`."""
-        if path in self._base_files:
-            return self._base_files[path]
-        if not is_inside(path):
-            return None
-        target = (self._tree / path).resolve()
-        if not target.is_relative_to(self._tree.resolve()) or not target.is_file():
-            return None
-        try:
-            return target.read_bytes().decode()
-        except UnicodeDecodeError:
-            return None
+        return base_text(self._tree, self._base_files, path)
 
     def paths(self, pattern: str = "*.py") -> list[str]:
         """Files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
@@ -74,7 +64,7 @@ class Workspace:
         for layer in layers:
             found |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
             found -= {path for path, text in layer.items() if text is None}
-        return sorted(found)
+        return sorted(path for path in found if "__pycache__" not in PurePosixPath(path).parts)
 
     async def write(self, path: str, text: str) -> None:
         """Change a file; a change back to the base leaves no trace.
@@ -220,6 +210,21 @@ class Workspace:
                 raise NotADirectoryError(f"{parent} is a file")
         if (self._tree / path).is_dir():
             raise IsADirectoryError(f"{path} is a folder")
+
+
+def base_text(tree: Path, base_files: Files, path: str) -> str | None:
+    """Text of a file of ``tree`` with ``base_files`` over it; None when it is absent, binary, or outside the tree."""
+    if path in base_files:
+        return base_files[path]
+    if not is_inside(path):
+        return None
+    target = (tree / path).resolve()
+    if not target.is_relative_to(tree.resolve()) or not target.is_file():
+        return None
+    try:
+        return target.read_bytes().decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def is_inside(path: str) -> bool:

@@ -17,7 +17,8 @@ from mendwright.errors import InputError
 from mendwright.ledger import TokenLedger
 from mendwright.records import VerdictKind
 from mendwright.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from mendwright.rollout.schema import SCHEMA_VERSION, check_schema
+from mendwright.rollout.schema import OLDEST_READABLE_VERSION, check_schema
+from mendwright.view.filters import TALLIED
 from mendwright.view.listing import SELECT, Listed, TrajectoryLists, to_listed
 
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
@@ -32,6 +33,14 @@ class Member(NamedTuple):
     number: int
     id: str
     verdict: VerdictKind
+
+
+class Extent(NamedTuple):
+    """How many rows there are, and which is the last."""
+
+    num_rows: int
+    newest_number: int
+    newest_created_at: str
 
 
 class RunReader(TrajectoryLists):
@@ -57,30 +66,36 @@ class RunReader(TrajectoryLists):
         except sqlite3.DatabaseError as error:
             connection.close()
             raise InputError(f"{path} cannot be read as a run store ({error})") from error
-        if version < SCHEMA_VERSION:
+        if version < OLDEST_READABLE_VERSION:
             connection.close()
             raise InputError(
-                f"{path} has the older schema {version}, this viewer reads {SCHEMA_VERSION} and changes nothing; "
-                "open it once for writing to migrate it (`mend report` says how), or use the version that made it"
+                f"{path} has the older schema {version}, this viewer reads {OLDEST_READABLE_VERSION} and later and "
+                "changes nothing; a run that has just begun will do in a moment, others need the version that made them"
             )
         return cls(path, connection)
 
-    def newest_number(self) -> int:
-        """Number of the row that was stored last; 0 when there is none."""
-        return int(self._fetch("SELECT coalesce(max(number), 0) FROM trajectories", ())[0][0])
+    def extent(self) -> Extent:
+        """How far the rows go."""
+        ((num_rows, newest),) = self._fetch("SELECT count(*), coalesce(max(number), 0) FROM trajectories", ())
+        return Extent(num_rows, newest, self.created_at(newest))
+
+    def created_at(self, number: int) -> str:
+        """When the row of this number was stored; empty when there is none."""
+        found = self._fetch("SELECT created_at FROM trajectories WHERE number = ?", (number,))
+        return str(found[0][0]) if found else ""
 
     def counted(self, after: int, last: int) -> Iterator[tuple[tuple[Any, ...], tuple[int, ...]]]:
-        """Sums over the rows with ``after`` < number <= ``last``, by kind.
+        """Sums over the rows with ``after`` < number <= ``last``, by the columns `TALLIED`.
 
-        A kind is (phase, step, verdict, split, policy, stop reason), its sums are (trajectories, turns, tokens, sampled
-        tokens).
+        The sums are (trajectories, turns, tokens, sampled tokens).
         """
+        columns = ", ".join(TALLIED)
         found = self._fetch(
-            "SELECT phase, step, verdict, split, policy_id, stop_reason, count(*), sum(num_turns), sum(num_tokens), "
-            "sum(num_action_tokens) FROM trajectories WHERE number > ? AND number <= ? GROUP BY 1, 2, 3, 4, 5, 6",
+            f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens), sum(num_action_tokens) FROM trajectories "
+            f"WHERE number > ? AND number <= ? GROUP BY {columns}",
             (after, last),
         )
-        yield from ((one[:6], one[6:]) for one in found)
+        yield from ((one[: len(TALLIED)], one[len(TALLIED) :]) for one in found)
 
     # --- single ----------------------------------------------------------------------------------------------------
 

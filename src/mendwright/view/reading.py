@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from mendwright.errors import InputError
 from mendwright.ledger import TokenLedger
-from mendwright.records import Task, TestOutcome, TestResult, Turn
+from mendwright.records import Attempt, Task, TestOutcome, TestResult, Turn
 from mendwright.rollout.rows import Document
 from mendwright.view.folders import Viewed
 from mendwright.view.listing import Listed
@@ -50,6 +50,8 @@ class TurnReading:
     number: int
     """From 1 on."""
     turn: Turn
+    attempt: Attempt | None
+    """The attempt of an outer loop that begins here (paper A, full pipeline)."""
     thought: Markup
     action: Markup
     pieces: tuple[Piece, ...]
@@ -103,8 +105,8 @@ def read(viewed: Viewed, reader: RunReader, listed: Listed, first_turn: int = 1)
     """Make a trajectory ready to read, from its turn ``first_turn`` on."""
     document, problem = _document(reader, listed)
     task, task_problem = find_task(viewed, listed.row.task_id)
-    turns = document.turns if document else ()
-    first_turn = max(1, min(first_turn, len(turns)))
+    num_turns = len(document.turns) if document else 0
+    first_turn = max(1, min(first_turn, num_turns))
     growth = grow(task, document) if task and document else ""
     growths = () if isinstance(growth, str) else growth
     ledger = _ledger(reader, listed)
@@ -115,9 +117,9 @@ def read(viewed: Viewed, reader: RunReader, listed: Listed, first_turn: int = 1)
         problem=problem,
         task=task,
         task_problem=task_problem,
-        turns=_turns(turns, first_turn, growths, ledger, viewed.tokenizer),
+        turns=_turns(document, first_turn, growths, ledger, viewed.tokenizer) if document else (),
         first_turn=first_turn,
-        num_turns=len(turns),
+        num_turns=num_turns,
         growth_problem=growth if isinstance(growth, str) else "",
         patch=read_diff(document.final_patch, document.verdict.findings, document.final_files) if document else None,
         tests=tests[:_MAX_TESTS],
@@ -158,13 +160,14 @@ def _ledger(reader: RunReader, listed: Listed) -> TokenLedger | None:
 
 
 def _turns(
-    turns: Sequence[Turn],
+    document: Document,
     first: int,
     growths: Sequence[Growth],
     ledger: TokenLedger | None,
     tokenizer: Tokenizer | None,
 ) -> tuple[TurnReading, ...]:
-    shown = turns[first - 1 : first - 1 + MAX_TURNS]
+    shown = document.turns[first - 1 : first - 1 + MAX_TURNS]
+    attempts = {attempt.first_turn + 1: attempt for attempt in document.attempts}
     room = max(_MIN_BLOCK_CHARS, min(MAX_CHARS, _PAGE_CHARS // max(1, len(shown))))
     found = []
     for number, turn in enumerate(shown, first):
@@ -174,6 +177,7 @@ def _turns(
             TurnReading(
                 number=number,
                 turn=turn,
+                attempt=attempts.get(number),
                 thought=block(thought, room),
                 action=block(action, room),
                 pieces=() if thought else _pieces(turn, ledger, tokenizer),

@@ -27,6 +27,8 @@ from mendwright.view.site import Site, digest_of, number_in, phase_label, run_st
 from mendwright.view.tally import Count, Tally
 
 _MAX_EVENTS = 30
+_MAX_POINTS = 300
+"""Of one curve: more cannot be told apart on a page."""
 _MAX_SUMMARY_BYTES = 10_000_000
 _PLACES = ("after", "before")
 
@@ -63,8 +65,8 @@ class RunPages:
 
     def index(self, request: Request) -> HTMLResponse:
         """All runs."""
-        cards = [_card(viewed) for viewed in self._site.folders.all()]
         stamp = digest_of(self._site.folders.stamp())
+        cards = [_card(viewed) for viewed in self._site.folders.all()]
         return self._site.page(
             "runs.html.j2", title="Runs", live="/pulse", stamp=stamp, cards=cards, root=self._site.folders.root.name
         )
@@ -87,7 +89,7 @@ class RunPages:
                 sentence=_sentence(viewed),
                 phases=_phases(reader, tally),
                 charts=_charts(tally),
-                metrics=[figure for phase in reader.metric_phases() for figure in _metrics(reader, phase)],
+                metric_phases=reader.metric_phases(),
                 events=reader.events()[: -_MAX_EVENTS - 1 : -1],
                 has_report=(viewed.folder / REPORT_FILE).is_file(),
             )
@@ -112,7 +114,7 @@ class RunPages:
                 steps=sorted(tally.by("step", phase=name).items()),
                 statuses=reader.group_statuses(name),
                 charts=_charts(tally, name),
-                metrics=list(_metrics(reader, name)),
+                metrics=_metrics(reader, name),
             )
 
     def groups(self, request: Request) -> HTMLResponse:
@@ -248,16 +250,23 @@ def _charts(tally: Tally, phase: str = "") -> list[Figure]:
         rates = [Point(step=step, value=count.pass_rate or 0.0) for step, count in steps]
         turns = [Point(step=step, value=count.mean("num_turns") or 0.0) for step, count in steps]
         series = (
-            Series("Passed", f"{phase_label(name)}: share of the sampled trajectories", rates, is_rate=True),
-            Series("Turns", f"{phase_label(name)}: mean per trajectory", turns),
+            Series("Passed", f"{phase_label(name)}: share of the sampled trajectories", _thinned(rates), is_rate=True),
+            Series("Turns", f"{phase_label(name)}: mean per trajectory", _thinned(turns)),
         )
         figures += [figure for one in series if (figure := curve(one))]
     return figures
 
 
 def _metrics(reader: RunReader, phase: str) -> list[Figure]:
-    drawn = (curve(Series(name, phase, metric_curve(reader, phase, name))) for name in reader.metric_names(phase))
+    names = reader.metric_names(phase)
+    drawn = (curve(Series(name, phase, _thinned(metric_curve(reader, phase, name)))) for name in names)
     return [figure for figure in drawn if figure]
+
+
+def _thinned(points: list[Point]) -> list[Point]:
+    """At most about `_MAX_POINTS` of the points, the last one among them."""
+    every = -(-len(points) // _MAX_POINTS) or 1
+    return points[::-1][::every][::-1]
 
 
 def _choices(reader: RunReader, tally: Tally) -> dict[str, list[Any]]:

@@ -30,6 +30,7 @@ from mendwright.view.listing import Key
 from mendwright.view.text import block, plain, visible
 
 PAGE_SIZE = 50
+STATIC_FOLDER = Path(__file__).with_name("static")
 _SILENT_AFTER_S = 600.0
 _MAX_DIGITS = 18
 
@@ -106,11 +107,6 @@ def group_url(viewed: Viewed, group: GroupRow) -> str:
     return run_url(viewed, "group", phase=group.phase, step=group.step, id=group.id)
 
 
-def compare_url(viewed: Viewed, numbers: list[int]) -> str:
-    """Address of a comparison of trajectories of one run."""
-    return "/compare?" + urlencode([("of", address_of(viewed, number)) for number in numbers])
-
-
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -156,7 +152,6 @@ def _environment() -> Environment:
         list_url=list_url,
         trajectory_url=trajectory_url,
         group_url=group_url,
-        compare_url=compare_url,
         address_of=address_of,
         version=__version__,
         marks={"passed": "✓", "failed": "✗", "exploited": "!", "invalid": "?"},
@@ -166,6 +161,3 @@ def _environment() -> Environment:
 
 def _key_text(key: Key) -> str:
     return "-".join(map(str, key))
-
-
-STATIC_FOLDER = Path(__file__).with_name("static")

@@ -1,7 +1,7 @@
 """How many trajectories of which kind a run holds, kept up to date by reading only what is new.
 
-Reads the light rows of a store; makes counts per phase, step, verdict and more. Invariant: rows are only ever added, so
-the counts up to a row's number never change; a file that was replaced is counted anew.
+Reads the light rows of a store; makes counts per phase, step, verdict and more. Invariant: the sums are over as many
+rows as the store has; when rows were taken away (a resumed step drops its invalid ones), everything is counted anew.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from mendwright.records import VerdictKind
 from mendwright.view.filters import TALLIED, TrajectoryFilter
-from mendwright.view.reader import RunReader
+from mendwright.view.reader import Extent, RunReader
 
 
 class Kind(NamedTuple):
-    """What trajectories that are counted together have in common."""
+    """What trajectories that are counted together have in common; the fields are `TALLIED`."""
 
     phase: str
     step: int
@@ -41,11 +41,6 @@ class Count:
         return sum(self.by_verdict.values())
 
     @property
-    def num_valid(self) -> int:
-        """Number of trajectories whose verdict says something about the patch."""
-        return self.num - self.by_verdict[VerdictKind.INVALID]
-
-    @property
     def pass_rate(self) -> float | None:
         """Passed among all, as strict evaluations count (invalid and exploited are not passed); None without any."""
         return self.by_verdict[VerdictKind.PASSED] / self.num if self.num else None
@@ -68,19 +63,29 @@ class Tally:
 
     def __init__(self) -> None:
         self._counts: dict[Kind, Count] = {}
-        self._last_number = 0
+        self._extent = Extent(0, 0, "")
         self._lock = threading.Lock()
 
     def update(self, reader: RunReader) -> None:
         """Count the rows that came since the last time."""
         with self._lock:
-            newest = reader.newest_number()
-            if newest < self._last_number:
-                self._counts.clear()
-                self._last_number = 0
-            for key, count in reader.counted(self._last_number, newest):
-                self._counts.setdefault(Kind(*key), Count()).add(_to_count(key, count))
-            self._last_number = newest
+            extent = reader.extent()
+            # A number that was freed at the end is given again; then the row that was the last is another one.
+            if reader.created_at(self._extent.newest_number) != self._extent.newest_created_at:
+                self._clear()
+            self._add(reader, self._extent.newest_number, extent.newest_number)
+            if sum(count.num for count in self._counts.values()) != extent.num_rows:
+                self._clear()
+                self._add(reader, 0, extent.newest_number)
+            self._extent = extent
+
+    def _clear(self) -> None:
+        self._counts.clear()
+        self._extent = Extent(0, 0, "")
+
+    def _add(self, reader: RunReader, after: int, last: int) -> None:
+        for key, sums in reader.counted(after, last):
+            self._counts.setdefault(Kind(*key), Count()).add(_to_count(key, sums))
 
     def _kinds(self) -> list[tuple[Kind, Count]]:
         with self._lock:

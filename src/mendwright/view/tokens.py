@@ -62,6 +62,8 @@ class TokenFacts:
     """Over the sampled tokens, in nats; None without any."""
     policy_versions: tuple[int, ...]
     """Of the sampled tokens."""
+    num_histories: int
+    """More than 1 where the history forked: what one of them copied from another stands here once."""
     unlikely: tuple[int, ...]
     """Places of the least likely sampled tokens, least likely first."""
 
@@ -76,6 +78,7 @@ def read_facts(ledger: TokenLedger) -> TokenFacts:
         num_action_tokens=len(places),
         mean_log_prob=float(log_probs.mean()) if len(places) else None,
         policy_versions=tuple(int(one) for one in np.unique(ledger.policy_version[places])),
+        num_histories=max(1, len(ledger.branches)),
         unlikely=tuple(int(one) for one in places[order]),
     )
 

@@ -50,7 +50,7 @@ class FencedFormat(ActionFormat):
     def write(self, action: Action, reasoning: str = "") -> str:
         """``reasoning`` and the block; values become words in their order, a last one with line ends a heredoc."""
         command = action.arguments if isinstance(action.arguments, str) else _as_words(action.arguments)
-        line = command if action.tool == SHELL else f"{action.tool} {command}".rstrip(" ")
+        line = command if action.tool == SHELL else " ".join(part for part in (action.tool, command) if part)
         return f"{reasoning or 'Next:'}\n\n```command\n{line}\n```"
 
 

@@ -49,7 +49,7 @@ def install(wheel: Path, place: Path) -> Path:
     for path in (place / "own").iterdir():
         if not (site / path.name).exists():
             (site / path.name).symlink_to(path)
-    return site
+    return Path(site)
 
 
 def test_a_wheel_can_be_built() -> None:
@@ -69,7 +69,7 @@ def test_suite(path: str) -> None:
     command = [sys.executable, "-c", code, ":".join([*folders, str(site)]), *options, path]
     variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "LC_ALL": "C.UTF-8"}
     done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, env=variables)
-    assert done.returncode == 0, main_line(done.stdout)
+    assert done.returncode == 0, main_line(done.stdout + done.stderr)
 
 
 def main_line(output: str) -> str:

@@ -42,6 +42,36 @@ print(count)
 """
 
 
+_UPGRADES = """
+import importlib.metadata, os, pathlib, subprocess, sys, zipfile
+import ensurepip
+wheels = pathlib.Path(ensurepip.__file__).parent.glob('_bundled/pip-*.whl')
+pip = [sys.executable, '-c', 'import sys; sys.path[:0] = sys.argv[1:2]; del sys.argv[1]; from pip._internal.cli.main '
+       'import main; sys.exit(main())', str(next(wheels, '')), 'install', '--upgrade', '--no-deps', '--quiet']
+plain = {name: value for name, value in os.environ.items() if not name.startswith(('PIP_', 'UV_'))}
+made = '/tmp/iniconfig-99.0-py3-none-any.whl'
+with zipfile.ZipFile(made, 'w') as wheel:
+    info = 'iniconfig-99.0.dist-info/'
+    wheel.writestr('iniconfig/__init__.py', '')
+    wheel.writestr(info + 'METADATA', 'Metadata-Version: 2.1\\nName: iniconfig\\nVersion: 99.0\\n')
+    wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+    wheel.writestr(info + 'RECORD', '')
+other = 'iniconfig!=' + importlib.metadata.version('iniconfig')
+attempts = {
+    'from an index': [*pip, '--retries', '0', '--timeout', '2', other],
+    'from a wheel': [*pip, '--no-index', made],
+}
+for name, command in attempts.items():
+    done = subprocess.run(command, env=plain, capture_output=True, text=True)
+    if done.returncode == 0:
+        print('upgraded', name)
+    elif 'ERROR' not in done.stderr:
+        print('not tried', name, done.stderr)
+if importlib.metadata.version('iniconfig') == '99.0':
+    print('another version')
+"""
+
+
 async def no_privileges(site: Site) -> None:
     """No capability, no way to get one, no root, and system calls that could lead out are refused."""
     async with site.sandbox() as sandbox:
@@ -74,6 +104,13 @@ async def no_network(site: Site) -> None:
             port = str(server.getsockname()[1])
             result = await python(sandbox, program, port, name)
             require(result.exit_status == 0 and not result.stdout, "no connection", result)
+
+
+async def no_upgrades(site: Site) -> None:
+    """The installer of Python cannot change a package of the environment: not from an index, not from a wheel here."""
+    async with site.sandbox() as sandbox:
+        result = await python(sandbox, _UPGRADES)
+        require(result.exit_status == 0 and not result.stdout, "no upgrade, and two that were tried", result)
 
 
 async def no_host_files(site: Site) -> None:
@@ -143,6 +180,7 @@ async def other_processes(site: Site) -> None:
 CHECKS = checks(
     no_privileges,
     no_network,
+    no_upgrades,
     no_host_files,
     private_folders,
     disk_bound,
