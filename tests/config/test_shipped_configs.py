@@ -1,4 +1,4 @@
-"""Every TOML file of configs/ parses as what it says it is."""
+"""Every TOML file of configs/ parses as what it says it is, and holds the papers' published numbers."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
 from mendwright.config.curation import CurationConfig
 from mendwright.config.loading import load_config
 from mendwright.config.recipes import DemoConfig
+from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
 from mendwright.errors import ConfigError
 from mendwright.records import Record
 
@@ -15,6 +16,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS: dict[str, type[Record]] = {
     "demo.toml": DemoConfig,
     "paper_a/curation.toml": CurationConfig,
+    "paper_a/distil_then_grpo.toml": DistilThenGrpoConfig,
+    "paper_a/distil_then_grpo_thinking.toml": DistilThenGrpoConfig,
     "paper_a/full.toml": RolloutCommandConfig,
     "paper_a/full_small.toml": RolloutCommandConfig,
     "paper_a/simplified.toml": RolloutCommandConfig,
@@ -24,6 +27,8 @@ KINDS: dict[str, type[Record]] = {
     "paper_b/pipeline.toml": RolloutCommandConfig,
     "paper_b/pipeline_collection.toml": RolloutCommandConfig,
     "paper_b/pipeline_stage_2.toml": RolloutCommandConfig,
+    "paper_b/dapo_two_stage.toml": TwoStageConfig,
+    "paper_b/rft.toml": RftCommandConfig,
 }
 
 
@@ -34,6 +39,49 @@ def test_parses(path):
 
 def test_the_demo_file_is_the_default():
     assert load_config(DemoConfig, CONFIGS / "demo.toml") == DemoConfig()
+
+
+def test_table_3_of_paper_b():
+    found = load_config(TwoStageConfig, CONFIGS / "paper_b/dapo_two_stage.toml")
+    stages = (found.stage_1, found.stage_2)
+
+    def row(get):
+        return tuple(get(stage) for stage in stages)
+
+    assert row(lambda s: s.rl.num_groups) == (300, 100)
+    assert row(lambda s: s.rl.dapo.batch_size) == (128, 256)
+    assert row(lambda s: (s.rl.dapo.loss.eps_low, s.rl.dapo.loss.eps_high)) == ((0.2, 0.3), (0.2, 0.26))
+    assert row(lambda s: s.rollout.pipeline.max_turns) == (40, 80)
+    assert row(lambda s: s.rl.reward.threshold_turns) == (10, 10)
+    assert row(lambda s: s.rollout.pipeline.max_len_tokens) == (65536, 131072)
+    assert found.yarn_factor == 4.0
+    for stage in stages:
+        optimizer = stage.rl.dapo.optimizer
+        assert (stage.rl.dapo.group_size, stage.rl.dapo.num_epochs, stage.rollout.temperature) == (10, 1, 1.0)
+        assert (optimizer.type, optimizer.learning_rate, optimizer.betas) == ("adamw", 1e-6, (0.9, 0.999))
+        assert (optimizer.eps, optimizer.weight_decay, optimizer.max_grad_norm) == (1e-8, 0.1, 1.0)
+        assert stage.rl.dapo.kl.type == "none"
+
+
+def test_appendix_c_of_paper_b():
+    found = load_config(RftCommandConfig, CONFIGS / "paper_b/rft.toml")
+    optimizer = found.rft.optimizer
+    assert (found.collect.num_samples, found.rft.num_epochs, found.rft.batch_size) == (10, 1, 64)
+    assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.num_warmup_steps) == (5e-6, 0.1, 10)
+    assert (optimizer.schedule, optimizer.final_lr_ratio) == ("cosine", 0.0)
+    assert found.rft.is_format_error_masked
+    assert found.rollout.pipeline.max_len_tokens == 65536
+
+
+@pytest.mark.parametrize(("name", "thoughts"), [("", "remove"), ("_thinking", "require")])
+def test_the_appendices_of_paper_a(name, thoughts):
+    found = load_config(DistilThenGrpoConfig, CONFIGS / f"paper_a/distil_then_grpo{name}.toml")
+    assert (found.sft.optimizer.learning_rate, found.sft.batch_size, found.sft.compute.is_bf16) == (2e-5, 4, False)
+    assert found.sft.thoughts == thoughts
+    assert (found.rl.num_groups, found.rl.dapo.group_size, found.rl.max_iterations) == (8, 4, 1000)
+    assert (found.rl.dapo.loss.type, found.rl.reward.type) == ("grpo", "terminal")
+    pipeline = found.rollout.pipeline
+    assert (pipeline.max_turns, pipeline.time_limit_s, pipeline.max_len_tokens) == (30, 4800.0, 131072)
 
 
 def test_the_full_pipeline_has_the_numbers_of_paper_a():

@@ -10,7 +10,6 @@ import pytest
 from mendwright.learning.samples import (
     Sample,
     policy_sample,
-    share_prefixes,
     supervised_sample,
     text_sample,
 )
@@ -58,19 +57,6 @@ def test_a_learned_token_without_sampling_log_prob_is_refused(trajectory: Trajec
     assert supervised_sample(broken).num_learned == 4
 
 
-def test_prefix_ends_at_a_difference_or_before_the_first_learned_token() -> None:
-    samples = [
-        new_sample([1, 2, 3, 4, 5], [3], "a"),
-        new_sample([1, 2, 9, 4, 5], [3], "a"),
-        new_sample([1, 2, 3, 4, 5], [3], "b"),
-        new_sample([1, 2, 3, 4, 5, 6], [2], "b"),
-        new_sample([1, 2, 3], [1], "alone"),
-        new_sample([1, 2, 3], [1], ""),
-        new_sample([1, 2, 3], [1], ""),
-    ]
-    assert [sample.prefix_length for sample in share_prefixes(samples)] == [2, 2, 2, 2, 0, 0, 0]
-
-
 def test_a_policy_sample_knows_its_turns_and_its_trajectory(trajectory: Trajectory) -> None:
     sample = policy_sample(trajectory, 0.7, reward=0.5)
     assert sample.turn is not None
@@ -94,7 +80,5 @@ def test_text_learns_everything_but_the_first_token() -> None:
 def test_unusable_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="first token"):
         new_sample([1, 2], [0])
-    with pytest.raises(ValueError, match="shared prefix"):
-        replace(new_sample([1, 2, 3], [1]), prefix_length=2)
     with pytest.raises(ValueError, match="not empty"):
         text_sample([])

@@ -61,8 +61,24 @@ def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) 
 
 
 @pytest.fixture
+def rollout() -> RolloutConfig:
+    return ROLLOUT
+
+
+@pytest.fixture
+def make_backend():
+    return lambda: ScriptedBackend(answer)
+
+
+@pytest.fixture
 def many_tasks(task) -> dict[str, Task]:
     return tasks_of(task)
+
+
+@pytest.fixture
+def make_pool_of():
+    """A pool over any model folder's tokenizer."""
+    return local_pool
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
-from mendwright.config.learning import RftConfig, SftConfig
 from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
@@ -39,6 +38,16 @@ class RolloutCommandConfig(Record):
     """The server of the policies ``openai`` and ``vllm``."""
 
 
+class ReplayCommandConfig(Record):
+    """`mend replay`."""
+
+    phase: str = ""
+    """Phase of the run whose episodes are replayed; empty: any."""
+    num_episodes: PositiveInt = 100
+    """At most."""
+    rollout: RolloutConfig = RolloutConfig(max_in_flight=8)
+
+
 class GradeCommandConfig(Record):
     """`mend grade`."""
 
@@ -60,16 +69,6 @@ class StartsConfig(Record):
     """Builds at one time."""
     sandbox: SandboxConfig = SandboxConfig()
     layers: LayersConfig = LayersConfig()
-
-
-class SupervisedCommandConfig(Record):
-    """`mend train sft` and `mend train rft`."""
-
-    phase: str = "rollout"
-    """Phase of the run whose passed trajectories are learned."""
-    max_per_task: PositiveInt = 4
-    sft: SftConfig = SftConfig()
-    rft: RftConfig = RftConfig()
 
 
 class RlCommandConfig(Record):

@@ -42,7 +42,11 @@ class Policy(Protocol):
     id: str
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
-        """Continue ``prompt_ids``. Within a session each prompt starts with the one before plus its completion."""
+        """Continue ``prompt_ids``.
+
+        Within a session each prompt starts with the one before plus its completion, unless something was cut from the
+        history: then they have a common start only.
+        """
         ...
 
     async def end_session(self, session_id: str) -> None:
