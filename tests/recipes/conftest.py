@@ -61,6 +61,16 @@ def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) 
 
 
 @pytest.fixture
+def rollout() -> RolloutConfig:
+    return ROLLOUT
+
+
+@pytest.fixture
+def make_backend():
+    return lambda: ScriptedBackend(answer)
+
+
+@pytest.fixture
 def many_tasks(task) -> dict[str, Task]:
     return tasks_of(task)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,9 @@ from mendwright.config.evaluation import ExportConfig, MatrixConfig
 from mendwright.config.loading import load_config, to_toml
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import InputError
-from mendwright.recipes.run import Run
+
+if TYPE_CHECKING:
+    from mendwright.recipes.run import Run
 
 FOLDER = "matrix"
 
@@ -45,10 +47,9 @@ def matrix(
     from mendwright.report.run_folder import DATABASE_FILE, MATRIX_FILE
     from mendwright.rollout.store import RunStore
 
-    temperatures = {one.temperature for one in resolved.environments.values()}
-    if len(temperatures) > 1:
-        raise InputError(f"got environments of temperatures {sorted(temperatures)}; a matrix samples at one")
-    (temperature,) = temperatures
+    temperature, *others = sorted({one.temperature for one in resolved.environments.values()})
+    if others:
+        raise InputError(f"got environments of temperatures {[temperature, *others]}; a matrix samples at one")
     policies = {name: policy_of(one.policy, temperature, resolved.endpoint) for name, one in resolved.policies.items()}
 
     @contextmanager

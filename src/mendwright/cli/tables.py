@@ -6,6 +6,7 @@ control characters); what is cut says so.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from mendwright.analysis.tables import Table, Value
 
 _MAX_CHARS = 60
+_PIPE_WIDTH = 200
+_PRINTED_BELOW = ("sentence",)
+"""Columns that the commands print as text of their own."""
 
 
 def print_table(one: Table, max_rows: int = 0) -> None:
@@ -25,12 +29,14 @@ def print_table(one: Table, max_rows: int = 0) -> None:
 
     shown = one.rows[: max_rows or None]
     drawn = RichTable(title=Text(visible(one.title)), title_justify="left", header_style="bold")
-    for index, name in enumerate(one.columns):
+    kept = [index for index, name in enumerate(one.columns) if name not in _PRINTED_BELOW]
+    for index in kept:
+        name = one.columns[index]
         is_number = all(isinstance(row[index], (int, float, type(None))) for row in shown)
         drawn.add_column(Text(visible(name).replace("_", " ")), justify="right" if is_number else "left")
     for row in shown:
-        drawn.add_row(*(Text(visible(_text(value))) for value in row))
-    Console().print(drawn)
+        drawn.add_row(*(Text(visible(_text(row[index]))) for index in kept))
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(drawn)
     if len(shown) < len(one.rows):
         typer.echo(f"... and {len(one.rows) - len(shown)} rows more, in the files")
 

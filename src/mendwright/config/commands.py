@@ -38,6 +38,16 @@ class RolloutCommandConfig(Record):
     """The server of the policies ``openai`` and ``vllm``."""
 
 
+class ReplayCommandConfig(Record):
+    """`mend replay`."""
+
+    phase: str = ""
+    """Phase of the run whose episodes are replayed; empty: any."""
+    num_episodes: PositiveInt = 100
+    """At most."""
+    rollout: RolloutConfig = RolloutConfig(max_in_flight=8)
+
+
 class GradeCommandConfig(Record):
     """`mend grade`."""
 

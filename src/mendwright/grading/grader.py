@@ -48,6 +48,7 @@ class Grader:
         self._make_spec = make_spec
         self._config = config
         self._executor = Executor(backend, make_spec, config, cache)
+        self._digests: dict[str, tuple[Task, str]] = {}
         self._inspected = ExecutionCache(max_entries=_MAX_INSPECTED if config.is_cached and not config.is_cold else 0)
 
     async def grade(self, task: Task, files: dict[str, str | None], turns: tuple[Turn, ...] = ()) -> Verdict:
@@ -92,10 +93,16 @@ class Grader:
         async def inspect_once() -> FileFindings:
             return inspect_files(submission)
 
-        texts = (submission.files, submission.base, submission.tests)
-        task_digest = hashlib.sha256(submission.task.model_dump_json().encode()).hexdigest()
-        key = ("findings", GRADER_VERSION, task_digest, *map(files_digest, texts))
+        # The pinned texts follow from the task, which names its tree by digest.
+        key = ("findings", GRADER_VERSION, self._digest(submission.task), files_digest(submission.files))
         return inspect(submission, await self._inspected.get_or_run(key, inspect_once))
+
+    def _digest(self, task: Task) -> str:
+        known, digest = self._digests.get(task.id, (None, ""))
+        if known is not task:
+            digest = hashlib.sha256(task.model_dump_json().encode()).hexdigest()
+            self._digests[task.id] = (task, digest)
+        return digest
 
     async def _attempt(
         self, task: Task, pinned: Pinned, sources: dict[str, str | None], findings: tuple[Finding, ...]

@@ -157,12 +157,12 @@ class EndpointClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def get(self, path: str) -> Mapping[str, Any] | None:
-        """The reply to a GET beside ``base_url``; None where the server has no such page.
+        """The reply to a GET below ``base_url`` (``page``) or beside it (``/page``); None where there is no such page.
 
         Raises:
             ModelServerError: no server answers.
         """
-        url = httpx2.URL(self.config.base_url).join(path)
+        url = httpx2.URL(self.config.base_url.rstrip("/") + "/").join(path)
         try:
             response = await self._http.get(url)
         except httpx2.HTTPError as error:

@@ -82,7 +82,10 @@ class StoreConnection:
 
     def _fetch(self, query: str, values: Iterable[Any]) -> list[tuple[Any, ...]]:
         with self._lock:
-            return self._connection.execute(query, tuple(values)).fetchall()
+            try:
+                return self._connection.execute(query, tuple(values)).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise InputError(f"{self.path} cannot be read ({error}); restore a copy of it") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mendwright.errors import InputError
 from mendwright.ledger import Branch, TokenLedger
 from mendwright.records import Attempt, Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
 
@@ -109,13 +110,20 @@ def pack_document(trajectory: Trajectory) -> bytes:
 
 
 def unpack_document(blob: bytes) -> Document:
-    """Inverse of :func:`pack_document`."""
-    content = json.loads(zlib.decompress(blob))
-    content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
-    # Documents of runs before there were attempts have none.
-    content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content.get("attempts", ()))
-    content["verdict"] = Verdict.model_validate(content["verdict"])
-    return Document(**content)
+    """Inverse of :func:`pack_document`.
+
+    Raises:
+        InputError: the blob is damaged, or of a schema that this version does not know.
+    """
+    try:
+        content = json.loads(zlib.decompress(blob))
+        content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
+        # Documents of runs before there were attempts have none.
+        content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content.get("attempts", ()))
+        content["verdict"] = Verdict.model_validate(content["verdict"])
+        return Document(**content)
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"a stored trajectory cannot be read ({' '.join(str(error).split())[:200]})") from error
 
 
 def pack_ledger(ledger: TokenLedger) -> bytes:

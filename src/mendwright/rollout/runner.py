@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from mendwright.agent.episode import Episode, EpisodeRunner
+from mendwright.agent.replay import ReplayPolicy
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
@@ -124,9 +125,9 @@ class Runner:
         return self._trajectory(job, task, policy, episode, verdict)
 
     def _limits_of(self, policy: Policy) -> PipelineConfig:
-        """A script has no context window: whole files that the oracle writes do not end its episode."""
+        """A script has no context window: whole files that the oracle writes do not end its episode or its replay."""
         pipeline = self._config.pipeline
-        is_scripted = isinstance(policy, ScriptedPolicy)
+        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy)
         return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
 
     def _trajectory(

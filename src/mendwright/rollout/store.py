@@ -97,7 +97,7 @@ class RunStore(PhaseTable, MeasurementTables):
     ) -> Iterator[tuple[TrajectoryRow, Document]]:
         """Rows with their text, without tokens, one at a time."""
         for row in self.rows(phase=phase, phase_prefix=phase_prefix, step=step):
-            yield row, unpack_document(self._blob(row.id, "document"))
+            yield row, self._document(row.id)
 
     def trajectories(
         self,
@@ -139,8 +139,13 @@ class RunStore(PhaseTable, MeasurementTables):
         return found.rowcount
 
     def _join(self, row: TrajectoryRow) -> Trajectory:
-        document = unpack_document(self._blob(row.id, "document"))
-        return join_trajectory(row, document, unpack_ledger(self._blob(row.id, "ledger")))
+        return join_trajectory(row, self._document(row.id), unpack_ledger(self._blob(row.id, "ledger")))
+
+    def _document(self, trajectory_id: str) -> Document:
+        try:
+            return unpack_document(self._blob(trajectory_id, "document"))
+        except InputError as error:
+            raise InputError(f"{self.path}: {trajectory_id}: {error}") from error
 
     def _blob(self, trajectory_id: str, column: str) -> bytes:
         query = f"SELECT {column} FROM documents JOIN trajectories USING (number) WHERE id = ?"

@@ -31,7 +31,7 @@ def expose(task: Task, opening: Opening = "source", tree: Path | None = None) ->
     """
     location = task.location
     if opening == "test":
-        location = test_location(tree, task.fail_to_pass) if tree else None
+        location = find_test_place(tree, task.fail_to_pass) if tree else None
         if location is None:
             return None
     return task.model_copy(
@@ -45,7 +45,7 @@ def expose(task: Task, opening: Opening = "source", tree: Path | None = None) ->
     )
 
 
-def test_location(tree: Path, test_ids: Iterable[str]) -> Location | None:
+def find_test_place(tree: Path, test_ids: Iterable[str]) -> Location | None:
     """Place of the first of these test functions that its file defines; None when none does."""
     for name in functions_of(test_ids):
         path, *parts = name.split("::")
