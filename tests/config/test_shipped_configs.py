@@ -98,6 +98,7 @@ def test_the_full_pipeline_has_the_numbers_of_paper_a():
     assert (pipeline.max_tool_calls, pipeline.time_limit_s, pipeline.max_retries) == (50, 80 * 60, 3)
     assert (pipeline.command_timeout_s, pipeline.max_len_tokens) == (3600, 131_072)
     assert config.rollout.grading.judge.is_enabled
+    assert pipeline.max_episode_turns == pipeline.max_turns * pipeline.max_attempts
 
 
 def test_the_simplified_pipeline_has_the_numbers_of_paper_a():
