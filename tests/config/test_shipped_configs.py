@@ -63,7 +63,7 @@ def test_table_3_of_paper_b():
         assert (stage.rl.dapo.group_size, stage.rl.dapo.num_epochs, stage.rollout.temperature) == (10, 1, 1.0)
         assert (optimizer.type, optimizer.learning_rate, optimizer.betas) == ("adamw", 1e-6, (0.9, 0.999))
         assert (optimizer.eps, optimizer.weight_decay, optimizer.max_grad_norm) == (1e-8, 0.1, 1.0)
-        assert stage.rl.dapo.kl.type == "none"
+        assert (stage.rl.dapo.kl.type, stage.rollout.pipeline.type) == ("none", "paper_b")
 
 
 def test_appendix_c_of_paper_b():
@@ -73,7 +73,9 @@ def test_appendix_c_of_paper_b():
     assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.num_warmup_steps) == (5e-6, 0.1, 10)
     assert (optimizer.schedule, optimizer.final_lr_ratio) == ("cosine", 0.0)
     assert found.rft.is_format_error_masked
-    assert found.rollout.pipeline.max_len_tokens == 65536
+    pipeline = found.rollout.pipeline
+    assert (pipeline.type, pipeline.max_len_tokens) == ("paper_b", 65536)
+    assert pipeline.demonstration == "paper_b/demonstration"
 
 
 @pytest.mark.parametrize(("name", "thoughts"), [("", "remove"), ("_thinking", "require")])
@@ -84,6 +86,8 @@ def test_the_appendices_of_paper_a(name, thoughts):
     assert (found.rl.num_groups, found.rl.dapo.group_size, found.rl.max_iterations) == (8, 4, 1000)
     assert (found.rl.dapo.loss.type, found.rl.reward.type) == ("grpo", "terminal")
     pipeline = found.rollout.pipeline
+    assert (pipeline.type, pipeline.command_timeout_s) == ("simplified", 3600.0)
+    assert pipeline.thinking == ("kept" if name else "off")
     assert (pipeline.max_turns, pipeline.time_limit_s, pipeline.max_len_tokens) == (30, 4800.0, 131072)
 
 
@@ -94,6 +98,7 @@ def test_the_full_pipeline_has_the_numbers_of_paper_a():
     assert (pipeline.max_tool_calls, pipeline.time_limit_s, pipeline.max_retries) == (50, 80 * 60, 3)
     assert (pipeline.command_timeout_s, pipeline.max_len_tokens) == (3600, 131_072)
     assert config.rollout.grading.judge.is_enabled
+    assert pipeline.max_episode_turns == pipeline.max_turns * pipeline.max_attempts
 
 
 def test_the_simplified_pipeline_has_the_numbers_of_paper_a():
