@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mendwright.cli.trajectory_tables import parquet
 from mendwright.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from mendwright.bridges.trajectories.base import TrajectoryFormat
     from mendwright.models.renderer import ChatRenderer
 
-app = typer.Typer(help="Export and import trajectories.", no_args_is_help=True)
+app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True)
+app.command()(parquet)
 
 AUTO = "auto"
 _FORMATS = "mini_swe_agent, swe_agent, atif or chat"

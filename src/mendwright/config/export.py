@@ -1,4 +1,4 @@
-"""What `mend export` writes."""
+"""What `mend trajectories parquet` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ExportLayout = Literal["parquet", "dataset"]
 
 
 class ExportConfig(Record):
-    """`mend export`."""
+    """`mend trajectories parquet`."""
 
     what: ExportKind = "trajectories"
     """``samples``: token sequences with weights, sampling log-probs and advantages, as a policy update reads them."""

@@ -185,7 +185,7 @@ _RULES: tuple[Callable[[Series, AlarmConfig], Iterator[Alarm]], ...] = (
         "",
         lambda config: config.invalid_share,
         "sandboxes or grading fail, which leaves holes in the groups; run `mend doctor` and read the reasons with "
-        "`mend export`",
+        "`mend view`",
     ),
     _share_rule(
         "exploited_share",

@@ -1,4 +1,4 @@
-"""`mend export`: trajectories or training samples of a run for other programs."""
+"""`mend trajectories parquet`: trajectories or training samples of a run for other programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mendwright.config.export import ExportConfig
 from mendwright.config.loading import load_config, to_toml
 
 
-def export(
+def parquet(
     run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
     out: Annotated[Path, typer.Argument(help="File (layout=parquet) or folder (layout=dataset) to make.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
@@ -20,7 +20,7 @@ def export(
 ) -> None:
     """Write trajectories or samples of a run as Parquet; `datasets.load_dataset(OUT)` reads the folder.
 
-    Example: mend export runs/rl samples what=samples phase=dapo
+    Example: mend trajectories parquet runs/rl samples what=samples phase=dapo
     """
     resolved = load_config(ExportConfig, config, overrides or [])
     if dry_run:
