@@ -38,7 +38,7 @@ def test_trajectories_come_out_bit_for_bit(filled, tmp_path):
             assert np.array_equal(np.asarray(row[name], array.dtype), array)
         assert [turn["action"] for turn in row["turns"]] == [turn.action for turn in stored.turns]
         assert json.loads(row["verdict_json"])["kind"] == row["verdict"] == stored.verdict.kind
-        assert dict(row["durations_s"]) == stored.durations_s
+        assert {one["stage"]: one["seconds"] for one in row["durations"]} == stored.durations_s
     assert [row["reward"] for row in rows] == [1.0, None, 0.0, 1.0, 1.0, 1.0]
 
 

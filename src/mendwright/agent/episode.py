@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mendwright.agent.context import make_cutter
 from mendwright.agent.conversation import Answer, Conversation, Opening
@@ -32,6 +33,7 @@ from mendwright.models.renderer import ChatMLRenderer
 from mendwright.records import Attempt, StopReason, Turn
 from mendwright.tools.base import Observation, ToolContext, UsageError, tool_error
 
+ResultT = TypeVar("ResultT")
 _AGENTS_OWN_DOING = (
     SandboxContentError,
     FileNotFoundError,
@@ -108,6 +110,14 @@ class LiveEpisode:
             if reason := reached_limit(self._config, usage, 0):
                 return reason
             self._observe(observation.text, action)
+
+    async def timed(self, work: Awaitable[ResultT]) -> ResultT:
+        """Result of what an outer loop does between attempts; its seconds count as those of a tool."""
+        started = time.monotonic()
+        try:
+            return await work
+        finally:
+            self.durations_s["tool"] += time.monotonic() - started
 
     async def _ask(self, max_tokens: int) -> tuple[Answer, float]:
         """The answer, and the seconds it took."""

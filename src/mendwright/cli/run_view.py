@@ -24,16 +24,16 @@ STAGES = ("queue", "prefill", "decode", "tool", "grade")
 _COLUMNS = (
     ("reward", "rollout/reward_mean", ".3f"),
     ("turns", "rollout/num_turns_mean", ".1f"),
-    ("kept groups", "rollout/num_kept_groups", ".0f"),
+    ("kept", "rollout/num_kept_groups", ".0f"),
     ("of", "rollout/num_groups", ".0f"),
     ("invalid", "rollout/num_invalid", ".0f"),
-    ("exploited", "rollout/num_exploited", ".0f"),
-    ("over-long", "rollout/num_overlong", ".0f"),
+    ("exploit", "rollout/num_exploited", ".0f"),
+    ("long", "rollout/num_overlong", ".0f"),
     ("entropy", "policy/entropy", ".3f"),
     ("gap", "policy/log_prob_gap", ".4f"),
-    ("gradient", "optim/grad_norm", ".2f"),
-    ("rollout s", "time/rollout_s", ".0f"),
-    ("update s", "time/update_s", ".0f"),
+    ("grad", "optim/grad_norm", ".2f"),
+    ("roll s", "time/rollout_s", ".0f"),
+    ("upd s", "time/update_s", ".0f"),
 )
 _NUM_ITERATIONS = 8
 _NUM_ALARMS = 4
@@ -91,7 +91,7 @@ def render(snapshot: Snapshot) -> RenderableType:
     if snapshot.iterations:
         parts += [_curve(snapshot), _iterations(snapshot)]
     if snapshot.stage_s:
-        spent = "   ".join(f"{stage} {seconds:.2f} s" for stage, seconds in snapshot.stage_s.items())
+        spent = "   ".join(f"{stage} {seconds:.2f} s" for stage, seconds in snapshot.stage_s.items() if seconds)
         parts.append(Text(f"per episode of the newest iteration: {spent}", style="dim"))
     parts += [Text(f"! {event.message}", style="bold red") for event in snapshot.alarms[-_NUM_ALARMS:]]
     return Panel(Group(*parts), title="run", title_align="left", border_style="dim")
@@ -115,9 +115,9 @@ def _curve(snapshot: Snapshot) -> RenderableType:
 
 
 def _iterations(snapshot: Snapshot) -> RenderableType:
-    table = Table(box=None, header_style="dim", padding=(0, 1))
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))  # fits into 80 columns
     known = _known(snapshot)
-    for title in ("iteration", *(title for title, _, _ in known)):
+    for title in ("it", *(title for title, _, _ in known)):
         table.add_column(title, justify="right")
     for step in snapshot.iterations[-_NUM_ITERATIONS:]:
         table.add_row(str(step), *(f"{values[step]:{form}}" if step in values else "" for _, values, form in known))

@@ -91,6 +91,11 @@ class PipelineConfig(Record):
     is_place_opened: bool = True
     """The episode starts with a window on the task's cached location, when it has one."""
 
+    @property
+    def max_episode_turns(self) -> int:
+        """Turns of one episode at most, all its attempts together."""
+        return self.max_turns
+
 
 class KnowledgeConfig(Record):
     """The knowledge base of past fixes (paper A, full pipeline)."""
@@ -152,6 +157,11 @@ class FullConfig(SimplifiedConfig):
     """Paper A: retries of one error, each with the next past fix."""
     max_attempts: PositiveInt = 100
     """Attempts of one episode, whatever their errors. Paper A does not say; it bounds LangGraph's steps by 100."""
+
+    @property
+    def max_episode_turns(self) -> int:
+        """Turns of one episode at most, all its attempts together."""
+        return self.max_turns * self.max_attempts
 
 
 class PaperBConfig(PipelineConfig):

@@ -97,7 +97,7 @@ class DapoLoop:
         self._alarms = alarms or AlarmConfig()
         self._phase = phase
         self._task_ids = task_ids
-        self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_turns)
+        self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
         self._state = run.checkpoint(f"{phase}-state")
         self._updates = Updates(run.checkpoint(start), self._state, config.dapo)
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)

@@ -85,7 +85,7 @@ def _trajectory_fields(row: TrajectoryRow, trajectory: Trajectory) -> Fields:
     ledger = trajectory.ledger
     return {
         **row.model_dump(mode="json", exclude={"durations_s"}),
-        "durations_s": list(row.durations_s.items()),
+        "durations": [{"stage": stage, "seconds": seconds} for stage, seconds in row.durations_s.items()],
         "pipeline": trajectory.pipeline,
         "sandbox_backend": trajectory.sandbox_backend,
         "final_patch": trajectory.final_patch,
@@ -139,12 +139,14 @@ def _schema(arrow: Any, config: ExportConfig) -> Any:
         [(name, text) for name in ("action", "tool", "arguments_json", "observation", "error")]
         + [("action_start", whole), ("action_end", whole), ("tool_s", real)]
     )
+    # A list, because `datasets` knows no maps.
+    duration = arrow.struct([("stage", text), ("seconds", real)])
     branch = arrow.struct([("start", whole), ("spans", arrow.list_(arrow.list_(whole)))])
     return arrow.schema(
         [(name, text) for name in ("id", "phase", "group_id", "task_id", "split", "policy_id", "pipeline")]
         + [(name, text) for name in ("sandbox_backend", "verdict", "reason", "stop_reason", "created_at")]
         + [(name, whole) for name in ("step", "seed", "num_turns", "num_tokens", "num_action_tokens")]
-        + [("reward", real), ("is_restored", arrow.bool_()), ("durations_s", arrow.map_(text, real))]
+        + [("reward", real), ("is_restored", arrow.bool_()), ("durations", arrow.list_(duration))]
         + [("final_patch", text), ("verdict_json", text), ("turns", arrow.list_(turn)), *tokens]
         + [("is_action", arrow.list_(arrow.bool_())), ("policy_version", ids), ("branches", arrow.list_(branch))]
     )
