@@ -39,9 +39,10 @@ tools: ## bubblewrap and podman from Debian's packages, as root (for the tests o
 demo: setup ## the whole loop on real packages, ends with a report (ARGS="--minutes 60")
 	@$(BIN)/mend demo $(ARGS)
 
-# Coverage is measured on the whole suite only; a selection (ARGS="-k loading") runs without.
+# Coverage is measured on the whole suite only; a selection (ARGS="-k loading") runs without, in one process.
 test: setup ## the default tests with coverage (ARGS="tests/config -x" for a selection)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),--cov --cov-report=term:skip-covered --durations=5)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q \
+		$(if $(ARGS),$(ARGS),-n auto --dist worksteal --cov --cov-report=term:skip-covered --durations=5)
 
 parity: ## our losses against TRL's and verl's own functions, in .venv-parity
 	@[ -x $(PARITY)/bin/pytest ] || { $(PYTHON) -m venv --clear $(PARITY) && $(PARITY)/bin/python -m pip install -qq \

@@ -111,7 +111,7 @@ def make_trajectory(
         id=trajectory_id,
         task_id=task_id,
         group_id=group_id,
-        pipeline="simplified",
+        pipeline="compact",
         policy_id="tiny",
         sandbox_backend="namespace",
         turns=turns,
@@ -220,7 +220,7 @@ def write_synthetic_run(folder: Path, num_tasks: int = 12, num_samples: int = 2,
 
 def _write_phases(run: SyntheticRun, store: RunStore, tests: list[str], releases: list[str], num_steps: int) -> None:
     stages = {"submit-at-once": (-0.5, 0.0), "base": (0.05, 0.2), "rft": (0.3, 0.4), "rft-t0.5": (0.34, 0.4)}
-    stages |= {"sft-continued": (0.32, 0.4), "dapo": (0.55, 0.9)}
+    stages |= {"sft-continued": (0.32, 0.4), "dapo": (0.8, 0.9)}
     store.plan_phases(["teacher", "rft", "dapo", *(f"eval/{stage}/test-mutations" for stage in stages)])
     with store.phase("dapo") as detail:
         for step in range(1, num_steps + 1):

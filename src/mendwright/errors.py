@@ -12,8 +12,13 @@ The tree::
     │   ├── SandboxContentError    5   what the code inside left does not let this be done: its own doing
     │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
     │   └── SandboxLostError       5   a live sandbox died
+    ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
     ├── DiskFullError              6   no room left; the run folder is intact
-    └── TaskError                  7   a task that is broken, uncertified or does not build
+    ├── TaskError                  7   a task that is broken, uncertified or does not build
+    └── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
+        ├── ModelReplyError        8   it replied, with something that cannot be used
+        ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
+        └── PromptTooLongError     8   the prompt leaves no room in the server's context
 
 ``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
 
@@ -24,8 +29,14 @@ inside an episode is infrastructure trouble and makes the verdict *invalid*, nev
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+_NO_ROOM_BYTES = 64 << 10
+"""Less than one block of a tensor file."""
 
 
 class MendError(Exception):
@@ -82,6 +93,10 @@ class SandboxLostError(SandboxError):
     """A live sandbox or its spawner ended without being asked to."""
 
 
+class KnowledgeUnavailableError(MendError, RuntimeError):
+    """The knowledge base cannot be read now; says nothing about the agent that asked."""
+
+
 class DiskFullError(MendError, OSError):
     """The disk is full; what was written before is intact."""
 
@@ -94,6 +109,24 @@ class TaskError(MendError, RuntimeError):
     exit_code = 7
 
 
+class ModelServerError(MendError, RuntimeError):
+    """A model server gave no usable reply, however often it was asked; says nothing about the episode."""
+
+    exit_code = 8
+
+
+class ModelReplyError(ModelServerError):
+    """A reply that cannot be used: cut off, without choices, or with counts that contradict what it holds."""
+
+
+class ServerRefusedError(ModelServerError):
+    """A request that the server will refuse again: wrong key, unknown model, a parameter that it does not know."""
+
+
+class PromptTooLongError(ModelServerError):
+    """The prompt leaves no room for a token in the server's context: the episode is at its end, not in trouble."""
+
+
 class Interrupted(MendError):
     """Ctrl-C: the run folder is resumable."""
 
@@ -102,16 +135,30 @@ class Interrupted(MendError):
 
 @contextmanager
 def disk_full_as_mend_error(path: object) -> Iterator[None]:
-    """Turn ``ENOSPC`` and ``EDQUOT`` raised while writing ``path`` into :class:`DiskFullError`.
+    """Turn a full disk while writing ``path`` into :class:`DiskFullError`, whatever the writer makes of it.
+
+    Python raises ``ENOSPC`` or ``EDQUOT``; safetensors raises an error of its own that quotes the system; torch raises
+    a ``RuntimeError`` about positions in its file, so the device itself is asked.
 
     Raises:
         DiskFullError: the device that holds ``path`` has no room left.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(
-                f"no space left on the device that holds {path}; free some, then run the command again with --resume"
-            ) from error
-        raise
+    except Exception as error:
+        if not _is_disk_full(error, path):
+            raise
+        raise DiskFullError(
+            f"no space left on the device that holds {path}; free some, then run the command again with --resume"
+        ) from error
+
+
+def _is_disk_full(error: Exception, path: object) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if os.strerror(errno.ENOSPC) in str(error) or os.strerror(errno.EDQUOT) in str(error):
+        return True
+    if not isinstance(error, RuntimeError) or isinstance(error, MendError):
+        return False
+    folder = next((place for place in Path(str(path)).absolute().parents if place.is_dir()), Path("/"))
+    return shutil.disk_usage(folder).free < _NO_ROOM_BYTES

@@ -1,14 +1,32 @@
 """The tokens of an episode as they were sampled: the record that training learns from.
 
 Made turn by turn by the episode loop; read by the run store, the learner and the report. Invariants: what was appended
-never changes; every action token has the log-probability and the policy version it was sampled with.
+never changes; every action token has the log-probability and the policy version it was sampled with; where a history
+forks (something was cut from it), each branch says which tokens the policy saw, and a token that was sampled once is
+an action in one branch only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+Span = tuple[int, int]
+"""[start, end) of the flat arrays of a ledger."""
+UNKNOWN_VERSION = -1
+"""Policy version of a token that no policy sampled from the history that the ledger holds."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One history of an episode, in parts of the flat arrays."""
+
+    start: int
+    """Tokens from here on were appended in this branch; those before it, in ``spans``, are copied context."""
+    spans: tuple[Span, ...]
+    """What the policy saw and said, in order."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +35,14 @@ class TokenLedger:
 
     All arrays are 1-D with one length T: ``token_id`` int32, ``is_action`` bool (sampled by the policy),
     ``log_prob`` float32 (natural log under the sampling policy, 0.0 where not an action), ``policy_version`` int32
-    (-1 where not an action).
+    (-1 where not an action). Without ``branches`` they are the one history of the episode.
     """
 
     token_id: np.ndarray
     is_action: np.ndarray
     log_prob: np.ndarray
     policy_version: np.ndarray
+    branches: tuple[Branch, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_id), len(self.is_action), len(self.log_prob), len(self.policy_version)}
@@ -32,6 +51,11 @@ class TokenLedger:
 
     def __len__(self) -> int:
         return len(self.token_id)
+
+    @property
+    def histories(self) -> tuple[Branch, ...]:
+        """The branches; one with everything where the history never forked."""
+        return self.branches or (Branch(0, ((0, len(self)),)),)
 
 
 class LedgerBuilder:
@@ -42,42 +66,71 @@ class LedgerBuilder:
         self._is_action: list[bool] = []
         self._log_prob: list[float] = []
         self._policy_version: list[int] = []
+        self._prompt: list[int] = []
+        self._branches: list[tuple[int, list[Span]]] = [(0, [])]
 
     def __len__(self) -> int:
-        return len(self._token_id)
+        """Tokens of the current history."""
+        return len(self._prompt)
 
     @property
     def token_ids(self) -> list[int]:
-        """All token ids so far: the next prompt."""
-        return self._token_id
+        """All token ids of the current history: the next prompt."""
+        return self._prompt
 
-    def append_context(self, token_ids: list[int]) -> None:
-        """Append tokens that the environment wrote."""
-        self._extend(token_ids, False, [0.0] * len(token_ids), -1)
+    def append_context(self, token_ids: Sequence[int]) -> Span:
+        """Append tokens that the environment wrote; returns their span."""
+        return self._extend(token_ids, False, [0.0] * len(token_ids), UNKNOWN_VERSION)
 
-    def append_action(self, token_ids: list[int], log_probs: list[float], policy_version: int) -> tuple[int, int]:
-        """Append sampled tokens; returns their [start, end) span.
+    def append_action(self, token_ids: Sequence[int], log_probs: Sequence[float], policy_version: int) -> Span:
+        """Append sampled tokens; returns their span.
 
         Raises:
             ValueError: a sampled token has no log-probability.
         """
         if len(token_ids) != len(log_probs):
             raise ValueError(f"{len(token_ids)} sampled tokens came with {len(log_probs)} log-probabilities")
-        start = len(self)
-        self._extend(token_ids, True, log_probs, policy_version)
-        return start, len(self)
+        return self._extend(token_ids, True, log_probs, policy_version)
 
-    def _extend(self, ids: list[int], is_action: bool, log_probs: list[float], version: int) -> None:
+    def fork(self) -> None:
+        """Begin another history, empty: `copy` and `append_context` say what it starts with."""
+        self._branches.append((len(self._token_id), []))
+        self._prompt = []
+
+    def copy(self, span: Span) -> None:
+        """Take tokens of an earlier history into this one, as context."""
+        start, end = span
+        self._prompt.extend(self._token_id[start:end])
+        self._add_span(start, end)
+
+    def slice(self, span: Span) -> list[int]:
+        """Token ids of a span, of whatever history."""
+        return self._token_id[span[0] : span[1]]
+
+    def _extend(self, ids: Sequence[int], is_action: bool, log_probs: Sequence[float], version: int) -> Span:
+        start = len(self._token_id)
         self._token_id.extend(ids)
         self._is_action.extend([is_action] * len(ids))
         self._log_prob.extend(log_probs)
         self._policy_version.extend([version] * len(ids))
+        self._prompt.extend(ids)
+        self._add_span(start, len(self._token_id))
+        return start, len(self._token_id)
+
+    def _add_span(self, start: int, end: int) -> None:
+        spans = self._branches[-1][1]
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], end)
+        elif start < end:
+            spans.append((start, end))
 
     def build(self) -> TokenLedger:
         """The ledger so far."""
+        branches = tuple(Branch(start, tuple(spans)) for start, spans in self._branches)
         return TokenLedger(
             token_id=np.asarray(self._token_id, dtype=np.int32),
             is_action=np.asarray(self._is_action, dtype=bool),
             log_prob=np.asarray(self._log_prob, dtype=np.float32),
             policy_version=np.asarray(self._policy_version, dtype=np.int32),
+            branches=branches if len(branches) > 1 else (),
         )

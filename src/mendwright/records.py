@@ -367,6 +367,8 @@ class Verdict(Record):
     num_canaries: int = 0
     """Tests with known outcomes that were mixed into the run."""
     is_cold: bool = False
+    disabled_gates: tuple[str, ...] = ()
+    """Gates that the grading ran without (`grading.disabled_gates`); such a verdict proves less than it says."""
     duration_s: float = 0.0
     grader_version: str
 
@@ -395,9 +397,32 @@ class StopReason(StrEnum):
 
     SUBMITTED = "submitted"
     TURN_LIMIT = "turn_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
     TOKEN_LIMIT = "token_limit"
+    """The context is full."""
+    OUTPUT_TOKEN_LIMIT = "output_token_limit"
     TIME_LIMIT = "time_limit"
+    COST_LIMIT = "cost_limit"
+    LOOP = "loop"
+    """It repeated itself, and the pipeline ends such episodes."""
     INFRASTRUCTURE = "infrastructure"
+
+
+AttemptOutcome = Literal["passed", "same_error", "other_error", "unknown"]
+"""What the build said after an attempt; *unknown* where no outer loop looked."""
+
+
+class Attempt(Record):
+    """One round of an outer loop (paper A, full pipeline): an error, a recommended past fix, what came of them."""
+
+    error: MainError
+    """What was to be repaired."""
+    fix_id: str = ""
+    """Past fix that was recommended; empty: none was."""
+    first_turn: int
+    """Index of its first turn; the next attempt's is where it ends."""
+    stop_reason: StopReason
+    outcome: AttemptOutcome
 
 
 class Turn(Record):
@@ -412,6 +437,8 @@ class Turn(Record):
     """Kind of error: ``format`` (environment-format error, masked by RFT), ``tool`` or empty."""
     action_span: tuple[int, int]
     """[start, end) of the action's tokens in the ledger."""
+    is_loop: bool = False
+    """It says and reads what the turns before it said and read, as often as makes a loop."""
     generate_s: float = 0.0
     tool_s: float = 0.0
 
@@ -435,6 +462,10 @@ class Trajectory:
     """`final_files` as a unified diff against the agent's base."""
     verdict: Verdict
     seed: int
+    attempts: tuple[Attempt, ...] = ()
+    """Of pipelines that note them (paper A's)."""
     durations_s: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (all that the
+    loop waited for the policy), ``tool``, ``grade``."""
     """Seconds per stage: ``generate``, ``tool``, ``grade``, ``queue``."""
     schema_version: int = SCHEMA_VERSION

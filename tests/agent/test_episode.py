@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mendwright.agent.conversation import Opening
 from mendwright.agent.episode import EpisodeRunner
 from mendwright.agent.scripted import ScriptedPolicy, window_edits
 from mendwright.config.pipeline import PipelineConfig
@@ -11,7 +12,7 @@ from mendwright.errors import ConfigError, SandboxContentError, SandboxError
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.pipelines.simplified import make_tools, open_episode
+from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason, Task
 from mendwright.sandbox.base import Sandbox
 from mendwright.sandbox.cache import ExecutionCache
@@ -63,13 +64,18 @@ def context_of(task: Task, tree: Path) -> ToolContext:
 
 
 def runner(policy, renderer, config: PipelineConfig = CONFIG) -> EpisodeRunner:
-    return EpisodeRunner(config, make_tools(config, ExecutionCache()), policy, renderer)
+    return EpisodeRunner(make_pipeline(config, ExecutionCache()), policy, renderer)
+
+
+def opened(text: str):
+    """An outer loop of one attempt."""
+    return lambda live: live.attempt(Opening(text))
 
 
 @pytest.mark.asyncio
 async def test_prompts_grow_by_completion_and_observation(task, tmp_path, renderer):
     policy = Replies(renderer, ["edit < => <= @2", "nonsense", "undo", "submit"])
-    episode = await runner(policy, renderer).run("s", "look", context_of(task, tmp_path), 0)
+    episode = await runner(policy, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
     for k in range(3):
         known = policy.prompts[k] + policy.completions[k]
         assert policy.prompts[k + 1][: len(known)] == known
@@ -86,10 +92,10 @@ async def test_prompts_grow_by_completion_and_observation(task, tmp_path, render
 @pytest.mark.asyncio
 async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
     context = context_of(task, tmp_path)
-    opening = open_episode(CONFIG, task, context)
+    opening = make_pipeline(CONFIG, ExecutionCache()).open(context).text
     assert opening.splitlines()[1:] == ["@1 def f(a, b):", "@2    return a < b"]
     policy = Replies(renderer, ["edit > => <= @2", "edit < => > @2", "undo", "edit < => <= @2", "submit"])
-    episode = await runner(policy, renderer).run("s", opening, context, 0)
+    episode = await runner(policy, renderer).run("s", opened(opening), context, 0)
     assert [turn.observation for turn in episode.turns] == [
         "error: > is not in the window",
         "@2    return a > b",
@@ -105,7 +111,7 @@ async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
 @pytest.mark.asyncio
 async def test_a_malformed_action_is_an_observation(task, tmp_path, renderer):
     policy = Replies(renderer, ["delete everything", "edit\nedit", "submit"])
-    episode = await runner(policy, renderer).run("s", "look", context_of(task, tmp_path), 0)
+    episode = await runner(policy, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
     assert [(turn.tool, turn.error) for turn in episode.turns] == [(None, "format"), (None, "format"), ("submit", "")]
     assert episode.turns[0].observation.startswith("error: one line, one of")
 
@@ -113,10 +119,10 @@ async def test_a_malformed_action_is_an_observation(task, tmp_path, renderer):
 @pytest.mark.asyncio
 async def test_limits_end_the_episode(task, tmp_path, renderer):
     undo = Replies(renderer, ["undo"] * 9)
-    episode = await runner(undo, renderer).run("s", "look", context_of(task, tmp_path), 0)
+    episode = await runner(undo, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
     assert (episode.stop_reason, len(episode.turns)) == (StopReason.TURN_LIMIT, 6)
     long = Replies(renderer, ["edit " * 60] * 9, is_stopped=False)
-    episode = await runner(long, renderer).run("s", "look", context_of(task, tmp_path), 0)
+    episode = await runner(long, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
     assert episode.stop_reason is StopReason.TOKEN_LIMIT
     assert len(episode.ledger) <= CONFIG.max_len_tokens + 60
     assert all(turn.error == "format" for turn in episode.turns)
@@ -126,7 +132,7 @@ async def test_limits_end_the_episode(task, tmp_path, renderer):
 async def test_sandbox_trouble_is_raised_and_the_session_ends(task, tmp_path, renderer):
     policy = Replies(renderer, ["test"])
     with pytest.raises(SandboxError):
-        await runner(policy, renderer).run("s", "look", context_of(task, tmp_path), 0)
+        await runner(policy, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
     assert policy.ended == ["s"]
 
 
@@ -136,7 +142,7 @@ async def test_what_the_agent_did_to_its_sandbox_is_an_observation(task, tmp_pat
         raise SandboxContentError("no space left in this test")
 
     context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, full))
-    episode = await runner(Replies(renderer, ["test", "submit"]), renderer).run("s", "look", context, 0)
+    episode = await runner(Replies(renderer, ["test", "submit"]), renderer).run("s", opened("look"), context, 0)
     assert (episode.turns[0].error, episode.turns[0].observation) == ("tool", "error: no space left in this test")
     assert episode.stop_reason is StopReason.SUBMITTED
 
@@ -145,9 +151,9 @@ async def test_what_the_agent_did_to_its_sandbox_is_an_observation(task, tmp_pat
 async def test_oracle_and_do_nothing(task, tmp_path, renderer):
     for name, files in (("oracle", task.gold_files), ("submit-at-once", {})):
         policy = ScriptedPolicy(name, renderer)
-        policy.begin_session("s", task, 0)
+        policy.begin_session("s", task, 0, make_pipeline(CONFIG, ExecutionCache()))
         config = PipelineConfig(max_len_tokens=10_000)
-        episode = await runner(policy, renderer, config).run("s", "look", context_of(task, tmp_path), 0)
+        episode = await runner(policy, renderer, config).run("s", opened("look"), context_of(task, tmp_path), 0)
         assert episode.files == files
 
 
@@ -161,4 +167,4 @@ def test_unknown_scripts_and_tools_are_config_errors(renderer):
     with pytest.raises(ConfigError, match="oracle"):
         ScriptedPolicy("wizard", renderer)
     with pytest.raises(ConfigError, match="teleport"):
-        make_tools(PipelineConfig(tools=("teleport",)), ExecutionCache())
+        make_pipeline(PipelineConfig(tools=("teleport",)), ExecutionCache())

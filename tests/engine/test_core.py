@@ -43,6 +43,34 @@ def assert_exact(got: Request, want: torch.Tensor, tolerance: float = 3e-5) -> N
     assert torch.tensor(got.log_probs) == pytest.approx(want, abs=tolerance)
 
 
+def session_bits(model: PreTrainedModel, others: int, is_batch_invariant: bool) -> list[tuple[list[int], list[float]]]:
+    """Three turns of one session beside ``others`` that begin and end at other times and share its first tokens."""
+    engine = Engine(model, SMALL.model_copy(update={"is_batch_invariant": is_batch_invariant}))
+    prompt, turns = random_ids(0, 40), []
+    for turn in range(3):
+        for number in range(others):
+            ask(engine, f"{turn}-{number}", prompt[:30] + random_ids(number + 1, 3 + 5 * number), max_tokens=2 + number)
+            engine.step()
+        request = ask(engine, "mine", prompt, seed=turn)
+        finish(engine)
+        turns.append((request.token_ids, request.log_probs))
+        prompt = prompt + request.token_ids + random_ids(100 + turn, 7)
+        for number in range(0, others, 2):
+            engine.end_session(f"{turn}-{number}")
+    return turns
+
+
+def test_a_batch_invariant_session_is_the_same_bit_for_bit_whatever_runs_beside_it(model: PreTrainedModel) -> None:
+    alone = session_bits(model, 0, True)
+    assert all(session_bits(model, others, True) == alone for others in (1, 3))
+    # Without it only the numbers' last bits differ, which is why it has to be asked for.
+    beside = session_bits(model, 3, False)
+    assert [ids for ids, _ in beside] == [ids for ids, _ in alone]
+    assert [one for _, some in beside for one in some] == pytest.approx(
+        [one for _, some in alone for one in some], abs=3e-5
+    )
+
+
 @pytest.mark.parametrize(
     "config", [SMALL, SMALL.model_copy(update={"num_slots": 3}), SMALL.model_copy(update={"prefill_tokens": 16})]
 )

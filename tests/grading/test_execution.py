@@ -115,7 +115,7 @@ def test_only_a_pass_is_a_pass(task, where, outcome):
     del results[test_id]
     if outcome is not None:
         results[test_id] = TestResult(outcome=outcome, message="why")
-    verdict = decide(asked, Execution((), TestRun(results=results, exit_status=0)), (), False)
+    verdict = decide(asked, Execution((), TestRun(results=results, exit_status=0)), (), GradingConfig())
     assert (verdict.kind is VerdictKind.PASSED) == (outcome is TestOutcome.PASSED)
     if verdict.kind is VerdictKind.FAILED:
         assert verdict.reason.startswith(where)
@@ -125,6 +125,6 @@ def test_only_a_pass_is_a_pass(task, where, outcome):
 def test_unsigned_results_are_noted(task):
     asked = task.model_copy(update={"runner": TestRunner(type="exit_code", command=("make",))})
     run = TestRun(results={task.fail_to_pass[0]: TestResult(outcome=TestOutcome.PASSED)}, exit_status=0)
-    verdict = decide(asked, Execution((), run), (), False)
+    verdict = decide(asked, Execution((), run), (), GradingConfig())
     assert verdict.kind is VerdictKind.PASSED
     assert [(finding.detector, finding.severity) for finding in verdict.findings] == [("unsigned_results", "note")]

@@ -8,7 +8,7 @@ from mendwright.config.pipeline import GradingConfig
 from mendwright.grading.decision import restores
 from mendwright.grading.grader import Grader
 from mendwright.grading.permitted import agent_base_sources, permitted_part
-from mendwright.records import BuildStep, Task, TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
+from mendwright.records import BuildStep, Task, TestOutcome, TestRequest, TestResult, TestRun, Turn, VerdictKind
 from mendwright.sandbox.base import SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.sandbox.scripted import Files, ScriptedBackend
@@ -217,3 +217,17 @@ async def test_a_suspicious_pass_is_settled_by_taking_the_repair_back(task):
     assert "with the repair taken back" in verdict.reason
     unsettled = await grader(ScriptedBackend(answer), is_differential=False).grade(task, {"m.py": bought})
     assert unsettled.kind is VerdictKind.PASSED
+
+
+@pytest.mark.asyncio
+async def test_equal_files_are_inspected_once_and_turns_every_time(task):
+    """What the detectors say of a submission does not depend on which others were graded before it."""
+    files = {"m.py": "import sys\ndef f(a, b):\n    return a <= b if 'pytest' not in sys.modules else True\n"}
+    turn = Turn(action="", tool="shell", arguments={"command": "git log -p"}, observation="", action_span=(0, 1))
+    shared = grader(ScriptedBackend(answer))
+    for turns in ((), (turn,), ()):
+        alone = await grader(ScriptedBackend(answer)).grade(task, files, turns)
+        found = await shared.grade(task, files, turns)
+        assert found.findings == alone.findings
+        assert {one.detector for one in found.findings} >= {"run_awareness"}
+        assert ("fetched_answers" in {one.detector for one in found.findings}) == bool(turns)

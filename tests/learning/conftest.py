@@ -70,7 +70,7 @@ def trajectory() -> Trajectory:
         id="t",
         task_id="task",
         group_id="g",
-        pipeline="simplified",
+        pipeline="compact",
         policy_id="p",
         sandbox_backend="none",
         turns=(

@@ -19,7 +19,7 @@ from mendwright.learning.learner import Learner
 from mendwright.learning.losses import sft_loss
 from mendwright.learning.preferences import Pair, PreferenceTrainer
 from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample, share_prefixes
+from mendwright.learning.samples import Sample
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]
@@ -306,7 +306,7 @@ def test_what_is_no_pair_is_refused(pairs: list[Pair]) -> None:
 
 def test_measured_log_probs_are_those_of_full_forwards(model: PreTrainedModel, make_group: MakeGroup) -> None:
     """In the samples' order, whatever order packing computes them in."""
-    group = share_prefixes(make_group(1, 40, (30, 5, 12)))
+    group = make_group(1, 40, (30, 5, 12))
     measured = Learner(model, OptimizerConfig(), ComputeConfig(micro_batch_tokens=80)).measure(group)
     for sample, scores in zip(group, measured, strict=True):
         ids = torch.from_numpy(sample.token_id).long()

@@ -9,13 +9,10 @@ import pytest
 
 from mendwright.learning.samples import (
     Sample,
-    branch_samples,
     policy_sample,
-    share_prefixes,
     supervised_sample,
     text_sample,
 )
-from mendwright.ledger import LedgerBuilder, TokenLedger
 from mendwright.records import Trajectory
 
 
@@ -60,58 +57,11 @@ def test_a_learned_token_without_sampling_log_prob_is_refused(trajectory: Trajec
     assert supervised_sample(broken).num_learned == 4
 
 
-def test_prefix_ends_at_a_difference_or_before_the_first_learned_token() -> None:
-    samples = [
-        new_sample([1, 2, 3, 4, 5], [3], "a"),
-        new_sample([1, 2, 9, 4, 5], [3], "a"),
-        new_sample([1, 2, 3, 4, 5], [3], "b"),
-        new_sample([1, 2, 3, 4, 5, 6], [2], "b"),
-        new_sample([1, 2, 3], [1], "alone"),
-        new_sample([1, 2, 3], [1], ""),
-        new_sample([1, 2, 3], [1], ""),
-    ]
-    assert [sample.prefix_length for sample in share_prefixes(samples)] == [2, 2, 2, 2, 0, 0, 0]
-
-
 def test_a_policy_sample_knows_its_turns_and_its_trajectory(trajectory: Trajectory) -> None:
     sample = policy_sample(trajectory, 0.7, reward=0.5)
     assert sample.turn is not None
     assert sample.turn.tolist() == [-1, -1, -1, 0, 0, -1, -1, 1, 1]
     assert (sample.trajectory_id, sample.reward) == ("t", 0.5)
-
-
-def new_ledger(tokens: list[tuple[int, bool]]) -> TokenLedger:
-    builder = LedgerBuilder()
-    for token_id, is_action in tokens:
-        if is_action:
-            builder.append_action([token_id], [-0.1 * token_id], 1)
-        else:
-            builder.append_context([token_id])
-    return builder.build()
-
-
-def test_a_forked_history_learns_each_sampled_token_once() -> None:
-    first = new_ledger([(1, False), (2, True), (3, True), (4, False), (5, True)])
-    # A branch that copies tokens 1 to 3 as they were sampled, and one that wrote its history anew.
-    copied = new_ledger([(1, False), (2, True), (3, True), (9, False), (6, True), (7, True)])
-    rewritten = new_ledger([(1, False), (8, False), (7, True)])
-    samples = branch_samples("t", [first, copied, rewritten], 0.5, "g")
-    assert [sample.weight.tolist() for sample in samples] == [[0, 1, 1, 0, 1], [0, 0, 0, 0, 1, 1], [0, 0, 1]]
-    assert [sample.turn.tolist() for sample in samples if sample.turn is not None] == [
-        [-1, 0, 0, -1, 1],
-        [-1, -1, -1, -1, 2, 2],
-        [-1, -1, 3],
-    ]
-    assert samples[1].old_log_prob.tolist() == pytest.approx([0, 0, 0, 0, -0.6, -0.7])
-    assert {(sample.trajectory_id, sample.group_id, sample.advantage) for sample in samples} == {("t", "g", 0.5)}
-
-
-def test_a_branch_without_new_actions_is_no_sample_and_one_without_log_probs_is_refused() -> None:
-    first = new_ledger([(1, False), (2, True)])
-    assert len(branch_samples("t", [first, first], 1.0, "g")) == 1
-    broken = replace(first, policy_version=np.full(2, -1, np.int32))
-    with pytest.raises(ValueError, match="branch 0: token 1"):
-        branch_samples("t", [broken], 1.0, "g")
 
 
 def test_advantages_count_where_tokens_are_learned() -> None:
@@ -130,7 +80,5 @@ def test_text_learns_everything_but_the_first_token() -> None:
 def test_unusable_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="first token"):
         new_sample([1, 2], [0])
-    with pytest.raises(ValueError, match="shared prefix"):
-        replace(new_sample([1, 2, 3], [1]), prefix_length=2)
     with pytest.raises(ValueError, match="not empty"):
         text_sample([])

@@ -11,7 +11,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
-from mendwright.config.models import EngineConfig
+from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.engine.core import Engine
 from mendwright.errors import InputError
 from mendwright.learning.advantages import group_advantages
@@ -20,12 +20,22 @@ from mendwright.learning.learner import Learner
 from mendwright.learning.losses import sft_loss
 from mendwright.learning.optimisers import Optimiser, schedule_factor
 from mendwright.learning.rl import PolicyTrainer, minibatches
-from mendwright.learning.samples import Sample, share_prefixes, text_sample
+from mendwright.learning.samples import Sample, text_sample
 from mendwright.learning.sft import SftTrainer
+from mendwright.models.loading import create_model
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]
 FAST = OptimizerConfig(learning_rate=1e-2)
+TINY_SIZES = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "head_dim": 8,
+    "intermediate_size": 64,
+}
 TEXTS = [text_sample([(start + step * 7) % 120 for step in range(20)]) for start in range(12)]
 
 
@@ -107,7 +117,7 @@ def test_muon_leaves_embeddings_and_vectors_to_adamw(model: PreTrainedModel) -> 
 
 
 def test_the_cut_into_micro_batches_does_not_change_the_step(make_model: MakeModel, make_group: MakeGroup) -> None:
-    samples = share_prefixes(make_group(1, 30, (10, 40, 12)) + make_group(2, 50, (20, 5)) + TEXTS[:3])
+    samples = make_group(1, 30, (10, 40, 12)) + make_group(2, 50, (20, 5)) + TEXTS[:3]
     results = []
     for budget in (4096, 60):
         learner = Learner(make_model(0), OptimizerConfig(max_grad_norm=1e9), ComputeConfig(micro_batch_tokens=budget))
@@ -118,13 +128,10 @@ def test_the_cut_into_micro_batches_does_not_change_the_step(make_model: MakeMod
 
 
 def test_gradient_checkpointing_gives_the_same_step(make_model: MakeModel, make_group: MakeGroup) -> None:
-    samples = share_prefixes(make_group(1, 30, (10, 40, 12)))
+    samples = make_group(1, 30, (10, 40, 12))
     norms = []
     for is_checkpointing in (False, True):
-        model = make_model(0)
-        if is_checkpointing:
-            model.gradient_checkpointing_enable()
-        learner = Learner(model, OptimizerConfig(), ComputeConfig())
+        learner = Learner(make_model(0), OptimizerConfig(), ComputeConfig(is_checkpointing=is_checkpointing))
         norms.append(learner.step(samples, sft_loss)["optim/grad_norm"])
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
@@ -255,6 +262,16 @@ def test_states_that_cannot_be_used(make_model: MakeModel, tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"training\.pt"):
         load_training_state(learner, tmp_path)
     save_training_state(learner, None, tmp_path / "s")
+    before = weights(learner.model)
+    wider = create_model(ModelConfig(**{**TINY_SIZES, "hidden_size": 48}))
+    deeper = create_model(ModelConfig(**{**TINY_SIZES, "num_layers": 3}))
+    for other, said in ((wider, "of shape"), (deeper, "missing")):
+        with pytest.raises(InputError, match=f"another model.*{said}"):
+            load_training_state(Learner(other, FAST, ComputeConfig()), tmp_path / "s")
+    muon = Learner(make_model(0), OptimizerConfig(type="muon"), ComputeConfig())
+    with pytest.raises(InputError, match="another optimiser"):
+        load_training_state(muon, tmp_path / "s")
     (tmp_path / "s" / "model" / "model.safetensors").unlink()
     with pytest.raises(InputError, match="another model"):
         load_training_state(learner, tmp_path / "s")
+    assert_equal(weights(learner.model), before)

@@ -12,7 +12,14 @@ from transformers import PreTrainedTokenizerFast
 
 from mendwright.config.models import ModelConfig
 from mendwright.errors import ModelFolderError
-from mendwright.models.loading import create_model, load_model, load_tokenizer, save_checkpoint, weights_digest
+from mendwright.models.loading import (
+    create_model,
+    load_model,
+    load_tokenizer,
+    replace_folder,
+    save_checkpoint,
+    weights_digest,
+)
 
 TINY = ModelConfig(
     vocab_size=420, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64
@@ -79,3 +86,13 @@ def test_missing_weights_are_refused_not_made_up(tmp_path: Path) -> None:
 def test_the_attention_implementation_is_not_written_into_the_config(tmp_path: Path) -> None:
     save_checkpoint(create_model(TINY), None, tmp_path / "m")
     assert "mend" not in json.dumps(json.loads((tmp_path / "m" / "config.json").read_text()))
+
+
+def test_a_folder_is_replaced_in_one_step_and_leftovers_of_killed_processes_go(tmp_path: Path) -> None:
+    folder, new = tmp_path / "m", tmp_path / ".m.1.tmp"
+    for place, text in ((folder, "old"), (new, "new"), (tmp_path / ".m.77.state", "half"), (tmp_path / ".n.7.tmp", "")):
+        place.mkdir()
+        (place / "text").write_text(text)
+    replace_folder(new, folder)
+    assert (folder / "text").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".n.7.tmp", "m"]

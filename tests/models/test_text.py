@@ -6,7 +6,7 @@ from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.embedded import EmbeddedPolicy
 from mendwright.models.loading import create_model, save_checkpoint
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.text import PolicyTextModel
 from mendwright.models.tokenizer import train_tokenizer
 
@@ -29,8 +29,8 @@ class Echo:
         self.sessions.append(session_id)
 
 
-def renderer() -> ChatMLRenderer:
-    return ChatMLRenderer(train_tokenizer(["user assistant is this patch fine accept reject"] * 9, 400, 40))
+def renderer() -> ChatRenderer:
+    return ChatRenderer(train_tokenizer(["user assistant is this patch fine accept reject"] * 9, 400, 40))
 
 
 def test_a_question_is_a_conversation_of_its_own():
@@ -54,7 +54,7 @@ def test_the_embedded_engine_answers(tmp_path):
     async def ask() -> str:
         policy = EmbeddedPolicy.from_folder(tmp_path / "model", EngineConfig(num_slots=1, max_len_tokens=200))
         try:
-            model = PolicyTextModel(policy, ChatMLRenderer(tokenizer))
+            model = PolicyTextModel(policy, ChatRenderer(tokenizer))
             replies = [await model.reply("is this patch fine?", max_tokens=12, seed=seed) for seed in (0, 1)]
         finally:
             await policy.close()

@@ -1,5 +1,6 @@
 """A tiny base model, a scripted sandbox, and a pool in this process."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,23 @@ def tasks_of(task: Task) -> dict[str, Task]:
     return {name: task.model_copy(update={"id": name, "split": split}) for name, split in named.items()}
 
 
-def local_pool(folder: Path, base: Path) -> LocalPool:
-    """A pool whose sandboxes are scripted."""
+def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) -> LocalPool:
+    """A pool whose sandboxes are scripted and fail ``num_failures`` times a call; ``changes`` of its config."""
     renderer = ChatMLRenderer(load_tokenizer(base))
-    return LocalPool(ROLLOUT, lambda: ScriptedBackend(answer), lambda _: TaskLayers(folder, folder), renderer)
+    config = ROLLOUT.model_copy(update=changes)
+    return LocalPool(
+        config, lambda: ScriptedBackend(answer, num_failures), lambda _: TaskLayers(folder, folder), renderer
+    )
+
+
+@pytest.fixture
+def rollout() -> RolloutConfig:
+    return ROLLOUT
+
+
+@pytest.fixture
+def make_backend():
+    return lambda: ScriptedBackend(answer)
 
 
 @pytest.fixture
@@ -62,5 +76,17 @@ def many_tasks(task) -> dict[str, Task]:
 
 
 @pytest.fixture
+def make_pool_of():
+    """A pool over any model folder's tokenizer."""
+    return local_pool
+
+
+@pytest.fixture
 def make_pool(base):
-    return lambda folder: local_pool(folder, base)
+    return partial(local_pool, base=base)
+
+
+@pytest.fixture
+def scripted_answer():
+    """What a scripted sandbox says about a tree: the repair is there or not."""
+    return answer

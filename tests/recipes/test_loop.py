@@ -16,9 +16,9 @@ from mendwright.config.algorithms import (
 from mendwright.config.learning import DapoConfig, OptimizerConfig, SftConfig
 from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rewards import StepPenaltyConfig
-from mendwright.errors import TaskError
+from mendwright.errors import SandboxError, TaskError
 from mendwright.models.loading import load_model
-from mendwright.recipes.dapo import Collected, DapoLoop, is_blind_submit, rollout_metrics
+from mendwright.recipes.dapo import Collected, DapoLoop, is_blind_submit, rollout_metrics, weight_lag
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.run import Run
 from mendwright.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
@@ -145,6 +145,52 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
     assert metrics["correction/bounded_frac"] == 0.0
     assert "value/target_mean" in metrics
     assert DapoLoop(run, RL.model_copy(update={"dapo": dapo}), "sft").num_done == 1
+
+
+def test_an_iteration_without_a_verdict_stops_and_is_sampled_again(tmp_path, open_run, make_pool):
+    run = open_run(tmp_path)
+    pool, run.pool = run.pool, make_pool(tmp_path, num_failures=10_000)
+    with pytest.raises(SandboxError, match=r"iteration 0: all \d+ episodes are invalid; the last: .*told to fail"):
+        next(DapoLoop(run, RL, "base").iterations())
+    assert run.store.rows(phase="dapo") == []
+    assert [event.kind for event in run.store.events()] == ["all_invalid"]
+    run.pool = pool
+    metrics = next(DapoLoop(run, RL, "base").iterations())
+    assert metrics["rollout/num_invalid"] == 0.0
+
+
+def test_many_invalid_episodes_in_a_row_stop_the_run_and_none_of_them_is_stored(tmp_path, open_run, make_pool):
+    run = open_run(tmp_path)
+    run.pool = make_pool(tmp_path, num_failures=10_000, max_failures_in_row=5)
+    with pytest.raises(SandboxError, match=r"5 episodes in a row are invalid; the last: .*told to fail"):
+        collect_successes(run, PolicyRef("oracle"), CollectConfig(num_tasks=4, num_samples=4), "teacher")
+    assert run.store.rows() == []
+
+
+def test_an_empty_task_set_is_an_error_before_a_model_is_loaded(tmp_path, open_run):
+    run = open_run(tmp_path)
+    run.tasks = {name: task for name, task in run.tasks.items() if task.split != "train"}
+    with pytest.raises(TaskError, match="no training task"):
+        DapoLoop(run, RL, "no-such-checkpoint")
+
+
+def test_the_loop_says_what_became_of_groups_where_the_seconds_went_and_how_old_the_weights_were(tmp_path, open_run):
+    run = open_run(tmp_path)
+    teach(run)
+    loop = DapoLoop(run, RL, "sft")
+    for metrics in loop.iterations():
+        assert metrics["rollout/weight_lag"] == 0.0
+        assert metrics["rollout/num_exploited"] == 0.0
+        assert 0.0 <= metrics["rollout/reward_spread"] <= 0.5
+    statuses = {group.status for group in run.store.groups(phase="dapo")}
+    assert statuses <= {"kept", "dropped_equal_rewards", "dropped_too_few_valid"}
+    for row in run.store.rows(phase="dapo"):
+        assert set(row.durations_s) == {"queue", "prefill", "decode", "generate", "tool", "grade"}
+        assert row.durations_s["prefill"] > 0.0
+        assert row.durations_s["prefill"] + row.durations_s["decode"] <= row.durations_s["generate"]
+    stale = list(run.store.trajectories(phase="dapo", step=0))
+    assert weight_lag(stale, 3) == 3.0
+    assert weight_lag([], 3) == 0.0
 
 
 def test_no_success_is_a_clear_error(tmp_path, open_run):

@@ -156,7 +156,7 @@ def test_curves():
     falling = curve(Series("t", "n", [Point(step=0, value=-3.0), Point(step=1, value=-4.0)]))
     assert "nan" not in falling.svg
     assert share_plot({1: {"a": 1.0}}, ["a"]) is None
-    assert share_plot({1: {"a": 1.0}, 2: {"b": 1.0}}, ["a", "b"]).count("<polygon") == 2
+    assert share_plot({1: {"a": 1.0}, 2: {"b": 1.0}}, ["a", "b"]).svg.count("<polygon") == 2
 
 
 def difference(left, right, **more):
@@ -182,7 +182,7 @@ def test_headline_follows_the_interval(store, verdicts):
         "This run does not show whether RL helped"
     )
     assert "were not tried on the same tasks" in wording.headline(summary_with(store, headline=None))
-    html = difference_plot([better, worse, unclear])
+    html = difference_plot([better, worse, unclear]).svg
     assert html.count("dot main") == 2
     assert html.count("dot other") == 1
 

@@ -6,15 +6,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.ledger import TokenLedger
+from mendwright.errors import DiskFullError, InputError
+from mendwright.ledger import Branch, TokenLedger
 from mendwright.records import VerdictKind
-from mendwright.rollout.rows import pack_ledger, unpack_ledger
+from mendwright.rollout.rows import pack_document, pack_ledger, unpack_ledger
 from mendwright.rollout.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
 from mendwright.rollout.store import RunStore
 
@@ -56,7 +58,10 @@ def test_ledger_round_trip_is_bitwise(length):
         log_prob=np.where(generator.random(length) < 0.1, np.nan, generator.normal(size=length)).astype(np.float32),
         policy_version=generator.integers(-1, 9, length).astype(np.int32),
     )
+    forked = replace(ledger, branches=(Branch(0, ((0, length),)), Branch(length, ((0, length // 2), (1, length)))))
+    assert unpack_ledger(pack_ledger(forked)).branches == forked.branches
     got = unpack_ledger(pack_ledger(ledger))
+    assert got.branches == ()
     for name in LEDGER_FIELDS:
         np.testing.assert_array_equal(getattr(got, name), getattr(ledger, name))
 
@@ -236,6 +241,67 @@ def test_iteration_survives_writes(store, trajectory_maker):
         store.add_trajectory(trajectory_maker(f"new-{trajectory.id}"), phase="dapo", step=1, split="train")
     assert seen == ["t0", "t1", "t2"]
     assert len(store.rows()) == 6
+
+
+def test_a_store_of_version_1_is_migrated_and_keeps_every_token(tmp_path, trajectory_maker):
+    """The file as the first schema left it: its ledgers end after the action flags."""
+    expected = trajectory_maker()
+    path = tmp_path / "run.db"
+    connection = sqlite3.connect(path, isolation_level=None)
+    migrate(connection, newest=1)
+    connection.execute("INSERT INTO groups (id, phase, step, task_id) VALUES ('group-1', 'dapo', 1, 'task-1')")
+    connection.execute(
+        "INSERT INTO trajectories VALUES (1, 't-1', 'dapo', 1, 'group-1', 'task-1', 'train', 'tiny', 'passed', 'r', 1, "
+        "1.0, 'submitted', 0, 3, 60, 30, '{}', '2026-01-01')"
+    )
+    ledger = expected.ledger
+    parts = [ledger.token_id.astype("<i4"), ledger.log_prob.astype("<f4"), ledger.policy_version.astype("<i4")]
+    raw = b"".join(part.tobytes() for part in [*parts, np.packbits(ledger.is_action)])
+    blob = len(ledger).to_bytes(4, "little") + zlib.compress(raw)
+    connection.execute("INSERT INTO documents VALUES (1, ?, ?)", (pack_document(expected), blob))
+    connection.close()
+    for is_read_only, version in ((True, 1), (False, SCHEMA_VERSION)):
+        with RunStore.open(path, is_read_only=is_read_only) as store:
+            assert store._fetch("PRAGMA user_version", ()) == [(version,)]
+            (got,) = store.trajectories(phase="dapo")
+        for name in LEDGER_FIELDS:
+            np.testing.assert_array_equal(getattr(got.ledger, name), getattr(ledger, name))
+        assert got.ledger.branches == ()
+        assert got.turns == expected.turns
+
+
+def test_branches_of_a_forked_history_are_stored(store, trajectory_maker):
+    expected = trajectory_maker()
+    length = len(expected.ledger)
+    branches = (Branch(0, ((0, 11),)), Branch(11, ((0, 3), (7, 9), (11, length))), Branch(length, ()))
+    expected = replace(expected, ledger=replace(expected.ledger, branches=branches))
+    store.add_trajectory(expected, phase="dapo", step=1, split="train")
+    got = store.trajectory("t-1")
+    assert got.ledger.branches == branches
+    assert_equal(got, expected)
+
+
+def test_a_full_disk_is_said_and_what_was_stored_stays(store, trajectory_maker):
+    store.add_trajectory(trajectory_maker("t0"), phase="dapo", step=1, split="train")
+    ((num_pages,),) = store._fetch("PRAGMA page_count", ())
+    store._fetch(f"PRAGMA max_page_count = {num_pages}", ())
+    large = trajectory_maker("t1", final_patch="".join(map(str, range(50_000))))
+    with pytest.raises(DiskFullError, match="what was stored before is intact"):
+        store.add_trajectory(large, phase="dapo", step=1, split="train")
+    assert store.trajectory_ids(phase="dapo") == {"t0"}
+    store._fetch("PRAGMA max_page_count = 1000000", ())
+    assert store.add_trajectory(large, phase="dapo", step=1, split="train")
+
+
+def test_invalid_trajectories_of_a_step_can_be_forgotten(store, trajectory_maker):
+    for index, (step, kind) in enumerate([(1, "invalid"), (1, "failed"), (2, "invalid")]):
+        one = trajectory_maker(f"t{index}", kind=VerdictKind(kind))
+        store.add_trajectory(one, phase="dapo", step=step, split="train")
+    assert store.drop_invalid(phase="dapo", step=1) == 1
+    assert store.trajectory_ids(phase="dapo") == {"t1", "t2"}
+    assert store.num_trajectories() == {"dapo": 2}
+    assert store._fetch("SELECT count(*) FROM documents", ()) == [(2,)]
+    assert store.add_trajectory(trajectory_maker("t0"), phase="dapo", step=1, split="train")
 
 
 WRITER = """

@@ -50,3 +50,18 @@ async def test_bound_and_switch():
     await off.get_or_run(("a",), execute)
     await off.get_or_run(("a",), execute)
     assert execute.num_calls == 5
+
+
+@pytest.mark.asyncio
+async def test_nobody_ends_because_another_caller_was_cancelled():
+    cache, execute = ExecutionCache(), Counter()
+    first = asyncio.create_task(cache.get_or_run(("a",), lambda: asyncio.sleep(60)))
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(cache.get_or_run(("a",), execute)) for _ in range(3)]
+    await asyncio.sleep(0)
+    others[0].cancel()
+    first.cancel()
+    results = await asyncio.gather(first, *others, return_exceptions=True)
+    assert [type(result) for result in results[:2]] == [asyncio.CancelledError] * 2
+    assert results[2:] == [RUN, RUN]
+    assert execute.num_calls == 1

@@ -21,7 +21,7 @@ from mendwright.tasks.exporting import CERTIFIED_FIELD, export_dataset
 from mendwright.tasks.formats.registry import FORMATS
 from mendwright.tasks.importing import import_dataset
 from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.patches import apply_patch
+from mendwright.tasks.patch_changes import apply_patch
 from mendwright.tasks.store import TASKS_FILE, UNBUILT_FILE, TaskStore
 
 RUNNER = CliRunner()
@@ -132,7 +132,7 @@ def test_a_patch_that_does_not_fit_the_commit_is_said(tmp_path: Path, clone: tup
     source = write_lines(tmp_path / "d.jsonl", record(1, base_commit=commit, patch=GOLD.replace("x = 3", "y = 3")))
     import_dataset(source, tmp_path / "tasks", clones=CloneFolder(repos))
     (task,) = TaskStore(tmp_path / "tasks").iter_unbuilt()
-    assert "does not fit" in task.pin_error
+    assert "does not apply" in task.pin_error
     assert task.base_files == {}
 
 
@@ -193,7 +193,7 @@ def test_the_patch_of_tests_brings_the_hidden_tests_back(
     lines = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     rows = {row["instance_id"]: row for row in lines}
     task = next(task for task in built.load() if set(task.fail_to_pass) - set(task.visible_tests))
-    after = apply_patch(rows[task.id]["test_patch"], task.base_files)
+    after = apply_patch(rows[task.id]["test_patch"], task.base_files.get)
     names = [test_id.rpartition("::")[2].partition("[")[0] for test_id in task.fail_to_pass]
     assert all(any(f"def {name}" in (text or "") for text in after.values()) for name in names)
 

@@ -5,15 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mendwright.tasks.diffs import unified_diff
-from mendwright.tasks.patches import (
-    PatchError,
-    apply_patch,
-    changed_paths,
-    num_changed_lines,
-    num_edits,
-    parse_patch,
-    reverse_patch,
-)
+from mendwright.tasks.patch_changes import apply_patch, reverse_patch
+from mendwright.tasks.patches import PatchError, changed_paths, num_changed_lines, num_edits, parse_patch
 
 TEXTS = st.one_of(
     st.none(), st.lists(st.sampled_from(["a", "b", "", "-- x", "++ y", "@@ z", "\\", "c\r"])).map("\n".join)
@@ -29,8 +22,8 @@ def test_a_diff_applies_and_its_reverse_takes_it_back(
     before = {path: before.get(path) or None for path in "pqr"}
     after = {path: after.get(path) or None for path in "pqr"}
     patch = unified_diff(before, after)
-    assert before | apply_patch(patch, before) == after
-    assert after | apply_patch(reverse_patch(patch), after) == before
+    assert before | apply_patch(patch, before.get) == after
+    assert after | apply_patch(reverse_patch(patch), after.get) == before
     changed = {path for path in "pqr" if before[path] != after[path]}
     assert set(changed_paths(patch)) == changed
 
@@ -46,11 +39,11 @@ def test_git_headers_renames_and_quoted_names() -> None:
     first, second, third = parse_patch(patch)
     assert (first.old_path, first.new_path) == ("old name.py", "new name.py")
     assert (second.old_path, second.new_path) == (None, "ä.py")
-    assert third.hunks == ()
+    assert third.hunks == []
     files = {"old name.py": "x\n", "mode.sh": "m\n"}
-    after = apply_patch(patch, files)
+    after = apply_patch(patch, files.get)
     assert after == {"old name.py": None, "new name.py": "y\n", "ä.py": "z", "mode.sh": "m\n"}
-    assert apply_patch(reverse_patch(patch), after) == {
+    assert apply_patch(reverse_patch(patch), after.get) == {
         "new name.py": None, "old name.py": "x\n", "ä.py": None, "mode.sh": "m\n"
     }  # fmt: skip
 
@@ -59,22 +52,22 @@ def test_counts() -> None:
     patch = "--- a/x\n+++ b/x\n@@ -1,5 +1,5 @@\n-a\n+b\n c\n-d\n-e\n+f\n g\n+h\n"
     assert num_changed_lines(patch) == 6
     assert num_edits(patch) == 3
-    assert (num_changed_lines(""), parse_patch("")) == (0, ())
+    assert (num_changed_lines(""), parse_patch("")) == (0, [])
 
 
 def test_a_stripped_context_line_and_a_last_line_without_end_are_read() -> None:
     patch = "--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n\n-a\n+b"
-    assert apply_patch(patch, {"x": "\na\n"}) == {"x": "\nb\n"}
+    assert apply_patch(patch, {"x": "\na\n"}.get) == {"x": "\nb\n"}
 
 
 @pytest.mark.parametrize(
     ("patch", "message"),
     [
-        ("@@ -1 +1 @@\n-a\n+b\n", "outside a file"),
+        ("@@ -1 +1 @@\n-a\n+b\n", "without a file name"),
         ("--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n-a\n", "got the end"),
-        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n?a\n", r"got '\?a'"),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n?a\n", r"got '\?a"),
         ("--- a/x\n+++ b/x\n@@ -x +1 @@\n", "expected '@@ -L,N"),
-        ("diff --git x\n", "expected 'diff --git"),
+        ("diff --git x\n", "no file name can be read"),
     ],
 )
 def test_what_is_no_diff_is_refused(patch: str, message: str) -> None:
@@ -85,15 +78,15 @@ def test_what_is_no_diff_is_refused(patch: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("patch", "files", "message"),
     [
-        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", {"x": "c\n"}, "does not fit"),
-        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", {}, "is not there"),
-        ("--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+b\n", {"x": "c\n"}, "there already"),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", {"x": "c\n"}, "does not apply near line 1"),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n", {}, "no such text file"),
+        ("--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+b\n", {"x": "c\n"}, "already there"),
         ("diff --git a/x b/x\nBinary files a/x and b/x differ\n", {"x": "c"}, "is binary"),
     ],
 )
 def test_a_patch_that_does_not_fit_is_refused(patch: str, files: dict[str, str | None], message: str) -> None:
     with pytest.raises(PatchError, match=message):
-        apply_patch(patch, files)
+        apply_patch(patch, files.get)
 
 
 def test_a_binary_patch_cannot_be_reversed() -> None:

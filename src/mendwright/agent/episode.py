@@ -1,26 +1,46 @@
 """The episode loop: observation, action, tool, until something ends it.
 
 Reads a task, a policy and the pipeline's tools; makes an `Episode`: turns, token ledger, stop reason and the files that
-were changed. Invariants: the ledger is the prompt (prompt of turn t+1 = prompt t + completion t + observation), model
-output is never re-encoded, and a malformed action is an observation, never an exception.
+were changed. Invariants: a malformed action is an observation, never an exception; every turn is recorded with the span
+of its tokens; what ends an episode is one of :class:`~mendwright.records.StopReason`.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
-from mendwright.agent.actions import Action, format_error, parse_action
+from mendwright.agent.context import make_cutter
+from mendwright.agent.conversation import Answer, Conversation, Opening
+from mendwright.agent.formats.base import Action, Malformed
+from mendwright.agent.limits import Usage, is_loop, max_new_tokens, reached_limit
+from mendwright.agent.scaffold import Scaffold
+from mendwright.agent.thoughts import is_thinking, without_thought
 from mendwright.config.pipeline import PipelineConfig
-from mendwright.errors import SandboxContentError
-from mendwright.ledger import LedgerBuilder, TokenLedger
-from mendwright.models.base import Generation, Policy, Sampling
+from mendwright.errors import (
+    KnowledgeUnavailableError,
+    ModelServerError,
+    PromptTooLongError,
+    SandboxContentError,
+    ServerRefusedError,
+)
+from mendwright.ledger import TokenLedger
+from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.records import StopReason, Turn
-from mendwright.tools.base import Observation, Tool, ToolContext, tool_error
+from mendwright.records import Attempt, StopReason, Turn
+from mendwright.tools.base import Observation, ToolContext, UsageError, tool_error
 
-ID_STRIDE = 1_000_003
-"""Turns of one episode draw their sampling seeds this far apart."""
+ResultT = TypeVar("ResultT")
+_AGENTS_OWN_DOING = (
+    SandboxContentError,
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
 
 
 @dataclass(frozen=True)
@@ -31,16 +51,143 @@ class Episode:
     ledger: TokenLedger
     stop_reason: StopReason
     files: dict[str, str | None]
+    """The submission: what the agent changed, or nothing when it did not submit and that is not scored."""
     durations_s: dict[str, float]
+    attempts: tuple[Attempt, ...] = ()
+    trouble: str = ""
+    """What went wrong with the model's server or the knowledge base: the episode ends as it is, and says nothing about
+    the policy."""
 
 
-@dataclass
-class _Progress:
-    """The part of an episode that grows."""
+class LiveEpisode:
+    """An episode while it runs: what a pipeline's outer loop sees of it."""
 
-    ledger: LedgerBuilder = field(default_factory=LedgerBuilder)
-    turns: list[Turn] = field(default_factory=list)
-    durations_s: dict[str, float] = field(default_factory=lambda: {"generate": 0.0, "tool": 0.0})
+    def __init__(
+        self, scaffold: Scaffold, config: PipelineConfig, conversation: Conversation, context: ToolContext
+    ) -> None:
+        """Nothing has been said yet; ``config`` has the limits."""
+        self.context = context
+        self.turns: list[Turn] = []
+        self.attempts: list[Attempt] = []
+        """Notes of an outer loop."""
+        self.durations_s = {"generate": 0.0, "tool": 0.0}
+        self._scaffold = scaffold
+        self._config = config
+        self._cutter = make_cutter(config)
+        self._conversation = conversation
+
+    def ledger(self) -> TokenLedger:
+        """The tokens so far."""
+        return self._conversation.ledger()
+
+    async def attempt(self, opening: Opening) -> StopReason:
+        """Show ``opening`` and let the agent act until something ends it.
+
+        A second attempt begins a new history (the ledger forks) with limits of its own; files stay as they are.
+
+        Raises:
+            SandboxError: the sandbox failed; the episode says nothing about the policy.
+        """
+        self._conversation.begin(opening)
+        usage = Usage()
+        first = len(self.turns)
+        while True:
+            await self._cutter.cut(self._conversation, opening, self.turns[first:], self.context)
+            num_tokens = self._conversation.num_tokens
+            if reason := reached_limit(self._config, usage, num_tokens):
+                return reason
+            try:
+                answer, generate_s = await self._ask(max_new_tokens(self._config, usage, num_tokens))
+            except PromptTooLongError:
+                return StopReason.TOKEN_LIMIT
+            action, observation = await self._act(answer, generate_s)
+            usage.add_turn(answer, is_tool_call=isinstance(action, Action))
+            if observation.is_final:
+                return StopReason.SUBMITTED
+            if self._config.loop == "stop" and self.turns[-1].is_loop:
+                return StopReason.LOOP
+            # The context is looked at again once it holds the observation.
+            if reason := reached_limit(self._config, usage, 0):
+                return reason
+            self._observe(observation.text, action)
+
+    async def timed(self, work: Awaitable[ResultT]) -> ResultT:
+        """Result of what an outer loop does between attempts; its seconds count as those of a tool."""
+        started = time.monotonic()
+        try:
+            return await work
+        finally:
+            self.durations_s["tool"] += time.monotonic() - started
+
+    async def _ask(self, max_tokens: int) -> tuple[Answer, float]:
+        """The answer, and the seconds it took."""
+        started = time.monotonic()
+        answer = await self._conversation.answer(max_tokens)
+        elapsed = time.monotonic() - started
+        self.durations_s["generate"] += elapsed
+        return answer, elapsed
+
+    async def _act(self, answer: Answer, generate_s: float) -> tuple[Action | Malformed, Observation]:
+        action = self._parse(answer)
+        started = time.monotonic()
+        observation = await self._carry_out(action)
+        if not observation.is_final:
+            text = self._scaffold.finish(self.context, observation.text)
+            observation = observation.model_copy(update={"text": text})
+        elapsed = time.monotonic() - started
+        self.durations_s["tool"] += elapsed
+        self.turns.append(
+            Turn(
+                action=answer.text,
+                tool=action.tool if isinstance(action, Action) else None,
+                arguments=action.values if isinstance(action, Action) else {},
+                observation=observation.text,
+                error=observation.error,
+                action_span=answer.span,
+                is_loop=is_loop(self.turns, answer.text, observation.text, self._config.loop_repeats),
+                generate_s=generate_s,
+                tool_s=elapsed,
+            )
+        )
+        return action, observation
+
+    def _parse(self, answer: Answer) -> Action | Malformed:
+        text = answer.text
+        if self._config.thinking != "off":
+            if is_thinking(text):
+                return self._incomplete()
+            text = without_thought(text)
+        if not answer.is_stopped:
+            return self._incomplete()
+        return self._scaffold.format.parse(text, self._scaffold.tools)
+
+    def _incomplete(self) -> Malformed:
+        return self._scaffold.format.incomplete(self._scaffold.tools)
+
+    async def _carry_out(self, action: Action | Malformed) -> Observation:
+        if isinstance(action, Malformed):
+            return Observation(text=action.message, error="format")
+        tool = self._scaffold.tools[action.tool]
+        try:
+            given = action.arguments
+            arguments = tool.read(given) if isinstance(given, str) else tool.check(given)
+            if tool.is_refreshed:
+                await self.context.workspace.refresh()
+            return await tool.run(self.context, arguments)
+        except UsageError as error:
+            return tool_error(f"{error}; usage: {tool.usage}")
+        except _AGENTS_OWN_DOING as error:
+            return tool_error(str(error))
+
+    def _observe(self, text: str, action: Action | Malformed) -> None:
+        shown = self._scaffold.format.answer(text, action if isinstance(action, Action) else None)
+        self._conversation.observe(shown)
+        if self._config.thinking == "dropped":
+            self._conversation.drop_thought()
+
+
+Conduct = Callable[[LiveEpisode], Awaitable[StopReason]]
+"""What leads an episode: a pipeline's `conduct`, which calls `LiveEpisode.attempt` once or more."""
 
 
 class EpisodeRunner:
@@ -48,96 +195,52 @@ class EpisodeRunner:
 
     def __init__(
         self,
-        config: PipelineConfig,
-        tools: dict[str, Tool],
+        scaffold: Scaffold,
         policy: Policy,
         renderer: ChatMLRenderer,
+        *,
         temperature: float = 1.0,
+        limits: PipelineConfig | None = None,
     ) -> None:
-        self._config = config
-        self._tools = tools
-        self._names = frozenset(tools)
+        """Episodes of ``scaffold``; ``limits`` stand in for those of its configuration."""
+        self._scaffold = scaffold
+        self._config = limits or scaffold.config
         self._policy = policy
         self._renderer = renderer
         self._temperature = temperature
 
-    async def run(self, session_id: str, opening: str, context: ToolContext, seed: int) -> Episode:
+    async def run(self, session_id: str, conduct: Conduct, context: ToolContext, seed: int) -> Episode:
         """One episode. ``session_id`` is unique; ``seed`` decides all sampling.
 
         Raises:
             SandboxError: the sandbox failed; the episode says nothing about the policy.
+            ServerRefusedError: the model's server refuses this and every other request.
         """
-        progress = _Progress()
-        progress.ledger.append_context(self._renderer.open_ids(opening))
+        conversation = Conversation(self._policy, self._renderer, session_id, seed, self._temperature)
+        live = LiveEpisode(self._scaffold, self._config, conversation, context)
+        trouble = ""
         try:
-            stop_reason = await self._loop(session_id, context, seed, progress)
+            stop_reason = await conduct(live)
+        except ServerRefusedError:
+            raise
+        except (ModelServerError, KnowledgeUnavailableError) as error:
+            stop_reason, trouble = StopReason.INFRASTRUCTURE, str(error)
         finally:
             await self._policy.end_session(session_id)
+        is_submitted = stop_reason is StopReason.SUBMITTED or self._config.is_unsubmitted_scored
         return Episode(
-            turns=tuple(progress.turns),
-            ledger=progress.ledger.build(),
+            turns=tuple(live.turns),
+            ledger=live.ledger(),
             stop_reason=stop_reason,
-            files=dict(context.workspace.changes),
-            durations_s=progress.durations_s,
+            files=await _changes(context) if is_submitted else {},
+            durations_s=live.durations_s,
+            attempts=tuple(live.attempts),
+            trouble=trouble,
         )
 
-    async def _loop(self, session_id: str, context: ToolContext, seed: int, progress: _Progress) -> StopReason:
-        started = time.monotonic()
-        for number in range(self._config.max_turns):
-            room = self._config.max_len_tokens - len(progress.ledger)
-            if room <= 0:
-                return StopReason.TOKEN_LIMIT
-            max_tokens = min(room, self._config.max_action_tokens)
-            generation = await self._generate(session_id, max_tokens, seed, number, progress)
-            observation = await self._act(generation, context, progress)
-            if observation.is_final:
-                return StopReason.SUBMITTED
-            if time.monotonic() - started > self._config.time_limit_s:
-                return StopReason.TIME_LIMIT
-            if number + 1 < self._config.max_turns:
-                progress.ledger.append_context(self._renderer.observation_ids(observation.text, generation.is_stopped))
-        return StopReason.TURN_LIMIT
 
-    async def _generate(
-        self, session_id: str, max_tokens: int, seed: int, number: int, progress: _Progress
-    ) -> Generation:
-        started = time.monotonic()
-        sampling = Sampling(
-            temperature=self._temperature,
-            max_tokens=max_tokens,
-            stop_token_ids=self._renderer.stop_token_ids,
-            seed=seed * ID_STRIDE + number,
-        )
-        generation = await self._policy.generate(session_id, list(progress.ledger.token_ids), sampling)
-        progress.durations_s["generate"] += time.monotonic() - started
-        return generation
-
-    async def _act(self, generation: Generation, context: ToolContext, progress: _Progress) -> Observation:
-        ids = list(generation.token_ids)
-        span = progress.ledger.append_action(ids, list(generation.log_probs), generation.policy_version)
-        text = self._renderer.decode(ids)
-        action = parse_action(text, self._names) if generation.is_stopped else None
-        started = time.monotonic()
-        observation = await self._answer(action, context)
-        elapsed = time.monotonic() - started
-        progress.durations_s["tool"] += elapsed
-        progress.turns.append(
-            Turn(
-                action=text,
-                tool=action.tool if action else None,
-                arguments={"argument": action.argument} if action else {},
-                observation=observation.text,
-                error=observation.error,
-                action_span=span,
-                tool_s=elapsed,
-            )
-        )
-        return observation
-
-    async def _answer(self, action: Action | None, context: ToolContext) -> Observation:
-        if action is None:
-            return Observation(text=format_error(self._names), error="format")
-        try:
-            return await self._tools[action.tool].run(context, action.argument)
-        except SandboxContentError as error:
-            return tool_error(str(error))
+async def _changes(context: ToolContext) -> dict[str, str | None]:
+    """What the agent changed; where that cannot be read, because it is too much, what was last read."""
+    with suppress(SandboxContentError):
+        await context.workspace.refresh()
+    return dict(context.workspace.changes)

@@ -1,28 +1,34 @@
-"""Policies without a model: oracle, do-nothing, random and the noisy teacher.
+"""Policies without a model: oracle, do-nothing, random, the noisy teacher, and one that cheats.
 
 They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
-without one. Invariants: equal seeds give equal episodes; a scripted action has log-probability 0.0, because it was not
-sampled.
+without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; random,
+teacher and cheat know the compact actions only. Invariants: equal seeds give equal episodes; a scripted action has
+log-probability 0.0, because it was not sampled.
 """
 
 from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
+from itertools import chain
 
+from mendwright.agent.scaffold import Scaffold
 from mendwright.agent.teacher import Teacher
 from mendwright.config.teacher import TeacherNoise
 from mendwright.errors import ConfigError
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.records import Task
+from mendwright.tasks.exposing import hollow_tests
 from mendwright.tasks.operators import Site, find_sites
 from mendwright.tools.patching import CompactEdit, edit_at, replace_on_line
 from mendwright.tools.window import Window, open_window
 
 Script = Callable[[str], str]
 """Observation to action."""
+MakeScript = Callable[[Task, random.Random, Scaffold], Script]
 
 
 class ScriptedPolicy:
@@ -34,21 +40,28 @@ class ScriptedPolicy:
         Raises:
             ConfigError: no script has that name.
         """
-        if name not in SCRIPTS:
-            raise ConfigError(f"got scripted policy {name!r}, expected one of {sorted(SCRIPTS)}")
+        make_script = find_script(name)
+        if make_script is None:
+            raise ConfigError(f"got scripted policy {name!r}, expected one of {sorted(SCRIPTS)} or mixture-SHARE")
         self.id = name
-        self._make_script = SCRIPTS[name]
+        self._make_script = make_script
         self._renderer = renderer
         self._sessions: dict[str, tuple[Script, int]] = {}
 
-    def begin_session(self, session_id: str, task: Task, seed: int) -> None:
-        """Make the script of one episode."""
-        self._sessions[session_id] = (self._make_script(task, random.Random(f"{task.id}:{seed}")), 0)
+    def begin_session(self, session_id: str, task: Task, seed: int, scaffold: Scaffold) -> None:
+        """Make the script of one episode.
+
+        Raises:
+            ConfigError: the script does not know this pipeline.
+        """
+        script = self._make_script(task, random.Random(f"{task.id}:{seed}"), scaffold)
+        self._sessions[session_id] = (script, 0)
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
         """The script's next action; ``sampling`` decides nothing."""
         script, num_seen = self._sessions[session_id]
-        ids = self._renderer.action_ids(script(self._renderer.last_observation(prompt_ids[num_seen:])))
+        new_ids = prompt_ids[num_seen if num_seen < len(prompt_ids) else 0 :]
+        ids = self._renderer.action_ids(script(self._renderer.last_observation(new_ids)))
         self._sessions[session_id] = (script, len(prompt_ids) + len(ids))
         return Generation(token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)
 
@@ -57,17 +70,17 @@ class ScriptedPolicy:
         self._sessions.pop(session_id, None)
 
 
-def _submit_at_once(task: Task, generator: random.Random) -> Script:
-    return lambda observation: "submit"
+def _submit_at_once(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    return lambda observation: scaffold.format.write(scaffold.submission())
 
 
-def _oracle(task: Task, generator: random.Random) -> Script:
-    writes = [f"write {path} {json.dumps(text)}" for path, text in task.gold_files.items() if text is not None]
-    actions = iter([*writes, "submit"])
-    return lambda observation: next(actions)
+def _oracle(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    actions = chain(scaffold.solve(task), [scaffold.submission()])
+    return lambda observation: scaffold.format.write(next(actions))
 
 
-def _random(task: Task, generator: random.Random) -> Script:
+def _random(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("random", scaffold)
     _, guesses = window_edits(task)
 
     def act(observation: str) -> str:
@@ -77,20 +90,59 @@ def _random(task: Task, generator: random.Random) -> Script:
     return act
 
 
-def _teacher(task: Task, generator: random.Random) -> Script:
+def _teacher(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("teacher", scaffold)
     fixes, guesses = window_edits(task)
     if not fixes:
-        return _submit_at_once(task, generator)
+        return _submit_at_once(task, generator, scaffold)
     teacher = Teacher(fixes, [guess for guess in guesses if guess not in fixes], TeacherNoise(), generator)
     return lambda observation: teacher.act(observation).text
 
 
-SCRIPTS: dict[str, Callable[[Task, random.Random], Script]] = {
+def _check_compact(name: str, scaffold: Scaffold) -> None:
+    if scaffold.format.name != "compact":
+        raise ConfigError(
+            f"the scripted policy {name!r} speaks the compact action format only, got {scaffold.format.name!r}; "
+            "take oracle or submit-at-once, or a pipeline of compact actions"
+        )
+
+
+def _cheat(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    """Does not look at the code: writes tests of the same names that hold nothing (paper A, extended RL)."""
+    _check_compact("cheat", scaffold)
+    writes = [f"write {path} {json.dumps(text)}" for path, text in hollow_tests(task).items()]
+    actions = iter([*writes, "submit"])
+    return lambda observation: next(actions)
+
+
+SCRIPTS: dict[str, MakeScript] = {
     "oracle": _oracle,
     "submit-at-once": _submit_at_once,
     "random": _random,
     "teacher": _teacher,
+    "cheat": _cheat,
 }
+_MIXTURE = re.compile(r"mixture-(0(?:\.\d+)?|1(?:\.0+)?)")
+MIXTURE_REPAIR_SHARE = 0.4
+"""Share of true repairs among the episodes of a mixture that do not cheat."""
+
+
+def find_script(name: str) -> MakeScript | None:
+    """The script of that name; ``mixture-0.3`` cheats in 30 % of its episodes. None when there is none."""
+    match = _MIXTURE.fullmatch(name)
+    return _mixture(float(match[1])) if match else SCRIPTS.get(name)
+
+
+def _mixture(cheat_share: float) -> MakeScript:
+    """Learns nothing: each episode cheats with this chance, and otherwise repairs or gives up."""
+
+    def make(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+        if generator.random() < cheat_share:
+            return _cheat(task, generator, scaffold)
+        is_repair = generator.random() < MIXTURE_REPAIR_SHARE
+        return (_oracle if is_repair else _submit_at_once)(task, generator, scaffold)
+
+    return make
 
 
 def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:

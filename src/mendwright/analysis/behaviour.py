@@ -43,8 +43,14 @@ class Habits(Record):
     """Of all actions: the tool refused."""
     loop_rate: float | None
     """Episodes with at least `LOOP_REPEATS` repeated actions."""
+    repeated_builds_per_episode: float | None
+    """Runs of tests or build on unchanged code (paper A: it may recover transient errors, or exploit noise)."""
+    thinking_share: float | None
+    """Characters within ``<think>`` among those of all actions."""
     exploit_rate: float | None
     """Episodes whose verdict is *exploited*."""
+    suspicious_rate: float | None
+    """Episodes that passed beside a suspicious finding."""
     invalid_rate: float | None
 
 
@@ -68,9 +74,26 @@ def habits(episodes: Sequence[Episode]) -> Habits:
         format_error_rate=sum(one.num_format_errors for one in episodes) / num_actions if num_actions else None,
         tool_error_rate=sum(one.num_tool_errors for one in episodes) / num_actions if num_actions else None,
         loop_rate=mean(is_loop(one) for one in episodes),
+        repeated_builds_per_episode=mean(one.num_repeated_builds for one in episodes),
+        thinking_share=_thinking_share(episodes),
+        suspicious_rate=mean(one.is_suspicious for one in episodes),
         exploit_rate=mean(one.verdict is VerdictKind.EXPLOITED for one in episodes),
         invalid_rate=mean(one.verdict is VerdictKind.INVALID for one in episodes),
     )
+
+
+def _thinking_share(episodes: Sequence[Episode]) -> float | None:
+    num_chars = sum(one.num_action_chars for one in episodes)
+    return sum(one.num_thought_chars for one in episodes) / num_chars if num_chars else None
+
+
+def error_classes(episodes: Iterable[Episode]) -> dict[VerdictKind, dict[str, int]]:
+    """Verdict -> class of the main error -> number of episodes, most frequent first."""
+    found: dict[VerdictKind, Counter[str]] = {}
+    for episode in episodes:
+        if episode.error_class:
+            found.setdefault(episode.verdict, Counter())[episode.error_class] += 1
+    return {kind: dict(found[kind].most_common()) for kind in VerdictKind if kind in found}
 
 
 def is_loop(episode: Episode) -> bool:

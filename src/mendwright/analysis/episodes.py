@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from mendwright.records import Record, StopReason, Turn, VerdictKind
+from mendwright.records import Finding, Record, StopReason, Turn, VerdictKind
 from mendwright.rollout.rows import Document, TrajectoryRow
 from mendwright.rollout.store import RunStore
+
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 UNPARSED = "(unparsed)"
 """Tool name of an action that could not be parsed."""
@@ -21,7 +23,8 @@ class ToolRoles(Record):
     """What tools are for, by name; the defaults cover the tools of this project and of both papers."""
 
     edits: frozenset[str] = frozenset(
-        {"edit", "line", "undo", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
+        {"edit", "line", "undo", "write", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
+        | {"upgrade_build_tool", "upgrade_gradle"}
     )
     tests: frozenset[str] = frozenset({"test", "build", "validate_and_build"})
     shells: frozenset[str] = frozenset({"shell", "bash", "run_sh"})
@@ -55,6 +58,22 @@ class Episode(Record):
     num_tests: int
     """Tests of the verdict."""
     num_tests_passed: int
+    num_repeated_builds: int = 0
+    """Runs of tests or build on code that an earlier run of the episode had already judged."""
+    num_thought_chars: int = 0
+    """Characters of the actions within ``<think>``."""
+    num_action_chars: int = 0
+    error_class: str = ""
+    """Of the verdict's main error (paper A's error table); empty when it has none."""
+    evidence: tuple[Finding, ...] = ()
+    """Every finding but notes."""
+    disabled_gates: tuple[str, ...] = ()
+    """Gates that the grading ran without."""
+
+    @property
+    def is_suspicious(self) -> bool:
+        """True for a pass beside which a detector found something that is no proof."""
+        return self.verdict is VerdictKind.PASSED and any(one.severity == "suspicious" for one in self.evidence)
 
     @property
     def num_turns(self) -> int:
@@ -96,6 +115,12 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
         findings=tuple(one.detector for one in verdict.findings if one.severity == "exploit"),
         num_tests=len(verdict.tests),
         num_tests_passed=sum(result.outcome == "passed" for result in verdict.tests.values()),
+        num_repeated_builds=count_repeated_builds(turns, roles),
+        num_thought_chars=sum(len(thought) for turn in turns for thought in _THOUGHT.findall(turn.action)),
+        num_action_chars=sum(len(turn.action) for turn in turns),
+        error_class=verdict.main_error.error_class if verdict.main_error else "",
+        evidence=tuple(one for one in verdict.findings if one.severity != "note"),
+        disabled_gates=tuple(verdict.disabled_gates),
     )
 
 
@@ -132,3 +157,15 @@ def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
             seen.clear()
         seen.add(action)
     return num_repeats
+
+
+def count_repeated_builds(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
+    """Runs of tests or build with no edit since the run before (paper A, section on policy shift)."""
+    is_judged, num_repeated = False, 0
+    for turn in turns:
+        if is_edit(turn, roles):
+            is_judged = False
+        elif is_test_run(turn, roles):
+            num_repeated += is_judged
+            is_judged = True
+    return num_repeated

@@ -48,6 +48,15 @@ def tool_shares_by_step(episodes: Iterable[Episode]) -> dict[int, dict[str, floa
     return {step: shares(counts[step]) for step in sorted(counts)}
 
 
+def tools_by_use(by_step: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Names of the tools of `tool_shares_by_step`, most used first."""
+    totals: dict[str, float] = {}
+    for found in by_step.values():
+        for name, share in found.items():
+            totals[name] = totals.get(name, 0.0) + share
+    return sorted(totals, key=lambda name: (-totals[name], name))
+
+
 def transitions(episodes: Iterable[Episode]) -> Transitions:
     """How often each tool follows each other."""
     counts: dict[str, Counter[str]] = {}

@@ -67,7 +67,7 @@ def _run(folder: Path, config: DemoConfig) -> None:
 
     typer.echo(f"run folder: {folder}", err=True)
     try:
-        with ProgressDisplay() as progress:
+        with ProgressDisplay(folder) as progress:
             Demo(config, folder, progress).run()
             progress("report", 0, 1, "")
             page = write_report(folder)

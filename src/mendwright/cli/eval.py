@@ -1,4 +1,4 @@
-"""`mend eval`: Pass@1 and Pass@k of a policy on tasks, and cold regrading of a run."""
+"""`mend eval`: Pass@1 and Pass@k of a policy on tasks, comparisons, the matrix, audits and cold regrading."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from typing import Annotated
 
 import typer
 
-from mendwright.config.commands import RolloutCommandConfig
+from mendwright.cli.eval_matrix import matrix
+from mendwright.cli.eval_study import audit_command, exploit_study
+from mendwright.config.evaluation import EvalCommandConfig
 from mendwright.config.loading import load_config, to_toml
 from mendwright.config.sandbox import SandboxConfig
-from mendwright.errors import TaskError
+from mendwright.errors import InputError, TaskError
 
 app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True)
+app.command()(matrix)
+app.command("audit")(audit_command)
+app.command()(exploit_study)
+
+RunFolder = Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")]
+TasksFolder = Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")]
+PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
 
 
 @app.command(name="run")
@@ -21,34 +30,137 @@ def run_command(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
     run: Annotated[Path, typer.Argument(help="Run folder; an interrupted evaluation is continued.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    policy: Annotated[str, typer.Option(help="Model folder or scripted policy.")] = "",
+    policy: Annotated[str, typer.Option(help="Model folder, scripted policy, openai or vllm (endpoint.*).")] = "",
     stage: Annotated[str, typer.Option(help="Name under which the result is stored.")] = "",
     config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
 ) -> None:
-    """Evaluate a policy; the sandbox must isolate.
+    """Evaluate a policy, graded cold; the sandbox must isolate.
 
     Example: mend eval run tasks runs/eval --policy runs/demo/checkpoints/dapo num_samples=4
     """
     from mendwright.cli.running import open_run, policy_of
-    from mendwright.evaluation.summary import build_summary
     from mendwright.recipes.demo import shipped_base
-    from mendwright.recipes.evaluate import evaluate
+    from mendwright.recipes.evaluate import evaluate, policy_fingerprint
     from mendwright.recipes.run import select_tasks
 
-    resolved = load_config(RolloutCommandConfig, config, overrides or [])
+    resolved = load_config(EvalCommandConfig, config, overrides or [])
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         return
-    ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature)
+    ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
     folder = Path(ref.folder) if ref.folder else shipped_base()
     test_set = f"{resolved.select.split}-{resolved.select.source}"
+    fingerprint = policy_fingerprint(ref, resolved.rollout)
     with open_run(run, tasks, folder, resolved.rollout, resolved.seed) as opened:
         chosen = select_tasks(opened, resolved.select)
-        evaluate(opened, stage or ref.name, ref, test_set, chosen, resolved.num_samples)
-        summary = build_summary(opened.store, {})
-    for row in summary.stages:
-        typer.echo(row.model_dump_json())
+        evaluate(opened, stage or ref.name, ref, test_set, chosen, resolved.num_samples, fingerprint=fingerprint)
+    _show(run, tasks, f"eval/{stage or ref.name}/{test_set}")
+
+
+@app.command()
+def show(run: RunFolder, tasks: TasksFolder = None, phase: PhaseOption = "") -> None:
+    """Show what a run's evaluations found: Pass@1, Pass@k, by label, best of n, paired differences.
+
+    Example: mend eval show runs/demo --phase eval/dapo/test-mutations
+    """
+    from mendwright.evaluation.across_runs import choose_phase
+    from mendwright.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        chosen = choose_phase(store, phase)
+    _show(run, tasks or run / "tasks", chosen)
+
+
+def _show(run: Path, tasks: Path, phase: str) -> None:
+    from mendwright.analysis.overview import training_phase
+    from mendwright.analysis.selection_study import study_selection
+    from mendwright.analysis.tables import (
+        comparison_table,
+        label_table,
+        pass_at_k_table,
+        selection_tables,
+        stage_table,
+    )
+    from mendwright.cli.tables import print_table
+    from mendwright.evaluation.breakdown import by_label, labels_of
+    from mendwright.evaluation.pass_at_k import verdicts_by_task
+    from mendwright.evaluation.summary import build_summary
+    from mendwright.rollout.store import RunStore
+    from mendwright.tasks.store import TASKS_FILE, TaskStore
+
+    known = {one.id: one for one in TaskStore(tasks).load()} if (tasks / TASKS_FILE).is_file() else {}
+    packages = {one.id: one.provenance.package for one in known.values()}
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        summary = build_summary(store, {}, packages=packages)
+        verdicts = verdicts_by_task(store.rows(phase=phase))
+        study = study_selection(store, phase, training_phase=training_phase(store))
+    shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
+    if known:
+        shown.append(label_table(by_label(verdicts, {name: labels_of(one) for name, one in known.items()})))
+    if study:
+        shown.append(selection_tables(study)[0])
+    for one in shown:
+        if one.rows:
+            print_table(one)
+    for comparison in summary.comparisons:
+        typer.echo(comparison.sentence)
+
+
+@app.command()
+def compare(
+    run: Annotated[Path, typer.Argument(help="Run that is claimed to be better.")],
+    reference: Annotated[Path, typer.Argument(help="Run that it is compared with; may be the same folder.")],
+    phase: PhaseOption = "",
+    reference_phase: Annotated[str, typer.Option(help="Phase of the reference; default: the same.")] = "",
+    tasks: TasksFolder = None,
+) -> None:
+    """Compare two evaluations on the tasks that both tried: paired bootstrap, and McNemar with one sample per task.
+
+    Example: mend eval compare runs/a runs/b --phase eval/dapo/test-mutations
+    """
+    from mendwright.analysis.tables import comparison_table
+    from mendwright.cli.tables import print_table
+    from mendwright.evaluation.across_runs import choose_phase
+    from mendwright.evaluation.pass_at_k import verdicts_by_task
+    from mendwright.evaluation.significance import compare as compare_verdicts
+    from mendwright.rollout.store import RunStore
+    from mendwright.tasks.store import TASKS_FILE, TaskStore
+
+    sides, names = [], []
+    for folder, wanted in ((run, phase), (reference, reference_phase or phase)):
+        with RunStore.open(folder / "run.db", is_read_only=True) as store:
+            chosen = choose_phase(store, wanted)
+            sides.append(verdicts_by_task(store.rows(phase=chosen)))
+            names.append(f"{chosen} of {folder.resolve().name}")
+    folder = tasks or run / "tasks"
+    known = TaskStore(folder).load() if (folder / TASKS_FILE).is_file() else ()
+    packages = {one.id: one.provenance.package for one in known}
+    found = compare_verdicts(sides[0], sides[1], names=(names[0], names[1]), test_set="common tasks", clusters=packages)
+    if found is None:
+        raise InputError(f"{names[0]} and {names[1]} have no task in common")
+    print_table(comparison_table([found]))
+    typer.echo(found.sentence)
+
+
+@app.command()
+def predictions(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(help="File to write: JSON lines, one object per submission.")],
+    phase: PhaseOption = "",
+    sample: Annotated[int, typer.Option(min=0, help="Which sample of each task, in the order of seeds.")] = 0,
+) -> None:
+    """Write an evaluation's patches as SWE-bench predictions (instance_id, model_name_or_path, model_patch).
+
+    Example: mend eval predictions runs/demo preds.jsonl --phase eval/dapo/test-mutations
+    """
+    from mendwright.evaluation.across_runs import choose_phase
+    from mendwright.evaluation.predictions import write_predictions
+    from mendwright.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        num = write_predictions(store, choose_phase(store, phase), sample, out)
+    typer.echo(f"{num} predictions: {out}")
 
 
 @app.command()
@@ -62,12 +174,14 @@ def regrade(
     """
     from mendwright.recipes.evaluate import regrade_cold
     from mendwright.records import VerdictKind
+    from mendwright.rollout.phases import AUDIT
     from mendwright.rollout.store import RunStore
     from mendwright.tasks.store import TaskStore
 
     known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
     with RunStore.open(run / "run.db", is_read_only=True) as store:
-        rewarded = [t for t in store.trajectories() if t.verdict.kind is VerdictKind.PASSED]
+        passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
+        rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
     result = asyncio.run(regrade_cold(rewarded, known, SandboxConfig()))
     typer.echo(f"{result.num_confirmed} of {result.num_regraded} rewarded trajectories are rewarded again")
     if result.num_confirmed != result.num_regraded:

@@ -53,6 +53,12 @@ EXIT_CODES = (
         "free space, then the same command with `--resume`",
     ),
     ExitCode(7, "broken task", "a task is broken, uncertified or does not build", "`mend tasks verify`"),
+    ExitCode(
+        8,
+        "model server",
+        "a model server gave no usable reply, or refused the request",
+        "the message says which; `docs/howto/model.md`",
+    ),
     ExitCode(BUG, "bug", "a bug in Mendwright; a traceback was printed", "please report it"),
     ExitCode(130, "interrupted", "interrupted by Ctrl-C; the run folder is intact", "the same command with `--resume`"),
     ExitCode(BROKEN_PIPE, "broken pipe", "the reader of the output went away", "-"),

@@ -25,9 +25,18 @@ COMMANDS = (
     CommandEntry("tasks", "mendwright.cli.tasks", "Build, verify and show validated repair tasks."),
     CommandEntry("grade", "mendwright.cli.grade", "Grade the patches of any agent against tasks."),
     CommandEntry("rollout", "mendwright.cli.rollout", "Run a policy on tasks and grade what it delivers."),
+    CommandEntry("scaffolds", "mendwright.cli.scaffolds", "Check each pipeline with an oracle and a do-nothing agent."),
+    CommandEntry("knowledge", "mendwright.cli.knowledge", "Fill and ask the knowledge base of past fixes."),
+    CommandEntry("serve", "mendwright.cli.serve", "Serve a model or a script to agents of any make."),
+    CommandEntry("replay", "mendwright.cli.replay", "Replay stored episodes in new sandboxes and compare."),
+    CommandEntry("trajectories", "mendwright.cli.trajectories", "Trajectories for other systems and from them."),
+    CommandEntry("plan", "mendwright.cli.plan", "Reckon memory and time of RL on given machines."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
-    CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder."),
+    CommandEntry("analyse", "mendwright.cli.analyse", "Show how a run's policy behaves, in tables and figures."),
+    CommandEntry("watch", "mendwright.cli.watch", "Look at a run while another process works on it."),
+    CommandEntry("report", "mendwright.cli.report", "Write the HTML report of a run folder, or compare runs."),
+    CommandEntry("view", "mendwright.cli.view", "Look at runs and trajectories in a web browser."),
 )
 
 

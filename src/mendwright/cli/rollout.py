@@ -18,7 +18,9 @@ def rollout(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks (mend tasks build).")],
     run: Annotated[Path, typer.Argument(help="Run folder; an interrupted one is continued.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    policy: Annotated[str, typer.Option(help="Model folder, or oracle, submit-at-once, random, teacher.")] = "oracle",
+    policy: Annotated[
+        str, typer.Option(help="Model folder; openai or vllm (endpoint.*); oracle, submit-at-once, random, teacher.")
+    ] = "oracle",
     model: Annotated[Path | None, typer.Option(help="Folder whose tokenizer scripted policies use.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
@@ -26,8 +28,10 @@ def rollout(
     """Run a policy on tasks and count the verdicts.
 
     Example: mend rollout tasks runs/oracle --policy oracle select.split=test
+
+    Example: mend rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
     """
-    from mendwright.cli.running import open_run, policy_of
+    from mendwright.cli.running import describe_usage, open_run, policy_of
     from mendwright.recipes.demo import shipped_base
     from mendwright.recipes.run import select_tasks
     from mendwright.rollout.jobs import make_groups
@@ -36,14 +40,17 @@ def rollout(
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         return
-    ref = policy_of(policy, resolved.rollout.temperature)
+    ref = policy_of(policy, resolved.rollout.temperature, resolved.endpoint)
     folder = model or (Path(ref.folder) if ref.folder else shipped_base())
     with open_run(run, tasks, folder, resolved.rollout, resolved.seed) as opened:
         chosen = select_tasks(opened, resolved.select)
         jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
         with opened.store.phase(PHASE):
             found = opened.run_jobs(ref, jobs, phase=PHASE)
+        usage = describe_usage(opened.pool.counters())
     counts = Counter(trajectory.verdict.kind.value for trajectory in found)
     typer.echo(
         f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items())
     )
+    if usage:
+        typer.echo(usage)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast, get_args
 
 from mendwright.cli.progress import ProgressDisplay
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.errors import InputError
-from mendwright.recipes.run import Run
-from mendwright.rollout.jobs import PolicyRef
+from mendwright.recipes.run import Run, locked
+from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
+from mendwright.rollout.trackers import tracking
 from mendwright.rollout.worker import WorkerSetup, is_scripted
 from mendwright.tasks.store import TaskStore
 
 
 @contextmanager
-def open_run(folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, seed: int) -> Iterator[Run]:
-    """A run over ``tasks``; the folder and its store are made when they are missing.
+def open_run(
+    folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, seed: int, watch: WatchConfig | None = None
+) -> Iterator[Run]:
+    """A run over ``tasks``, locked; the folder and its store are made when they are missing.
 
     Raises:
-        InputError: no tasks, or ``model`` is no model folder.
+        InputError: no tasks, ``model`` is no model folder, or another process works on the run.
+        ConfigError: a tracker of ``watch`` is not installed.
     """
     from mendwright.models.loading import load_tokenizer
 
@@ -32,29 +38,61 @@ def open_run(folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, see
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.db"
     with (
+        locked(folder),
         RunStore.open(path) if path.exists() else RunStore.create(path) as store,
+        tracking(store, watch or WatchConfig()),
         WorkerPool(WorkerSetup(rollout, str(model))) as pool,
-        ProgressDisplay() as progress,
+        ProgressDisplay(folder) as progress,
     ):
         yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
 
 
-def policy_of(name: str, temperature: float) -> PolicyRef:
-    """A scripted policy by name, or a model folder.
+def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
+    """A scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model folder.
 
     Raises:
-        InputError: neither.
+        InputError: none of these.
+        ConfigError: the server is not described.
     """
     if is_scripted(name):
         return PolicyRef(name)
+    if name in get_args(ServerProtocol):
+        endpoint.require_server()
+        full_name = f"{name}-{endpoint.model.replace('/', '_')}"
+        return PolicyRef(full_name, "", 0, temperature, cast(ServerProtocol, name), endpoint)
     folder = Path(name)
     if not folder.is_dir():
-        raise InputError(f"got policy {name!r}, expected a model folder or oracle, submit-at-once, random or teacher")
+        raise InputError(
+            f"got policy {name!r}, expected a model folder, openai, vllm, oracle, submit-at-once, random or teacher"
+        )
     return PolicyRef(folder.name, str(folder), 0, temperature)
 
 
 def import_checkpoint(run: Run, source: Path, stage: str) -> None:
     """Copy a model folder into the run as checkpoint ``stage``, unless it is there."""
+    from mendwright.models.loading import copy_folder
+
     target = run.checkpoint(stage)
     if not target.exists():
-        shutil.copytree(source, target)
+        copy_folder(source, target)
+
+
+def describe_usage(counters: Mapping[str, float]) -> str:
+    """One line on what a model server was asked; empty when there was none."""
+    counts = {name.removeprefix("endpoint/"): n for name, n in counters.items() if name.startswith("endpoint/")}
+    if not counts.get("num_attempts"):
+        return ""
+    trouble = {
+        "rate limited": counts["num_rate_limited"],
+        "server errors": counts["num_server_errors"],
+        "refused": counts["num_refused"],
+        "timeouts": counts["num_timeouts"],
+        "disconnects": counts["num_disconnects"],
+        "bad replies": counts["num_bad_replies"],
+    }
+    told = ", ".join(f"{count:.0f} {name}" for name, count in trouble.items() if count) or "no trouble"
+    return (
+        f"server: {counts['num_attempts']:.0f} requests ({told}), {counts['num_prompt_tokens']:.0f} prompt tokens "
+        f"({counts['num_cached_tokens']:.0f} cached), {counts['num_reply_tokens']:.0f} reply tokens, "
+        f"${counts['cost_usd']:.4f}"
+    )

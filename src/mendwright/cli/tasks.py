@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mendwright.cli.task_curation import curate_tasks
 from mendwright.cli.task_exchange import export_tasks, import_tasks
+from mendwright.cli.task_exposing import expose_tasks
 from mendwright.cli.task_recipes import rebuild, record
 from mendwright.cli.task_verification import verify
 from mendwright.cli.task_views import show, stats
@@ -34,6 +35,7 @@ app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command("curate")(curate_tasks)
 app.command()(record)
+app.command("expose")(expose_tasks)
 app.command()(verify)
 app.command()(show)
 app.command()(stats)

@@ -1,19 +1,32 @@
-"""`mend train`: base, sft, rft, rl."""
+"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mendwright.config.commands import RlCommandConfig, SupervisedCommandConfig
+from mendwright.config.commands import RlCommandConfig
+from mendwright.config.learning import SftConfig
 from mendwright.config.loading import load_config, to_toml
 from mendwright.config.recipes import PretrainingConfig
-from mendwright.errors import TaskError
+from mendwright.config.training import (
+    DistilThenGrpoConfig,
+    RftCommandConfig,
+    SftCommandConfig,
+    StepDpoCommandConfig,
+    TwoStageConfig,
+)
+from mendwright.errors import ConfigError, TaskError
+from mendwright.records import Record
 
-app = typer.Typer(help="Train a model: base, sft, rft, rl.", no_args_is_help=True)
+app = typer.Typer(help="Train a model: base, sft, rft, rl, whole recipes.", no_args_is_help=True)
 
+Tasks = Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")]
+RunFolder = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
+Start = Annotated[Path, typer.Argument(help="Model folder to start from.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value")]
 Config = Annotated[Path | None, typer.Option(help="TOML file.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")]
@@ -47,77 +60,199 @@ def base(
 @app.command()
 def sft(
     run: Annotated[Path, typer.Argument(help="Run folder with trajectories of a teacher.")],
-    start: Annotated[Path, typer.Argument(help="Model folder to start from.")],
+    start: Start,
     overrides: Overrides = None,
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Imitate the passed trajectories of a run (paper A's settings by default).
+    """Imitate the passed trajectories of a run (paper A's settings by default); also under torchrun.
 
-    Example: mend train sft runs/teacher models/base phase=rollout
+    Example: mend train sft runs/teacher models/base phase=rollout sft.choice.type=loss
     """
-    _supervised(run, start, "sft", load_config(SupervisedCommandConfig, config, overrides or []), dry_run)
+    resolved = load_config(SftCommandConfig, config, overrides or [])
+    if not _is_shown(resolved, dry_run):
+        _fit_stored(run, start, "sft", resolved.phase, resolved.max_per_task, resolved.sft)
 
 
 @app.command()
 def rft(
-    run: Annotated[Path, typer.Argument(help="Run folder with the policy's own trajectories.")],
-    start: Annotated[Path, typer.Argument(help="Model folder to start from.")],
+    run: Annotated[Path, typer.Argument(help="Run folder with the policy's own trajectories, or for them.")],
+    start: Start,
     overrides: Overrides = None,
+    tasks: Annotated[Path | None, typer.Option(help="Sample on the training tasks of this folder first.")] = None,
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
     """Rejection fine-tuning: the policy's own passed trajectories, format errors masked (paper B, section 4.2).
 
-    Example: mend train rft runs/own runs/own/checkpoints/sft phase=rollout
+    Example: mend train rft runs/own models/sft --tasks tasks collect.num_tasks=100
     """
-    _supervised(run, start, "rft", load_config(SupervisedCommandConfig, config, overrides or []), dry_run)
-
-
-def _supervised(folder: Path, start: Path, stage: str, config: SupervisedCommandConfig, dry_run: bool) -> None:
-    if dry_run:
-        typer.echo(to_toml(config), nl=False)
+    resolved = load_config(RftCommandConfig, config, overrides or [])
+    if _is_shown(resolved, dry_run):
         return
+    if tasks is None:
+        _fit_stored(run, start, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
+        return
+    _refuse_several_processes()
+    from mendwright.cli.running import import_checkpoint, open_run
+    from mendwright.recipes.rft import START, rft
+
+    with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
+        import_checkpoint(opened, start, START)
+        typer.echo(f"model: {rft(opened, resolved)}")
+
+
+def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
+    """Learn from what a run holds, alone or as one of torchrun's processes."""
     from mendwright.cli.progress import ProgressDisplay
+    from mendwright.learning.parallel import process_group
+    from mendwright.models.loading import load_tokenizer
+    from mendwright.recipes.progress import no_progress
     from mendwright.recipes.supervised import fit_samples, keep_successes, supervised_samples
     from mendwright.rollout.store import RunStore
 
-    chosen = config.sft if stage == "sft" else config.rft
-    with RunStore.open(folder / "run.db") as store, ProgressDisplay() as progress:
-        kept = keep_successes(store.trajectories(phase=config.phase), config.max_per_task)
+    with RunStore.open(folder / "run.db") as store, process_group() as world, ProgressDisplay() as progress:
+        # By id: the order in which episodes happened to end must not decide what is learned.
+        found = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
+        kept = keep_successes(found, max_per_task)
         if not kept:
-            raise TaskError(f"{folder} has no passed trajectory in phase {config.phase!r}; run mend rollout first")
+            raise TaskError(f"{folder} has no passed trajectory in phase {phase!r}; run mend rollout first")
+        samples = supervised_samples(kept, config, load_tokenizer(start))
         target = folder / "checkpoints" / stage
-        fit_samples(start, target, supervised_samples(kept, chosen), chosen, store, progress)
-    typer.echo(f"model: {target}")
+        fit_samples(start, target, samples, config, store, progress if world.is_leader else no_progress)
+        if world.is_leader:
+            typer.echo(f"model: {target}")
 
 
-@app.command()
-def rl(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")],
-    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")],
-    start: Annotated[Path, typer.Argument(help="Model folder to start from.")],
+@app.command("step_dpo")
+def step_dpo(
+    run: Annotated[Path, typer.Argument(help="Run folder with groups of trajectories, several per task.")],
+    start: Start,
     overrides: Overrides = None,
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """DAPO (paper B's settings by default).
+    """Prefer the actions of a run that led to more reward than others after the same history (Agent Q).
 
-    Example: mend train rl tasks runs/rl models/rft --config configs/demo-rl.toml
+    Example: mend train step_dpo runs/own models/rft phase=rollout min_gap=0.25
+    """
+    resolved = load_config(StepDpoCommandConfig, config, overrides or [])
+    if _is_shown(resolved, dry_run):
+        return
+    _refuse_several_processes()
+    from mendwright.recipes.step_dpo import step_dpo
+    from mendwright.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db") as store:
+        target = run / "checkpoints" / "step_dpo"
+        metrics = step_dpo(store, start, target, resolved)
+    typer.echo(f"pairs: {metrics['preference/num_pairs']:.0f}, loss {metrics['preference/loss']:.3f}, model: {target}")
+
+
+@app.command()
+def rl(
+    tasks: Tasks,
+    run: RunFolder,
+    start: Start,
+    overrides: Overrides = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others); also under torchrun.
+
+    Example: mend train rl tasks runs/rl models/rft rl.num_groups=16 rl.dapo.group_size=8
     """
     resolved = load_config(RlCommandConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
+    if _is_shown(resolved, dry_run):
         return
     from mendwright.cli.running import import_checkpoint, open_run
-    from mendwright.recipes.dapo import DapoLoop
+    from mendwright.learning.parallel import process_group
+    from mendwright.recipes.reinforce import reinforce
+    from mendwright.recipes.updates import Updates
 
-    with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
-        import_checkpoint(opened, start, "start")
-        loop = DapoLoop(opened, resolved.rl, "start")
-        with opened.store.phase("dapo"):
-            for metrics in loop.iterations():
-                reward = metrics["rollout/reward_mean"]
-                opened.progress("dapo", loop.num_done, resolved.rl.max_iterations, f"reward {reward:.2f}")
-        loop.keep("dapo")
+    with process_group() as world:
+        if not world.is_leader:
+            Updates(start, run / "checkpoints" / "dapo-state", resolved.rl.dapo).follow()
+            return
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
+            import_checkpoint(opened, start, "start")
+            reinforce(opened, resolved.rl, "start", "dapo", resolved.watch.alarms)
     typer.echo(f"model: {run / 'checkpoints' / 'dapo'}")
+
+
+@app.command("dapo_two_stage")
+def dapo_two_stage(
+    tasks: Tasks,
+    run: RunFolder,
+    start: Start,
+    overrides: Overrides = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """DAPO, then DAPO on the tasks worth more work in a longer context (paper B, section 4.3).
+
+    Example: mend train dapo_two_stage tasks runs/two models/rft --config configs/paper_b/dapo_two_stage.toml
+    """
+    resolved = load_config(TwoStageConfig, config, overrides or [])
+    if _is_shown(resolved, dry_run):
+        return
+    _refuse_several_processes()
+    from mendwright.cli.running import open_run
+    from mendwright.recipes.dapo_two_stage import dapo_two_stage
+
+    _import_start(run, start)
+    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved)
+    typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
+
+
+@app.command("distil_then_grpo")
+def distil_then_grpo(
+    tasks: Tasks,
+    run: RunFolder,
+    start: Start,
+    overrides: Overrides = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Imitate a teacher, then GRPO (paper A).
+
+    Example: mend train distil_then_grpo tasks runs/a models/base --config configs/paper_a/distil_then_grpo.toml
+    """
+    resolved = load_config(DistilThenGrpoConfig, config, overrides or [])
+    if _is_shown(resolved, dry_run):
+        return
+    _refuse_several_processes()
+    from mendwright.cli.running import open_run, policy_of
+    from mendwright.recipes.distil_then_grpo import distil_then_grpo
+
+    teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
+    _import_start(run, start)
+    distil_then_grpo(
+        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved, teacher
+    )
+    typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
+
+
+def _is_shown(config: Record, is_wanted: bool) -> bool:
+    """Print ``config`` when only that is wanted; says whether it was."""
+    if is_wanted:
+        typer.echo(to_toml(config), nl=False)
+    return is_wanted
+
+
+def _refuse_several_processes() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "this command is for one process; torchrun is for mend train sft, rl, and rft without --tasks"
+        )
+
+
+def _import_start(run: Path, start: Path) -> None:
+    """Copy the model to begin with into the run, unless it is there."""
+    from mendwright.models.loading import copy_folder, load_tokenizer
+
+    load_tokenizer(start)
+    target = run / "checkpoints" / "start"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_folder(start, target)

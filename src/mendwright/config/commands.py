@@ -6,13 +6,14 @@ from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
-from mendwright.config.learning import RftConfig, SftConfig
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
 from mendwright.config.recipes import RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record, SourceKind, Split
 
 
@@ -33,6 +34,18 @@ class RolloutCommandConfig(Record):
     """Paper B, Table 1: 10 runs per task."""
     seed: int = 0
     rollout: RolloutConfig = RolloutConfig()
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
+
+
+class ReplayCommandConfig(Record):
+    """`mend replay`."""
+
+    phase: str = ""
+    """Phase of the run whose episodes are replayed; empty: any."""
+    num_episodes: PositiveInt = 100
+    """At most."""
+    rollout: RolloutConfig = RolloutConfig(max_in_flight=8)
 
 
 class GradeCommandConfig(Record):
@@ -47,14 +60,15 @@ class GradeCommandConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
-class SupervisedCommandConfig(Record):
-    """`mend train sft` and `mend train rft`."""
+class StartsConfig(Record):
+    """`mend knowledge starts`."""
 
-    phase: str = "rollout"
-    """Phase of the run whose passed trajectories are learned."""
-    max_per_task: PositiveInt = 4
-    sft: SftConfig = SftConfig()
-    rft: RftConfig = RftConfig()
+    num_fixes: PositiveInt = 4
+    """Candidate fixes of each task: the first one and one per retry (paper A, full pipeline: 3 retries)."""
+    num_concurrent: PositiveInt = 2
+    """Builds at one time."""
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
 
 
 class RlCommandConfig(Record):
@@ -63,8 +77,11 @@ class RlCommandConfig(Record):
     seed: int = 0
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        check_undemonstrated(self.rollout.pipeline)
+        self.rollout.require_training_temperature()
         return self

@@ -6,7 +6,7 @@ Invariants: frozen; every value that changes a result is here.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -54,13 +54,82 @@ class ComputeConfig(Record):
     """How a batch is computed; changes speed and memory, results only by float noise."""
 
     micro_batch_tokens: PositiveInt = 8192
-    """Tokens (padding included) of one forward and backward."""
+    """Distinct tokens of one forward and backward."""
     head_chunk_tokens: PositiveInt = 8192
-    """Positions whose vocabulary logits exist at one time."""
+    """Positions whose logits exist at one time ..."""
+    head_chunk_vocab: PositiveInt = 65536
+    """... and vocabulary entries."""
     is_bf16: bool = False
     """bfloat16 autocast; weights, logits and losses stay float32."""
+    is_checkpointing: bool = False
+    """Activation checkpointing: layers are computed again backwards, memory falls to one layer's."""
     num_threads: PositiveInt | None = None
     """torch threads of the process; None leaves torch's setting. One is fastest beside other busy processes."""
+
+
+class FullConfig(Record):
+    """All weights are trained (both papers)."""
+
+    type: Literal["full"] = "full"
+
+
+class LoraConfig(Record):
+    """Low-rank updates of the linear layers, by peft (LoRA, arXiv 2106.09685); embeddings and head stay as they are.
+
+    Our choices: the papers train all weights.
+    """
+
+    type: Literal["lora"] = "lora"
+    rank: PositiveInt = 16
+    alpha: PositiveInt = 32
+    """The update is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Ends of the names of the linear layers; empty means every one but the output head."""
+
+
+TrainedConfig = Annotated[FullConfig | LoraConfig, Field(discriminator="type")]
+
+
+class LastChoice(Record):
+    """The weights after the last step (paper B: one epoch)."""
+
+    type: Literal["last"] = "last"
+
+
+class _ValidatedChoice(Record):
+    """Checkpoints are compared on tasks that are set apart."""
+
+    validation_share: float = Field(default=0.15, gt=0.0, lt=1.0)
+    """Share of the tasks; paper A (section on SFT) keeps 17 of 101 and 54 of 365 trajectories."""
+    every_steps: NonNegativeInt = 0
+    """Optimiser steps between comparisons; 0: after each epoch."""
+
+
+class LossChoice(_ValidatedChoice):
+    """The least validation loss."""
+
+    type: Literal["loss"] = "loss"
+
+
+class EntropyWindowChoice(_ValidatedChoice):
+    """The last checkpoint whose entropy is in a window, or the nearest to it: what RL can still explore from.
+
+    C3PO (Ring-lite, arXiv 2506.14731): more epochs lower the entropy, and RL then collapses earlier.
+    """
+
+    type: Literal["entropy_window"] = "entropy_window"
+    low: NonNegativeFloat = 0.3
+    """Nats per action token; Ring-lite: 0.3 to 0.5."""
+    high: PositiveFloat = 0.5
+
+    @model_validator(mode="after")
+    def _is_window(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        return self
+
+
+ChoiceConfig = Annotated[LastChoice | LossChoice | EntropyWindowChoice, Field(discriminator="type")]
 
 
 class SftConfig(Record):
@@ -76,6 +145,15 @@ class SftConfig(Record):
     """Trajectories per optimiser step; paper A: at most 4 per GPU."""
     num_epochs: PositiveInt = 1
     is_format_error_masked: bool = False
+    thoughts: Literal["keep", "require", "remove"] = "keep"
+    """What becomes of thoughts (``<think>`` to ``</think>``): ``keep``, as they were sampled; ``require``, only
+    trajectories all of whose actions have one (paper A's thinking set); ``remove``, cut out of what is learned and of
+    its context (its no-thinking set)."""
+    choice: ChoiceConfig = LastChoice()
+    """Which checkpoint is kept."""
+    save_every_steps: PositiveInt = 50
+    """Optimiser steps between saved states; a killed run goes on from the last."""
+    trained: TrainedConfig = FullConfig()
     seed: int = 0
 
 
@@ -118,6 +196,7 @@ class DapoConfig(Record):
     """Factor on negative advantages. Below 1 failures, which are longer, push less probability to untried tokens."""
     optimizer: OptimizerConfig = OptimizerConfig()
     compute: ComputeConfig = ComputeConfig()
+    trained: TrainedConfig = FullConfig()
     seed: int = 0
 
     @model_validator(mode="after")
@@ -157,4 +236,5 @@ class StepDpoConfig(Record):
     num_epochs: PositiveInt = 1
     optimizer: OptimizerConfig = OptimizerConfig()
     compute: ComputeConfig = ComputeConfig()
+    trained: TrainedConfig = FullConfig()
     seed: int = 0

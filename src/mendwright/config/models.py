@@ -55,3 +55,6 @@ class EngineConfig(Record):
     """New requests wait until they are this share of the running rows ..."""
     admit_wait_steps: int = Field(default=3, ge=0)
     """... or until this many decode steps have passed."""
+    is_batch_invariant: bool = False
+    """Every session is computed alone and shares no prefix, so its numbers are the same, bit for bit, whatever runs
+    beside it and whatever was killed before (CPU, one thread). Several times slower."""

@@ -14,6 +14,7 @@ from mendwright.config.rewards import RewardConfig, TerminalRewardConfig, check_
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from mendwright.config.teacher import TeacherNoise
+from mendwright.config.watch import WatchConfig
 from mendwright.records import Record
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -183,15 +184,19 @@ class DemoConfig(Record):
             is_error_masked=True,
             negative_weight=0.3,
             optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=3),
+            compute=ComputeConfig(micro_batch_tokens=4096),
         ),
         num_groups=12,
         num_groups_sampled=16,
         max_refills=1,
+        curriculum="learnability",
         max_iterations=1000,
     )
     evaluation: EvaluationConfig = EvaluationConfig()
+    watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _reward_fits_the_pipeline(self) -> Self:
+    def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
         return self

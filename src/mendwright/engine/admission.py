@@ -6,6 +6,7 @@ shares a worthwhile prefix with another that is not computed yet. Those wait for
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -35,11 +36,20 @@ class PrefillRow:
 class Admission:
     """Plans waves. Copies shared prefixes at planning time, so a later row of a wave can overwrite the source."""
 
-    def __init__(self, slots: SlotTable, cache: SlotCache, statistics: EngineStatistics, min_share_tokens: int) -> None:
+    def __init__(
+        self,
+        slots: SlotTable,
+        cache: SlotCache,
+        statistics: EngineStatistics,
+        min_share_tokens: int,
+        *,
+        is_sharing: bool = True,
+    ) -> None:
         self._slots = slots
         self._cache = cache
         self._statistics = statistics
         self._min_share_tokens = min_share_tokens
+        self._is_sharing = is_sharing
 
     def plan_wave(self, waiting: list[Request], complete: set[bytes]) -> tuple[list[PrefillRow], list[Request]]:
         """Choose the rows of the next wave.
@@ -69,6 +79,8 @@ class Admission:
             return self._start(request, own, own_length, num_shared=0)
         if own is None and not self._slots.has_room:
             return None
+        if not self._is_sharing:
+            return self._place_alone(request, own, own_length)
         donor, shared = self._slots.best_donor(prompt)
         if self._best_planned(prompt, wave) >= max(shared, own_length) + self._min_share_tokens:
             return None
@@ -86,6 +98,13 @@ class Admission:
         self._cache.copy_prefix(donor, slot, usable)
         return self._start(request, slot, usable, num_shared=usable)
 
+    def _place_alone(self, request: Request, own: int | None, own_length: int) -> PrefillRow | None:
+        """A slot whose content comes from this session only."""
+        if own is not None and self._slots.lengths[own] > own_length:
+            self._statistics.num_resets += 1
+        slot = own if own is not None else self._slots.take(request.session_id, None)
+        return None if slot is None else self._start(request, slot, own_length, num_shared=0)
+
     def _is_continued(self, slot: int, own_length: int) -> bool:
         return 0 < own_length == int(self._slots.lengths[slot])
 
@@ -99,6 +118,7 @@ class Admission:
     def _start(self, request: Request, slot: int, held: int, *, num_shared: int) -> PrefillRow:
         """Cut the slot to what is kept and mark it busy."""
         request.slot = slot
+        request.admitted_at_s = time.monotonic()
         # The last token is computed again when nobody kept its logits: sampling needs them.
         start = held if num_shared == len(request.prompt) else min(held, len(request.prompt) - 1)
         self._slots.hold(slot, 0, request.prompt[:start])
@@ -110,8 +130,13 @@ class Admission:
         return PrefillRow(request, start)
 
 
-def split_batches(rows: list[PrefillRow], max_tokens: int) -> Iterator[list[PrefillRow]]:
+def split_batches(
+    rows: list[PrefillRow], max_tokens: int, *, is_batch_invariant: bool = False
+) -> Iterator[list[PrefillRow]]:
     """Rows of similar length together: a row joins while its padding costs less than a forward of its own."""
+    if is_batch_invariant:
+        yield from ([row] for row in rows)
+        return
     batch: list[PrefillRow] = []
     for row in sorted(rows, key=lambda row: row.num_new):
         if batch:

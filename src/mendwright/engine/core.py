@@ -2,7 +2,7 @@
 
 Reads requests (whole prompts as token ids); makes sampled token ids with exact log-probabilities. Invariants: each
 distinct prompt token is computed once while a slot holds it; a session's result does not depend on what else is in the
-batch, up to float noise; new weights never see keys and values of old ones.
+batch, up to float noise, and bit for bit with `is_batch_invariant`; new weights never see keys and values of old ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,13 @@ class Engine:
         self.statistics = EngineStatistics()
         self._model = SlotModel(model, self.config.num_slots, self.config.max_len_tokens)
         self._slots = SlotTable(self.config.num_slots, self.config.max_len_tokens)
-        self._admission = Admission(self._slots, self._model.cache, self.statistics, self.config.min_share_tokens)
+        self._admission = Admission(
+            self._slots,
+            self._model.cache,
+            self.statistics,
+            self.config.min_share_tokens,
+            is_sharing=not self.config.is_batch_invariant,
+        )
         self._waiting: list[Request] = []
         self._running: list[Request] = []
 
@@ -155,7 +161,9 @@ class Engine:
         held = [row.request for row in wave if row.num_new == 0]
         if held:
             self._sample(held, torch.stack([logits_of[request.prompt.tobytes()] for request in held]))
-        for batch in split_batches([row for row in wave if row.num_new], self.config.prefill_tokens):
+        new_rows = [row for row in wave if row.num_new]
+        is_batch_invariant = self.config.is_batch_invariant
+        for batch in split_batches(new_rows, self.config.prefill_tokens, is_batch_invariant=is_batch_invariant):
             logits = self._prefill(batch)
             requests = [row.request for row in batch]
             for request, row_logits in zip(requests, logits, strict=True):
@@ -180,16 +188,20 @@ class Engine:
     def _decode(self) -> list[Request]:
         begin = time.perf_counter()
         running = self._running
-        slots = np.array([request.slot for request in running])
-        fed = np.array([request.token_ids[-1] for request in running])
+        for rows in [[request] for request in running] if self.config.is_batch_invariant else [running]:
+            self._decode_rows(rows)
+        self._running = [request for request in running if not request.is_done]
+        self.statistics.decode_s += time.perf_counter() - begin
+        return self._finish([request for request in running if request.is_done])
+
+    def _decode_rows(self, requests: list[Request]) -> None:
+        slots = np.array([request.slot for request in requests])
+        fed = np.array([request.token_ids[-1] for request in requests])
         positions = self._slots.lengths[slots]
         logits = self._model.decode(slots, positions, fed)
         self._slots.tokens[slots, positions] = fed
         self._slots.lengths[slots] = positions + 1
-        self._sample(running, logits)
-        self._running = [request for request in running if not request.is_done]
-        self.statistics.decode_s += time.perf_counter() - begin
-        return self._finish([request for request in running if request.is_done])
+        self._sample(requests, logits)
 
     def _sample(self, requests: list[Request], logits: torch.Tensor) -> None:
         begin = time.perf_counter()

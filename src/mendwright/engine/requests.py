@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -25,6 +26,10 @@ class Request:
     is_cancelled: bool = False
     slot: int = -1
     num_waited_steps: int = 0
+    admitted_at_s: float = 0.0
+    """On the monotonic clock, as are the two below: when its prompt began to be computed."""
+    first_token_at_s: float = 0.0
+    last_token_at_s: float = 0.0
 
     @property
     def is_done(self) -> bool:
@@ -33,6 +38,9 @@ class Request:
 
     def append(self, token_id: int, log_prob: float) -> None:
         """Take a sampled token."""
+        self.last_token_at_s = time.monotonic()
+        if not self.token_ids:
+            self.first_token_at_s = self.last_token_at_s
         self.token_ids.append(token_id)
         self.log_probs.append(log_prob)
         self.is_stopped = token_id in self.stop_token_ids

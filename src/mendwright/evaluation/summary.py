@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mendwright.evaluation.bootstrap import NUM_RESAMPLES
 from mendwright.evaluation.pass_at_k import (
@@ -42,7 +42,8 @@ from mendwright.rollout.rows import PhaseRow, TrajectoryRow
 from mendwright.rollout.store import RunStore
 
 REQUIRED_PHASES = ("rft", "dapo", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
-"""Without these there is no headline; named as missing also when the run planned nothing."""
+"""Without these there is no headline; named as missing also when the run planned nothing. A run that only evaluates
+(a matrix, a study) needs none of them."""
 
 _KS = (2, 4, 8, 10, 16)
 
@@ -66,7 +67,11 @@ class StageResult(Record):
     num_passed: int
     num_failed: int
     num_exploited: int
+    num_suspicious: int
+    """Passed beside a finding that is no proof."""
     num_invalid: int
+    disabled_gates: tuple[str, ...]
+    """Gates that a grading of the stage ran without; with any, the numbers prove less than they say."""
 
 
 class Summary(Record):
@@ -117,12 +122,13 @@ def build_summary(
         num_resamples: Number of bootstrap samples.
     """
     results = _evaluations(store)
+    gradings = _gradings(store)
     phases = store.phases()
     comparisons = tuple(_comparisons(results, packages, num_resamples))
     statuses = {phase.name: phase.status for phase in phases}
     return Summary(
         headline=next((one for one in comparisons if _is_headline(one)), None),
-        stages=tuple(_stage_results(results, statuses, num_resamples)),
+        stages=tuple(_stage_results(results, gradings, statuses, num_resamples)),
         comparisons=comparisons,
         phases=tuple(phases),
         missing=_missing(statuses),
@@ -151,8 +157,30 @@ def _evaluations(store: RunStore) -> dict[tuple[str, str], list[TrajectoryRow]]:
     return {key: found[key] for key in sorted(found, key=lambda key: (key[0], stage_order(key[1])))}
 
 
+class _Gradings(NamedTuple):
+    """What rows do not tell of the verdicts of a phase."""
+
+    num_suspicious: int
+    disabled_gates: tuple[str, ...]
+
+
+def _gradings(store: RunStore) -> dict[str, _Gradings]:
+    """Phase -> suspicious passes and gates that were off."""
+    suspicious: Counter[str] = Counter()
+    gates: dict[str, set[str]] = {}
+    for row, document in store.documents(phase_prefix="eval/"):
+        verdict = document.verdict
+        gates.setdefault(row.phase, set()).update(verdict.disabled_gates)
+        is_passed = verdict.kind is VerdictKind.PASSED
+        suspicious[row.phase] += is_passed and any(one.severity == "suspicious" for one in verdict.findings)
+    return {phase: _Gradings(suspicious[phase], tuple(sorted(found))) for phase, found in gates.items()}
+
+
 def _stage_results(
-    results: Mapping[tuple[str, str], list[TrajectoryRow]], statuses: Mapping[str, str], num_resamples: int
+    results: Mapping[tuple[str, str], list[TrajectoryRow]],
+    gradings: Mapping[str, _Gradings],
+    statuses: Mapping[str, str],
+    num_resamples: int,
 ) -> Iterator[StageResult]:
     for (test_set, stage), rows in results.items():
         verdicts = verdicts_by_task(rows)
@@ -160,6 +188,7 @@ def _stage_results(
         if strict is None:
             continue
         kinds = Counter(row.verdict for row in rows)
+        grading = gradings[eval_phase(stage, test_set)]
         yield StageResult(
             stage=stage,
             test_set=test_set,
@@ -173,7 +202,9 @@ def _stage_results(
             num_passed=kinds[VerdictKind.PASSED],
             num_failed=kinds[VerdictKind.FAILED],
             num_exploited=kinds[VerdictKind.EXPLOITED],
+            num_suspicious=grading.num_suspicious,
             num_invalid=kinds[VerdictKind.INVALID],
+            disabled_gates=grading.disabled_gates,
         )
 
 
@@ -218,7 +249,8 @@ def _is_nested(phase: PhaseRow) -> bool:
 
 
 def _missing(statuses: Mapping[str, str]) -> tuple[str, ...]:
-    wanted = dict.fromkeys((*statuses, *REQUIRED_PHASES))
+    is_training = not statuses or any(name in statuses for name in ("teacher", *REQUIRED_PHASES))
+    wanted = dict.fromkeys((*statuses, *(REQUIRED_PHASES if is_training else ())))
     return tuple(name for name in wanted if statuses.get(name) != "done")
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
+from mendwright.config.pipeline import GradingConfig
 from mendwright.grading.execution import GRADER_VERSION, Execution
 from mendwright.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
 from mendwright.tasks.build_steps import describe_failure
-from mendwright.tasks.logs.error_class import classify
+from mendwright.tasks.logs.test_error import error_of_test
 
 
-def decide(task: Task, execution: Execution, findings: tuple[Finding, ...], is_cold: bool) -> Verdict:
+def decide(task: Task, execution: Execution, findings: tuple[Finding, ...], config: GradingConfig) -> Verdict:
     """Verdict from what ran: build first, then tests; an exploit finding overrides a pass."""
     build, run = execution.build, execution.run
     failed = [step for step in build if not step.is_passed]
@@ -27,7 +28,7 @@ def decide(task: Task, execution: Execution, findings: tuple[Finding, ...], is_c
         kind, reason = VerdictKind.INVALID, "no tests ran"
     else:
         kind, reason, error = _decide_tests(task, run)
-    findings = (*findings, *channel_findings(task), *(run_findings(run) if run else ()))
+    findings = (*findings, *channel_findings(task), *(run_findings(run) if run and config.is_inspected else ()))
     if kind is VerdictKind.PASSED and any(finding.severity == "exploit" for finding in findings):
         kind, reason = VerdictKind.EXPLOITED, first_finding(findings, "exploit")
     return Verdict(
@@ -38,7 +39,8 @@ def decide(task: Task, execution: Execution, findings: tuple[Finding, ...], is_c
         main_error=error,
         findings=findings,
         num_canaries=run.num_canaries if run else 0,
-        is_cold=is_cold,
+        is_cold=config.is_cold,
+        disabled_gates=config.disabled_gates,
         grader_version=GRADER_VERSION,
     )
 
@@ -51,15 +53,9 @@ def _decide_tests(task: Task, run: TestRun) -> tuple[VerdictKind, str, MainError
         bad = [test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED]
         if bad:
             reason = f"{name}: {len(bad)} of {len(test_ids)}, first {bad[0]} {run.outcome(bad[0])}"
-            return VerdictKind.FAILED, reason, _test_error(run, bad[0])
+            return VerdictKind.FAILED, reason, error_of_test(run, bad[0])
     reason = f"{len(task.fail_to_pass)} fail_to_pass and {len(task.pass_to_pass)} pass_to_pass pass"
     return VerdictKind.PASSED, reason, None
-
-
-def _test_error(run: TestRun, test_id: str) -> MainError:
-    result = run.results.get(test_id)
-    message = (result.message if result else "") or str(run.outcome(test_id))
-    return MainError(error_class=classify(message, "test"), message=message, path=test_id)
 
 
 def channel_findings(task: Task) -> tuple[Finding, ...]:

@@ -101,7 +101,7 @@ class Executor:
             build = await run_build_steps(sandbox, task, sources)
             if not all(step.is_passed for step in build):
                 return Execution(build, None)
-            await _restore(sandbox, task, pinned)
+            await _restore(sandbox, task, pinned, self._config.is_protected_restored)
             await _put(sandbox, {**pinned.tests, **canaries.files})
             return await _run_with(build, canaries, sandbox, request)
         finally:
@@ -116,9 +116,11 @@ def execution_key(task: Task, pinned: Pinned, sources: dict[str, str | None], re
     return ("grading", GRADER_VERSION, *parts, request.digest())
 
 
-async def _restore(sandbox: Sandbox, task: Task, pinned: Pinned) -> None:
+async def _restore(sandbox: Sandbox, task: Task, pinned: Pinned, is_protected_restored: bool) -> None:
     """Protected files as they are in the pinned tree, and no byte-code: the build ran code of the submission."""
     await sandbox.exec(_REMOVE_BYTECODE, timeout_s=_REMOVE_TIMEOUT_S)
+    if not is_protected_restored:
+        return
     for path in await sandbox.changed_files():
         name = PurePosixPath(path).name
         if not is_protected(task, path) or any(fnmatchcase(name, pattern) for pattern in _PRODUCTS):

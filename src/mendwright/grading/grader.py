@@ -4,11 +4,13 @@ Reads a task and the agent's changed files; makes a `Verdict`. The phases have a
 (:mod:`.permitted`), what the pinned tree holds (:mod:`.pinned`), what the detectors see (:mod:`.exploits`), what runs
 (:mod:`.execution`), what that means (:mod:`.decision`), what settles a doubt (:mod:`.differential`). Invariants: the
 agent's own sandbox is never graded; tests come from the pinned tree, which is read once; trouble of the sandbox is
-retried in a fresh one and ends as *invalid*, never as a failure.
+retried in a fresh one and ends as *invalid*, never as a failure; a gate that the configuration turns off is named in
+every verdict.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 
 from mendwright.config.pipeline import GradingConfig
@@ -17,14 +19,16 @@ from mendwright.grading.decision import decide, first_finding, restores
 from mendwright.grading.differential import differential_sources
 from mendwright.grading.execution import GRADER_VERSION, Executor, SpecFactory
 from mendwright.grading.exploits.base import Submission
-from mendwright.grading.exploits.registry import inspect
+from mendwright.grading.exploits.registry import FileFindings, inspect, inspect_files
 from mendwright.grading.judge.judge import Judge
 from mendwright.grading.permitted import agent_base_sources, check_applicable, permitted_part
-from mendwright.grading.pinned import Pinned, read_pinned_texts
+from mendwright.grading.pinned import Pinned, files_digest, read_pinned_texts, with_own_tests
 from mendwright.records import Finding, Task, Turn, Verdict, VerdictKind
 from mendwright.sandbox.base import SandboxBackend
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tasks.diffs import unified_diff
+
+_MAX_INSPECTED = 1000
 
 
 class Grader:
@@ -44,6 +48,8 @@ class Grader:
         self._make_spec = make_spec
         self._config = config
         self._executor = Executor(backend, make_spec, config, cache)
+        self._digests: dict[str, tuple[Task, str]] = {}
+        self._inspected = ExecutionCache(max_entries=_MAX_INSPECTED if config.is_cached and not config.is_cold else 0)
 
     async def grade(self, task: Task, files: dict[str, str | None], turns: tuple[Turn, ...] = ()) -> Verdict:
         """Verdict on ``files`` (relative path -> text, None: deleted), an empty submission included.
@@ -62,10 +68,14 @@ class Grader:
     async def _grade(self, task: Task, files: dict[str, str | None], turns: tuple[Turn, ...]) -> Verdict:
         if reason := check_applicable(files):
             return self._verdict(VerdictKind.FAILED, f"the submission does not apply: {reason}", ())
-        kept, restored = permitted_part(task, files)
+        kept, findings = self._permitted(task, files)
         sources = {**agent_base_sources(task), **kept}
         pinned = read_pinned_texts(task, self._make_spec(task, {}).tree, files)
-        findings = (*inspect(Submission(task, files, pinned.base, pinned.tests, turns)), *restored)
+        if self._config.is_inspected:
+            found = await self._inspect(Submission(task, files, pinned.base, pinned.tests, turns))
+            findings = (*found, *findings)
+        if not self._config.is_protected_restored:
+            pinned = with_own_tests(pinned, files)
         trouble = ""
         for _ in range(self._config.max_attempts):
             try:
@@ -77,11 +87,28 @@ class Grader:
         reason = f"{self._config.max_attempts} sandboxes failed: {trouble}"
         return self._verdict(VerdictKind.INVALID, reason, findings)
 
+    async def _inspect(self, submission: Submission) -> tuple[Finding, ...]:
+        """What the detectors say; members of a group often deliver the same files, which are read once."""
+
+        async def inspect_once() -> FileFindings:
+            return inspect_files(submission)
+
+        # The pinned texts follow from the task, which names its tree by digest.
+        key = ("findings", GRADER_VERSION, self._digest(submission.task), files_digest(submission.files))
+        return inspect(submission, await self._inspected.get_or_run(key, inspect_once))
+
+    def _digest(self, task: Task) -> str:
+        known, digest = self._digests.get(task.id, (None, ""))
+        if known is not task:
+            digest = hashlib.sha256(task.model_dump_json().encode()).hexdigest()
+            self._digests[task.id] = (task, digest)
+        return digest
+
     async def _attempt(
         self, task: Task, pinned: Pinned, sources: dict[str, str | None], findings: tuple[Finding, ...]
     ) -> Verdict:
         execution = await self._executor.execute(task, pinned, sources)
-        verdict = decide(task, execution, findings, self._config.is_cold)
+        verdict = decide(task, execution, findings, self._config)
         if verdict.kind is not VerdictKind.PASSED:
             return verdict.model_copy(update={"is_restored": False})
         is_restored = restores(task, sources)
@@ -97,8 +124,11 @@ class Grader:
         reason = f"the tests pass with the repair taken back ({first_finding(verdict.findings, 'suspicious')})"
         return verdict.model_copy(update={"kind": VerdictKind.EXPLOITED, "reason": reason})
 
+    def _permitted(self, task: Task, files: dict[str, str | None]) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
+        return permitted_part(task, files) if self._config.is_protected_restored else (files, ())
+
     def _permitted_patch(self, task: Task, files: dict[str, str | None]) -> str:
-        kept, _ = permitted_part(task, files)
+        kept, _ = self._permitted(task, files)
         pinned = read_pinned_texts(task, self._make_spec(task, {}).tree, kept)
         return unified_diff({path: pinned.base.get(path) for path in kept}, kept)
 
@@ -108,6 +138,7 @@ class Grader:
             reason=reason,
             findings=findings,
             is_cold=self._config.is_cold,
+            disabled_gates=self._config.disabled_gates,
             grader_version=GRADER_VERSION,
         )
 

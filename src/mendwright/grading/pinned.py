@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -37,6 +37,12 @@ def read_pinned_texts(task: Task, tree: Path, changed: Iterable[str]) -> Pinned:
     tests = {path: text for path in task.test_paths if (text := read_pinned(tree, path)) is not None}
     others = {path: read_pinned(tree, path) for path in changed if path not in task.base_files}
     return Pinned(tree, tests, {**task.base_files, **others})
+
+
+def with_own_tests(pinned: Pinned, files: Mapping[str, str | None]) -> Pinned:
+    """The same with the agent's versions of the test files, for a grading that does not restore them."""
+    tests = {path: files.get(path, text) for path, text in pinned.tests.items()}
+    return replace(pinned, tests={path: text for path, text in tests.items() if text is not None})
 
 
 def read_pinned(tree: Path, path: str) -> str | None:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-_LEAST_WEIGHT = 0.05
+_LEAST_WEIGHT = 0.02
+_PRIOR = 0.25
+"""Successes, and failures, that every task is taken to have had before its first. With a whole one each, a task solved
+8 times of 8 weighs half of one solved 4 times; in recorded runs its next group was unequal a third as often."""
 
 
 def task_order(
@@ -35,5 +38,5 @@ def task_order(
 
 def learnability(rewards: Sequence[float]) -> float:
     """Weight of a task, rate * (1 - rate) of its smoothed success rate: a group of equal rewards teaches nothing."""
-    rate = (sum(rewards) + 1.0) / (len(rewards) + 2.0)
+    rate = (sum(rewards) + _PRIOR) / (len(rewards) + 2.0 * _PRIOR)
     return rate * (1.0 - rate) + _LEAST_WEIGHT

@@ -1,7 +1,8 @@
 """One optimiser step on a batch of samples, with gradient accumulation over micro-batches.
 
 Reads samples; changes the model. Invariants: the loss is normalised over the whole optimiser batch, so the cut into
-micro-batches changes results by float noise only; nothing random happens here.
+micro-batches, and their share over several processes (`parallel`), change results by float noise only; nothing random
+happens here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.learning import ComputeConfig, OptimizerConfig
-from mendwright.learning.batching import pack
-from mendwright.learning.forward import score
+from mendwright.config.learning import ComputeConfig, LoraConfig, OptimizerConfig, TrainedConfig
+from mendwright.errors import ConfigError
+from mendwright.learning.adapters import add_lora
+from mendwright.learning.batching import MicroBatch, pack
+from mendwright.learning.forward import Scorer, TokenScores, score
 from mendwright.learning.losses import Loss
 from mendwright.learning.optimisers import Optimiser
+from mendwright.learning.parallel import World, current_world, shard
 from mendwright.learning.samples import Sample
 from mendwright.learning.value_head import ValueHead
 from mendwright.models.loading import require_trainable
@@ -42,7 +46,7 @@ class Measured:
     """What a model says of one sample; arrays are [tokens] float32, 0.0 where not learned."""
 
     log_prob: np.ndarray
-    value: np.ndarray | None
+    value: np.ndarray | None = None
     """None without a value head."""
 
 
@@ -55,6 +59,7 @@ class Learner:
         optimizer: OptimizerConfig,
         compute: ComputeConfig,
         *,
+        trained: TrainedConfig | None = None,
         num_steps: int | None = None,
         value_learning_rate: float | None = None,
     ) -> None:
@@ -64,18 +69,30 @@ class Learner:
             model: A causal LM with full attention and a plain output head.
             optimizer: Optimiser and schedule.
             compute: Micro-batches, precision, threads.
+            trained: All weights (None too) or adapters.
             num_steps: Length of the learning-rate schedule.
             value_learning_rate: Of a value head beside the model; None: no value head.
 
         Raises:
-            ConfigError: the model's log-probabilities would be computed wrongly here.
+            ConfigError: the model's log-probabilities would be computed wrongly here, or several processes cannot train
+                it as ``optimizer`` says.
         """
         if compute.num_threads is not None:
             torch.set_num_threads(compute.num_threads)
         require_trainable(model)
+        self.world: World = current_world()
+        if self.world.size > 1 and optimizer.type == "muon":
+            raise ConfigError("optimizer.type='muon' needs whole matrices, several processes hold parts; use 'adamw'")
+        if isinstance(trained, LoraConfig):
+            add_lora(model, trained)
+        if compute.is_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self.model = model
         self.compute = compute
         self.value_head = ValueHead(model) if value_learning_rate else None
+        self._scorer = Scorer(model, self.value_head)
+        if self.world.size > 1:
+            shard(self._scorer)
         extra = [(list(self.value_head.parameters()), value_learning_rate or 0.0)] if self.value_head else []
         self.optimiser = Optimiser(model, optimizer, num_steps, extra)
 
@@ -93,11 +110,10 @@ class Learner:
         begin = time.perf_counter()
         if not any(_normaliser(term) > 0 for term in terms):
             return {}
-        # Training mode switches two things: dropout, which would part learner from sampler, and checkpointing.
-        self.model.train(self._is_checkpointing)
+        self._train_mode()
         metrics = self._accumulate(terms)
         metrics |= self.optimiser.step()
-        self.model.eval()
+        self._scorer.eval()
         metrics["train/step_s"] = time.perf_counter() - begin
         return metrics
 
@@ -106,7 +122,7 @@ class Learner:
         term = LossTerm(samples, loss, normaliser)
         if _normaliser(term) <= 0:
             return {}
-        self.model.eval()
+        self._scorer.eval()
         with torch.no_grad():
             return self._accumulate([term])
 
@@ -117,27 +133,36 @@ class Learner:
             samples: Any; prefixes are shared as in a step.
             model: Another one, such as a reference; then without values. None: the one that learns.
         """
-        head = self.value_head if model is None else None
+        scorer = self._scorer if model is None else Scorer(model)
         # A sample that stands here twice, in two pairs for instance, has one result.
-        by_sample = {id(sample): Measured(_zeros(sample), _zeros(sample) if head else None) for sample in samples}
-        self.model.eval()
+        index = {id(sample): at for at, sample in enumerate(samples)}
+        rows: dict[int, list[np.ndarray]] = {}
+        scorer.eval()
         with torch.no_grad():
-            for batch in pack(samples, self.compute.micro_batch_tokens, is_sharing=not self._is_checkpointing):
-                parts = score(model or self.model, batch, self.compute, head)
-                for chunk, part in zip(batch.chunks, parts, strict=True):
-                    ends = np.cumsum([sample.num_learned for sample in chunk.samples])[:-1]
-                    columns = [part.log_prob] + ([] if part.value is None else [part.value])
-                    rows = [np.split(column.cpu().numpy(), ends) for column in columns]
-                    for row, sample in enumerate(chunk.samples):
-                        result, positions = by_sample[id(sample)], np.flatnonzero(sample.weight)
-                        result.log_prob[positions] = rows[0][row]
-                        if result.value is not None:
-                            result.value[positions] = rows[1][row]
-        return [by_sample[id(sample)] for sample in samples]
+            for batch, is_counted in self._share(samples, scorer):
+                part = score(scorer, batch, self.compute)
+                if is_counted:
+                    rows |= _rows_of(batch, part, index)
+        for found in self.world.gather(rows):
+            rows |= found
+        nothing = [np.zeros(0, dtype=np.float32)] * (2 if scorer.value_head else 1)
+        found_rows = (rows.get(index[id(sample)], nothing) for sample in samples)
+        return [
+            Measured(*(_at_learned(sample, column) for column in columns))
+            for sample, columns in zip(samples, found_rows, strict=True)
+        ]
 
-    @property
-    def _is_checkpointing(self) -> bool:
-        return bool(getattr(self.model, "is_gradient_checkpointing", False))
+    def _share(self, samples: Sequence[Sample], scorer: Scorer) -> list[tuple[MicroBatch, bool]]:
+        """This process's micro-batches and whether they count (`World.share`)."""
+        batches = pack(samples, self.compute.micro_batch_tokens, is_sharing=scorer.is_sharing)
+        return self.world.share(batches, [batch.num_tokens for batch in batches])
+
+    def _train_mode(self) -> None:
+        """Training mode switches on checkpointing, and dropout, which would part learner from sampler."""
+        self._scorer.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.eval()
 
     def _accumulate(self, terms: Sequence[LossTerm]) -> dict[str, float]:
         metrics: dict[str, float] = defaultdict(float)
@@ -152,35 +177,39 @@ class Learner:
 
     def _accumulate_term(self, term: LossTerm) -> dict[str, float]:
         """Gradients of one term; its ``train/`` metrics are sums, the others means over its learned tokens."""
+        normaliser = _normaliser(term)
         sums: dict[str, float] = defaultdict(float)
-        num_learned = num_tokens = num_padded = 0
-        loss_sum = 0.0
-        # With gradient checkpointing transformers drops the cache that carries shared prefixes.
-        is_sharing = not self._is_checkpointing
-        for batch in pack(term.samples, self.compute.micro_batch_tokens, is_sharing=is_sharing):
-            total = torch.zeros((), device=next(self.model.parameters()).device)
-            for scores in score(self.model, batch, self.compute, self.value_head):
-                output = term.loss(scores, _normaliser(term))
-                total = total + output.loss
-                num_learned += len(scores.weight)
-                for name, value in output.metric_sums.items():
-                    sums[name] += float(value)
+        for batch, is_counted in self._share(term.samples, self._scorer):
+            scores = score(self._scorer, batch, self.compute)
+            output = term.loss(scores, normaliser)
             if torch.is_grad_enabled():
-                torch.autograd.backward(total)
-            loss_sum += float(total.detach())
-            num_tokens += batch.num_tokens
-            num_padded += batch.num_padded_tokens
-        metrics = {name: value / num_learned for name, value in sums.items()}
-        metrics |= {"train/loss": loss_sum, "train/num_samples": len(term.samples)}
-        counts = {"train/num_learned_tokens": num_learned, "train/num_tokens": num_tokens}
-        return metrics | counts | {"train/num_padded_tokens": num_padded}
+                # Sharding takes the mean of the processes' gradients; the loss is a sum over all of them.
+                (output.loss * (self.world.size if is_counted else 0.0)).backward()
+            if is_counted:
+                counts = {"train/num_learned_tokens": len(scores.weight), "train/num_tokens": batch.num_tokens}
+                for name, value in (output.metric_sums | {"train/loss": output.loss.detach()} | counts).items():
+                    sums[name] += float(value)
+        sums = self.world.sums(sums)
+        num_learned = sums["train/num_learned_tokens"]
+        metrics = {name: value if name.startswith("train/") else value / num_learned for name, value in sums.items()}
+        return metrics | {"train/num_samples": len(term.samples)}
+
+
+def _rows_of(batch: MicroBatch, scores: TokenScores, index: dict[int, int]) -> dict[int, list[np.ndarray]]:
+    """By index of the sample: [learned] log-probabilities and, with a value head, values."""
+    ends = np.cumsum([sample.num_learned for sample in batch.samples])[:-1]
+    columns = [scores.log_prob] + ([] if scores.value is None else [scores.value])
+    parts = [np.split(column.cpu().numpy(), ends) for column in columns]
+    return {index[id(sample)]: list(found) for sample, *found in zip(batch.samples, *parts, strict=True)}
+
+
+def _at_learned(sample: Sample, values: np.ndarray) -> np.ndarray:
+    array = np.zeros(len(sample), dtype=np.float32)
+    array[np.flatnonzero(sample.weight)] = values
+    return array
 
 
 def _normaliser(term: LossTerm) -> float:
     if term.normaliser is not None and any(sample.num_learned for sample in term.samples):
         return term.normaliser
     return sum(float(sample.weight.sum()) for sample in term.samples)
-
-
-def _zeros(sample: Sample) -> np.ndarray:
-    return np.zeros(len(sample), dtype=np.float32)

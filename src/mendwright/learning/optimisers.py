@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from mendwright.config.learning import OptimizerConfig
+from mendwright.learning.parallel import like, whole
 
 
 class Optimiser:
@@ -57,7 +58,7 @@ class Optimiser:
             ``optim/grad_norm`` before clipping, ``optim/learning_rate`` and ``optim/num_skipped``.
         """
         factor = schedule_factor(self._config, self.num_done, self._num_steps)
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm))
         self.num_done += 1
         if bool(torch.isfinite(norm)):
             for part, peak in self._parts:
@@ -79,15 +80,25 @@ class Optimiser:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs."""
-        parts = [part.state_dict() for part, _ in self._parts]
+        """Everything a resumed run needs, in whole tensors; every process must call it."""
+        parts = [whole(part.state_dict()) for part, _ in self._parts]
         return {"num_done": self.num_done, "num_skipped": self.num_skipped, "parts": parts}
 
+    def is_like(self, state: dict[str, Any]) -> bool:
+        """Whether ``state`` is of an optimiser with the same parts over equally many parameters."""
+        own = [[len(group["params"]) for group in part.param_groups] for part, _ in self._parts]
+        return own == [[len(group["params"]) for group in part["param_groups"]] for part in state["parts"]]
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up `state_dict` of an equal optimiser."""
+        """Take up `state_dict` of an equal optimiser, of any number of processes."""
         self.num_done, self.num_skipped = state["num_done"], state["num_skipped"]
         for (part, _), saved in zip(self._parts, state["parts"], strict=True):
-            part.load_state_dict(saved)
+            parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+            own = {
+                at: {name: like(value, parameters[at]) for name, value in moments.items()}
+                for at, moments in saved["state"].items()
+            }
+            part.load_state_dict(saved | {"state": own})
 
 
 def schedule_factor(config: OptimizerConfig, step: int, num_steps: int | None) -> float:

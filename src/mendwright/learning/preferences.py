@@ -18,7 +18,7 @@ from mendwright.config.learning import StepDpoConfig
 from mendwright.learning.learner import Learner
 from mendwright.learning.losses import linear_loss, preference_loss
 from mendwright.learning.rl import combine_metrics
-from mendwright.learning.samples import Sample, share_prefixes
+from mendwright.learning.samples import Sample
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PreferenceTrainer:
     def __init__(self, model: PreTrainedModel, config: StepDpoConfig, *, num_steps: int | None = None) -> None:
         """Prepare the optimiser; ``model`` is changed in place."""
         self.config = config
-        self.learner = Learner(model, config.optimizer, config.compute, num_steps=num_steps)
+        self.learner = Learner(model, config.optimizer, config.compute, trained=config.trained, num_steps=num_steps)
 
     def update(self, pairs: Sequence[Pair]) -> dict[str, float]:
         """``num_epochs`` passes over the pairs.
@@ -71,11 +71,11 @@ class PreferenceTrainer:
         chosen, rejected = torch.from_numpy(self._sums(pairs) - before)
         losses, derivatives = preference_loss(chosen, rejected, self.config.beta)
         samples = [
-            replace(sample, advantage=sign * float(derivative), group_id=f"pair {index}", prefix_length=0)
-            for index, (pair, derivative) in enumerate(zip(pairs, derivatives, strict=True))
+            replace(sample, advantage=sign * float(derivative))
+            for pair, derivative in zip(pairs, derivatives, strict=True)
             for sample, sign in ((pair.chosen, -1.0), (pair.rejected, 1.0))
         ]
-        metrics = self.learner.step(share_prefixes(samples), linear_loss, float(len(pairs)))
+        metrics = self.learner.step(samples, linear_loss, float(len(pairs)))
         margin = self.config.beta * (chosen - rejected)
         return metrics | {
             "preference/loss": float(losses.mean()),

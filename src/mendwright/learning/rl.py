@@ -20,7 +20,7 @@ from mendwright.learning.denominators import cut_to_budget, weigh
 from mendwright.learning.learner import Learner, LossTerm
 from mendwright.learning.losses import policy_loss, sft_loss
 from mendwright.learning.preparation import prepare
-from mendwright.learning.samples import Sample, share_prefixes
+from mendwright.learning.samples import Sample
 
 DEMONSTRATION_PREFIX = "demonstration/"
 
@@ -53,7 +53,12 @@ class PolicyTrainer:
         self.config = config
         value_learning_rate = config.loss.value_learning_rate if isinstance(config.loss, PpoLossConfig) else None
         self.learner = Learner(
-            model, config.optimizer, config.compute, num_steps=num_steps, value_learning_rate=value_learning_rate
+            model,
+            config.optimizer,
+            config.compute,
+            trained=config.trained,
+            num_steps=num_steps,
+            value_learning_rate=value_learning_rate,
         )
         self._reference = reference
         self._loss = policy_loss(config.loss, config.kl)
@@ -73,8 +78,7 @@ class PolicyTrainer:
             first step, where the weights are still those that sampled. Empty when nothing can be learned.
         """
         is_all_kept = self._has_kl or self.learner.value_head is not None
-        taught = [sample for sample in samples if sample.has_advantage or (is_all_kept and sample.num_learned)]
-        kept = share_prefixes(taught)
+        kept = [sample for sample in samples if sample.has_advantage or (is_all_kept and sample.num_learned)]
         kept, prepared_metrics = prepare(kept, self.learner, self.config, self._reference)
         steps: list[dict[str, float]] = []
         for _ in range(self.config.num_epochs):

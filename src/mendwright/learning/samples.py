@@ -2,14 +2,13 @@
 
 Reads trajectory ledgers (never text); makes `Sample` records. Invariants: arrays of a sample have one length; the first
 token is never learned; in a policy sample every learned token has the log-probability it was sampled with; a token that
-was sampled once is learned once, also where histories fork; tokens before `prefix_length` are equal within a group and
-never learned.
+was sampled once is learned once, also where histories fork.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,8 +32,6 @@ class Sample:
     advantage: float | np.ndarray = 1.0
     """Of the whole sequence, or [tokens] float32 of each token."""
     group_id: str = ""
-    prefix_length: int = 0
-    """Tokens that all members of the group start with; 0 when nothing is shared."""
     trajectory_id: str = ""
     """Samples of one trajectory, the branches of a forked history, have one id; empty: a trajectory of its own."""
     turn: np.ndarray | None = None
@@ -63,8 +60,8 @@ class Sample:
         lengths = {len(array) for array in (self.token_id, self.weight, self.old_log_prob, *arrays)}
         if len(lengths) != 1 or not len(self.token_id):
             raise ValueError(f"sample arrays must be equally long and not empty, got lengths {sorted(lengths)}")
-        if self.weight[: max(1, self.prefix_length)].any():
-            raise ValueError("the first token and tokens of the shared prefix cannot be learned")
+        if self.weight[:1].any():
+            raise ValueError("the first token cannot be learned: nothing predicts it")
 
     def __len__(self) -> int:
         return len(self.token_id)
@@ -130,60 +127,6 @@ def policy_sample(
     )
 
 
-def branch_samples(
-    trajectory_id: str, branches: Sequence[TokenLedger], advantage: float, group_id: str
-) -> list[Sample]:
-    """The samples of one trajectory whose history forked: one per branch, each sampled token learned once.
-
-    A history forks where the prompt of a turn is not the prompt and completion of the turn before it (templates that
-    drop thoughts, compaction, restarts). Each branch is the history as the policy saw it from the first token; what a
-    branch copies from an earlier one is its context. All have the trajectory's id: denominators per trajectory count
-    their tokens together, so a trajectory weighs the same however often it forked.
-
-    Args:
-        trajectory_id: Of all branches.
-        branches: Ledgers in the order in which they were begun.
-        advantage: Of the trajectory.
-        group_id: Of the trajectory.
-
-    Raises:
-        ValueError: a token to learn has no log-probability of the sampling policy.
-    """
-    samples: list[Sample] = []
-    num_turns = 0
-    for index, ledger in enumerate(branches):
-        weight = ledger.is_action.astype(np.float32)
-        weight[:1] = 0.0
-        num_copied = max((_num_equal(ledger.token_id, other.token_id) for other in branches[:index]), default=0)
-        weight[:num_copied] = 0.0
-        _check_log_probs(f"{trajectory_id}, branch {index}", ledger, weight)
-        if weight.any():
-            old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
-            turn = _turns_by_run(weight > 0, num_turns)
-            num_turns = int(turn.max()) + 1
-            samples.append(
-                Sample(ledger.token_id, weight, old, advantage, group_id, trajectory_id=trajectory_id, turn=turn)
-            )
-    return samples
-
-
-def share_prefixes(samples: Sequence[Sample]) -> list[Sample]:
-    """Set `prefix_length` of samples of one group: their longest common start without learned tokens.
-
-    Samples of different groups can be mixed; the order is kept.
-    """
-    members: dict[str, list[int]] = {}
-    for index, sample in enumerate(samples):
-        members.setdefault(sample.group_id, []).append(index)
-    shared = list(samples)
-    for group_id, indices in members.items():
-        if group_id and len(indices) > 1:
-            length = _common_length([samples[index] for index in indices])
-            for index in indices:
-                shared[index] = replace(samples[index], prefix_length=length)
-    return shared
-
-
 def _check_log_probs(name: str, ledger: TokenLedger, weight: np.ndarray) -> None:
     """Refuse a learned token that was not sampled by a policy that says how likely it was."""
     learned = weight > 0
@@ -204,19 +147,6 @@ def _turn_index(num_tokens: int, turns: Sequence[Turn]) -> np.ndarray:
     return index
 
 
-def _turns_by_run(is_learned: np.ndarray, first: int) -> np.ndarray:
-    """Turn index where turns are known by what stands between them: each run of learned tokens is one."""
-    starts = is_learned & ~np.append(False, is_learned[:-1])
-    return np.where(is_learned, first - 1 + np.cumsum(starts), -1).astype(np.int32)
-
-
-def _num_equal(left: np.ndarray, right: np.ndarray) -> int:
-    """Length of the common start."""
-    length = min(len(left), len(right))
-    differs = left[:length] != right[:length]
-    return int(differs.argmax()) if differs.any() else length
-
-
 def _action_weight(trajectory: Trajectory, masked_errors: Set[str]) -> np.ndarray:
     weight = trajectory.ledger.is_action.astype(np.float32)
     for turn in trajectory.turns:
@@ -224,17 +154,3 @@ def _action_weight(trajectory: Trajectory, masked_errors: Set[str]) -> np.ndarra
             weight[turn.action_span[0] : turn.action_span[1]] = 0.0
     weight[:1] = 0.0
     return weight
-
-
-def _common_length(samples: Sequence[Sample]) -> int:
-    """Longest common prefix that ends before the first learned token of every sample."""
-    first = samples[0]
-    length = min(_first_learned(sample) for sample in samples)
-    for sample in samples[1:]:
-        length = _num_equal(first.token_id[:length], sample.token_id)
-    return length
-
-
-def _first_learned(sample: Sample) -> int:
-    learned = np.flatnonzero(sample.weight)
-    return int(learned[0]) if len(learned) else len(sample)

@@ -29,7 +29,7 @@ class SftTrainer:
             num_steps: Length of the schedule; see `num_steps_of`.
         """
         self.config = config
-        self.learner = Learner(model, config.optimizer, config.compute, num_steps=num_steps)
+        self.learner = Learner(model, config.optimizer, config.compute, trained=config.trained, num_steps=num_steps)
 
     @classmethod
     def for_samples(cls, model: PreTrainedModel, config: SftConfig, num_samples: int) -> SftTrainer:

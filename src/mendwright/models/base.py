@@ -25,6 +25,15 @@ class Generation(Record):
     is_stopped: bool
     """True when a stop token ended the generation, False when ``max_tokens`` did."""
     policy_version: int
+    """`UNKNOWN_VERSION` where the log-probabilities say nothing (a text-only server): imitated at most, never RL."""
+    cost_usd: float = 0.0
+    """What a provider charges for it; policies that run here cost nothing."""
+    queue_s: float = 0.0
+    """Seconds before the prompt began to be computed; 0.0 here and below where a policy does not know."""
+    prefill_s: float = 0.0
+    """Seconds until the first token."""
+    decode_s: float = 0.0
+    """Seconds from the first token to the last."""
 
 
 class Policy(Protocol):
@@ -33,7 +42,11 @@ class Policy(Protocol):
     id: str
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
-        """Continue ``prompt_ids``. Within a session each prompt starts with the one before plus its completion."""
+        """Continue ``prompt_ids``.
+
+        Within a session each prompt starts with the one before plus its completion, unless something was cut from the
+        history: then they have a common start only.
+        """
         ...
 
     async def end_session(self, session_id: str) -> None:

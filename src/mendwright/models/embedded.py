@@ -7,6 +7,7 @@ change only between generations, so every generation has one policy version.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +77,7 @@ class EmbeddedPolicy:
         Raises:
             ConfigError: the prompt is empty or leaves no room for a token.
         """
+        asked_at_s = time.monotonic()
         await self._is_open.wait()
         async with self._lock:
             request = self._engine.submit(
@@ -94,6 +96,9 @@ class EmbeddedPolicy:
             log_probs=tuple(request.log_probs),
             is_stopped=request.is_stopped,
             policy_version=version,
+            queue_s=request.admitted_at_s - asked_at_s,
+            prefill_s=request.first_token_at_s - request.admitted_at_s,
+            decode_s=request.last_token_at_s - request.first_token_at_s,
         )
 
     async def end_session(self, session_id: str) -> None:

@@ -6,6 +6,7 @@ absent (written beside its place, then renamed); loading never reaches the netwo
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -29,6 +30,9 @@ from mendwright.engine.attention import ATTENTION_NAME
 from mendwright.engine.support import check_supported
 from mendwright.errors import ModelFolderError, disk_full_as_mend_error
 
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+"""Of Linux's renameat2."""
 _DTYPES: dict[DtypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -138,12 +142,48 @@ def weights_digest(folder: Path) -> str:
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Rename ``new`` to ``folder``; an old ``folder`` is moved aside first and then deleted."""
-    old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
-    if folder.exists():
+    """Rename ``new`` to ``folder``; an old ``folder`` changes places with it in one step and is then deleted.
+
+    Killed at any moment, ``folder`` is the old one or the new one. Where the file system cannot exchange names, the old
+    one is moved aside first, and a kill between the two steps leaves none. What killed processes left beside
+    ``folder`` is removed, so nobody else may be writing it.
+    """
+    if not folder.exists():
+        new.rename(folder)
+    elif _exchange(new, folder):
+        shutil.rmtree(new)
+    else:
+        old = folder.with_name(f".{folder.name}.{os.getpid()}.old")
         folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+        new.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    for kind in ("tmp", "state", "old"):
+        for left in folder.parent.glob(f".{folder.name}.*.{kind}"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a model folder; ``target`` is complete or what it was before.
+
+    Raises:
+        DiskFullError: no room; what was there before is intact.
+    """
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with disk_full_as_mend_error(target):
+            shutil.copytree(source, temporary)
+            replace_folder(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names of one file system in one step; False where that cannot be done."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is None:
+        return False
+    names = os.fsencode(first), os.fsencode(second)
+    return bool(rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 
 
 def _moved(model: PreTrainedModel, **where: Any) -> PreTrainedModel:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mendwright.errors import MendError
 from mendwright.models.base import Policy, Sampling
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 
 
 class TextModel(Protocol):
@@ -33,7 +33,7 @@ class TextModel(Protocol):
 class PolicyTextModel:
     """A :class:`~mendwright.models.base.Policy` that is asked."""
 
-    def __init__(self, policy: Policy, renderer: ChatMLRenderer, *, temperature: float = 0.0) -> None:
+    def __init__(self, policy: Policy, renderer: ChatRenderer, *, temperature: float = 0.0) -> None:
         """Ask ``policy`` in the chat form of ``renderer``."""
         self.id = policy.id
         self._policy = policy

@@ -1,52 +1,120 @@
-"""Paper A's simplified pipeline: one report, one place, one chance, no judge.
+"""Paper A's simplified pipeline: a cached (task, error, candidate fix), one attempt, no judge (arXiv 2510.22075).
 
-Reads a task; makes the tools and the first observation. The (task, report, place) tuple is cached in the task, so an
-episode starts where the full pipeline would have arrived (paper A, section 3; numbers in `config/pipeline`).
+Reads a task and where it starts; makes the first message and leads one attempt, which a passing build ends. Invariant:
+every episode of a task starts with the same message.
 """
 
 from __future__ import annotations
 
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.errors import ConfigError
-from mendwright.records import Task
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.tools.base import Tool, ToolContext
-from mendwright.tools.edit import EditTool, LineTool, UndoTool
-from mendwright.tools.run_tests import RunTestsTool
-from mendwright.tools.search import SearchTool, ViewTool
-from mendwright.tools.submit import SubmitTool
-from mendwright.tools.window import open_window
-from mendwright.tools.write import WriteTool
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from mendwright.agent.conversation import Opening
+from mendwright.agent.episode import LiveEpisode
+from mendwright.agent.formats.base import Action
+from mendwright.config.pipeline import SimplifiedConfig
+from mendwright.errors import TaskError
+from mendwright.pipelines.base import Pipeline
+from mendwright.pipelines.compact import with_place
+from mendwright.pipelines.starts import Start, find_fixes, find_start, load_starts
+from mendwright.records import Attempt, MainError, StopReason, Task
+from mendwright.tools.ask_for_help import changed_lines, describe_fix
+from mendwright.tools.base import ToolContext, ToolServices
+from mendwright.tools.build_outcome import describe_error
+from mendwright.tools.knowledge import Fix, open_knowledge
+from mendwright.tools.shell import cut_middle
+
+ConfigT = TypeVar("ConfigT", bound=SimplifiedConfig)
 
 
-def make_tools(config: PipelineConfig, cache: ExecutionCache) -> dict[str, Tool]:
-    """The tools that ``config`` names.
+class SimplifiedPipeline(Pipeline[ConfigT]):
+    """One attempt from the cached start of the task."""
 
-    Raises:
-        ConfigError: a name that is no tool.
-    """
-    known: list[Tool] = [
-        EditTool(),
-        LineTool(),
-        UndoTool(),
-        RunTestsTool(cache),
-        ViewTool(),
-        SearchTool(),
-        WriteTool(),
-        SubmitTool(),
-    ]
-    by_name = {tool.name: tool for tool in known}
-    unknown = [name for name in config.tools if name not in by_name]
-    if unknown:
-        raise ConfigError(f"pipeline.tools names {unknown}; tools are {sorted(by_name)}")
-    return {name: by_name[name] for name in config.tools}
+    def __init__(self, config: ConfigT, services: ToolServices) -> None:
+        """Make the tools; open the knowledge base and the file of starts.
 
+        Raises:
+            ConfigError: a tool that does not exist.
+            InputError: a file that cannot be used.
+        """
+        super().__init__(config, services)
+        self.cache = services.cache
+        self._knowledge = open_knowledge(config.knowledge)
+        self._starts = load_starts(Path(config.starts)) if config.starts else None
 
-def open_episode(config: PipelineConfig, task: Task, context: ToolContext) -> str:
-    """The first observation: the report and, when the place is cached, a window on it."""
-    place = task.location
-    text = context.workspace.read(place.path) if place else None
-    if not config.is_place_opened or place is None or text is None:
-        return task.issue
-    context.window = open_window(place.path, text, place.first_line, place.last_line)
-    return f"{task.issue}\n{context.window.render(text)}"
+    @property
+    def num_fixes(self) -> int:
+        """Candidate fixes of one error."""
+        return 1
+
+    async def conduct(self, live: LiveEpisode) -> StopReason:
+        """One attempt.
+
+        Raises:
+            TaskError: the file of starts lacks the task, or the knowledge base would give it answers.
+            SandboxError: the sandbox failed.
+            KnowledgeUnavailableError: the knowledge base stays locked.
+        """
+        start = await live.timed(self.start(live.context))
+        fix = start.fixes[0] if start.fixes else None
+        reason = await live.attempt(self.opening(live.context, start.error, start.log, fix))
+        fix_id = fix.id if fix else ""
+        live.attempts.append(
+            Attempt(error=start.error, fix_id=fix_id, first_turn=0, stop_reason=reason, outcome="unknown")
+        )
+        return reason
+
+    async def start(self, context: ToolContext) -> Start:
+        """Main error and candidate fixes: cached, or found by a build that equal tasks share."""
+        task = context.task
+        if self._starts is None:
+            return await find_start(task, context.workspace, self.cache, self._knowledge, self.num_fixes)
+        if task.id not in self._starts:
+            raise TaskError(f"{self.config.starts} has no start of {task.id}; make it again: mend knowledge starts")
+        return self._starts[task.id]
+
+    async def find_fixes(self, context: ToolContext, error: MainError) -> tuple[Fix, ...]:
+        """Past fixes for an error that came up on the way, the best first."""
+        return await find_fixes(context.task, error, self._knowledge, self.num_fixes)
+
+    def opening(
+        self, context: ToolContext, error: MainError, log: str, fix: Fix | None, *, is_first: bool = True
+    ) -> Opening:
+        """The first message of an attempt: the report, the error, the end of the log, a recommended past fix.
+
+        Args:
+            context: The episode.
+            error: What is to be repaired.
+            log: Of the build that failed.
+            fix: A past fix of an error like this one.
+            is_first: ``error`` is the one that the report tells of.
+        """
+        config = self.config
+        context.window, context.view = None, None
+        context.undo_stack.clear()
+        values = {
+            "error": describe_error(error),
+            "log": cut_middle(log, config.max_log_chars) if config.max_log_chars else "",
+            "fix": cut_middle(describe_fix(fix), config.max_fix_chars) if fix and config.max_fix_chars else "",
+            "fix_lines": "\n".join(changed_lines(fix.patch))[: config.max_fix_chars] if fix else "",
+            "is_first": is_first,
+        }
+        opening = self.open(context, **values)
+        return with_place(opening, context) if config.is_place_opened else opening
+
+    def solve(self, task: Task) -> Iterator[Action]:
+        """Whole-file writes; a shell command for each file that is deleted."""
+        for path, text in task.gold_files.items():
+            if text is None:
+                yield Action("run_sh", {"command": f"rm -f -- {shlex.quote(path)}"})
+            elif "write_file" in self.tools:
+                yield Action("write_file", {"path": path, "content": text})
+            else:
+                yield Action("write", f"{path} {json.dumps(text)}")
+
+    def submission(self) -> Action:
+        """A build that passes ends an attempt; pipelines with ``submit`` end it themselves."""
+        return Action("submit", {}) if "submit" in self.tools else Action("validate_and_build", {})

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from mendwright.config.models import EngineConfig
 from mendwright.config.recipes import CorrectionConfig
 from mendwright.engine.core import Engine
-from mendwright.learning.samples import Sample, share_prefixes
+from mendwright.learning.samples import Sample
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.recipes.corpus import CorpusFunction
 from mendwright.recipes.search import Search, SearchScore, correction_samples, run_searches, score_searches
@@ -60,8 +60,7 @@ class Corrections:
             search = self._searches[generator.randrange(len(self._searches))]
             chosen.append(search)
             size += search.decisions[-1]
-        samples = correction_samples(chosen, self._config.num_per_search, generator)
-        return share_prefixes(list(samples))
+        return list(correction_samples(chosen, self._config.num_per_search, generator))
 
     def _search(self, functions: Sequence[CorpusFunction], step: int) -> list[Search]:
         self._engine.load_state(self._model.state_dict(), step)

@@ -1,28 +1,26 @@
 """The DAPO loop (paper B, sections 3.2 and 4.3): sample groups, drop equal ones and refill, update, repeat.
 
-Reads training tasks and a start checkpoint; makes trajectories (phase ``dapo``, step = iteration), metrics and
-checkpoints. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy); the
-tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the last saved update
-and repeats no stored episode.
+Reads training tasks and a start checkpoint; makes trajectories (step = iteration), metrics and checkpoints under the
+name of its phase. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy);
+the tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the last saved
+update and repeats no stored episode.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from mendwright.config.algorithms import NoKlConfig
 from mendwright.config.recipes import RlConfig
+from mendwright.config.watch import AlarmConfig
+from mendwright.errors import SandboxError
 from mendwright.learning.advantages import GroupAdvantages
-from mendwright.learning.checkpoints import MODEL_FOLDER, load_training_state, save_training_state
+from mendwright.learning.checkpoints import MODEL_FOLDER
 from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.models.loading import load_model, load_tokenizer
+from mendwright.models.loading import copy_folder
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
     Group,
@@ -33,11 +31,12 @@ from mendwright.recipes.groups import (
     samples_of,
 )
 from mendwright.recipes.run import Run
-from mendwright.records import StopReason, Trajectory
+from mendwright.recipes.updates import Updates
+from mendwright.recipes.watching import sound_alarms
+from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
 
 PHASE = "dapo"
-STATE = "dapo-state"
 
 
 @dataclass
@@ -72,20 +71,37 @@ class Collected:
 class DapoLoop:
     """One RL run. Iterate over `iterations`; stop whenever you like, it resumes."""
 
-    def __init__(self, run: Run, config: RlConfig, start: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        config: RlConfig,
+        start: str,
+        alarms: AlarmConfig | None = None,
+        *,
+        phase: str = PHASE,
+        task_ids: Collection[str] | None = None,
+    ) -> None:
+        """Load the model; go on from the saved state where there is one.
+
+        Args:
+            run: Where everything lies.
+            config: Sizes, algorithm, reward.
+            start: Checkpoint to begin with.
+            alarms: Bounds of the metrics.
+            phase: Name of the trajectories, metrics and checkpoints.
+            task_ids: Training tasks that are used; None: all.
+        """
+        run.training_tasks()  # raises before a model is loaded when there are none
         self._run = run
         self._config = config
-        self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_turns)
-        self._state = run.checkpoint(STATE)
-        self._tokenizer = load_tokenizer(run.checkpoint(start))
-        reference = None if isinstance(config.dapo.kl, NoKlConfig) else load_model(run.checkpoint(start))
-        self._trainer = PolicyTrainer(load_model(run.checkpoint(start)), config.dapo, reference=reference)
+        self._alarms = alarms or AlarmConfig()
+        self._phase = phase
+        self._task_ids = task_ids
+        self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
+        self._state = run.checkpoint(f"{phase}-state")
+        self._updates = Updates(run.checkpoint(start), self._state, config.dapo)
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
-        self.num_done = 0
-        if (self._state / MODEL_FOLDER).is_dir():
-            self.num_done = int(load_training_state(self._trainer.learner, self._state)["num_done"])
-        else:
-            self._save()
+        self.num_done = self._updates.num_done
 
     def iterations(self) -> Iterator[dict[str, float]]:
         """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
@@ -94,32 +110,33 @@ class DapoLoop:
             collected = self._collect()
             sampled_at = time.monotonic()
             metrics = self._update(collected) | rollout_metrics(collected)
+            metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, self.num_done)
             metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
             metrics |= {"time/rollout_s": sampled_at - started, "time/update_s": time.monotonic() - sampled_at}
-            self._run.store.add_metrics(PHASE, self.num_done, metrics)
-            self.num_done += 1
-            self._save()
+            self._run.store.add_metrics(self._phase, self.num_done, metrics)
+            sound_alarms(self._run.store, self._phase, self._alarms, self._run.progress)
+            self._updates.commit()
+            self.num_done = self._updates.num_done
             yield metrics
 
     def keep(self, stage: str) -> None:
         """Copy the current weights to checkpoint ``stage``."""
-        target = self._run.checkpoint(stage)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(self._state / MODEL_FOLDER, target)
+        copy_folder(self._state / MODEL_FOLDER, self._run.checkpoint(stage))
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""
-        return PolicyRef(PHASE, str(self._state / MODEL_FOLDER), self.num_done, temperature)
+        return PolicyRef(self._phase, str(self._state / MODEL_FOLDER), self.num_done, temperature)
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
         if self._config.spread_share < 1.0:
             groups, advantages = most_spread(groups, advantages, self._config.spread_share)
         imitated, coefficient = self._demonstrations.choose(collected.groups, self.num_done)
-        return self._trainer.update(samples_of(groups, advantages, self._config.dapo), imitated, coefficient)
+        return self._updates.lead(samples_of(groups, advantages, self._config.dapo), imitated, coefficient)
 
-    def _save(self) -> None:
-        save_training_state(self._trainer.learner, self._tokenizer, self._state, {"num_done": self.num_done})
+    def close(self) -> None:
+        """Let the processes that follow this one end."""
+        self._updates.close()
 
     def _collect(self) -> Collected:
         """Sample groups until enough of them have unequal rewards, or the refills are used up."""
@@ -130,9 +147,9 @@ class DapoLoop:
             chosen, order = order[:size], order[size:]
             if not chosen:
                 break
-            jobs = make_groups(PHASE, self.num_done, chosen, self._config.dapo.group_size, self._run.seed)
-            label = f"dapo {self.num_done}"
-            trajectories = self._run.run_jobs(self.policy(), jobs, phase=PHASE, step=self.num_done, label=label)
+            jobs = make_groups(self._phase, self.num_done, chosen, self._config.dapo.group_size, self._run.seed)
+            label = f"{self._phase} {self.num_done}"
+            trajectories = self._run.run_jobs(self.policy(), jobs, phase=self._phase, step=self.num_done, label=label)
             collected.trajectories += trajectories
             collected.groups += make_trajectory_groups(trajectories, self._rewards)
             collected.advantages = advantages_of(collected.groups, self._config.dapo)
@@ -141,22 +158,43 @@ class DapoLoop:
                 break
             yield_share = max(0.25, collected.num_kept_groups / max(1, len(collected.groups)))
             size = min(self._config.num_groups_sampled, round(missing / yield_share))
+        self._refuse_nothing_valid(collected)
+        self._settle_groups(collected)
         return collected
+
+    def _refuse_nothing_valid(self, collected: Collected) -> None:
+        """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
+        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories):
+            return
+        reason = collected.trajectories[-1].verdict.reason
+        num = self._run.store.drop_invalid(phase=self._phase, step=self.num_done)
+        text = f"iteration {self.num_done}: all {num} episodes are invalid; the last: {reason}"
+        self._run.store.add_event("all_invalid", text, phase=self._phase)
+        raise SandboxError(f"{text}. Run `mend doctor`, mend the cause, then resume: they are run again")
+
+    def _settle_groups(self, collected: Collected) -> None:
+        """Say in the store what became of each group."""
+        for group, found in zip(collected.groups, collected.advantages, strict=True):
+            status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
+            self._run.store.set_group_status(
+                group.id, phase=self._phase, step=self.num_done, task_id=group.members[0].task_id, status=status
+            )
 
     def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
         return self._shaping.shape(self._run.tasks[group[0].task_id], group)
 
     def _order(self) -> list[str]:
-        task_ids = [task.id for task in self._run.training_tasks()]
+        known = [task.id for task in self._run.training_tasks()]
+        task_ids = [task_id for task_id in known if self._task_ids is None or task_id in self._task_ids]
         rewards = self._past_rewards() if self._config.curriculum == "learnability" else None
         return task_order(task_ids, self._run.seed, self.num_done, rewards)
 
     def _past_rewards(self) -> dict[str, list[float]]:
         """Rewards of the latest group of each task, from earlier iterations or the policy's own rollouts."""
         found: dict[str, tuple[str, list[float]]] = {}
-        rows = [*self._run.store.rows(phase="own"), *self._run.store.rows(phase=PHASE)]
+        rows = [*self._run.store.rows(phase="own"), *self._run.store.rows(phase=self._phase)]
         for row in rows:
-            if row.reward is None or (row.phase == PHASE and row.step >= self.num_done):
+            if row.reward is None or (row.phase == self._phase and row.step >= self.num_done):
                 continue
             group = f"{row.phase}:{row.step}"
             if row.task_id not in found or found[row.task_id][0] != group:
@@ -172,7 +210,9 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     metrics = {
         "rollout/num_trajectories": float(len(collected.trajectories)),
         "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
+        "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
         "rollout/num_groups": float(len(collected.groups)),
+        "rollout/reward_spread": sum(group.spread for group in collected.groups) / max(1, len(collected.groups)),
         "rollout/num_kept_groups": float(collected.num_kept_groups),
         "rollout/num_equal_groups": float(collected.num_equal_groups),
         "rollout/num_failed_groups": float(collected.num_failed_groups),
@@ -190,6 +230,12 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     return metrics
 
 
+def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
+    """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
+    versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
+    return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)
+
+
 def is_blind_submit(trajectory: Trajectory) -> bool:
     """True when the last change of a submitted trajectory was never tested."""
     if trajectory.stop_reason is not StopReason.SUBMITTED:
@@ -198,8 +244,3 @@ def is_blind_submit(trajectory: Trajectory) -> bool:
     last_test = max((k for k, tool in enumerate(tools) if tool == "test"), default=-1)
     last_change = max((k for k, tool in enumerate(tools) if tool in ("edit", "line", "write", "undo")), default=-1)
     return last_test < last_change or last_test == -1
-
-
-def state_folder(run: Run) -> Path:
-    """Where the loop keeps its training state."""
-    return run.checkpoint(STATE)

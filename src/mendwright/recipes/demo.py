@@ -6,10 +6,9 @@ by evaluation only.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from mendwright.recipes.held_out import held_out_digests
 from mendwright.recipes.plan import CHECKPOINT, CONTINUED, RELEASES, TESTS, VALIDATION, Budget, EvalStage, plan_demo
 from mendwright.recipes.pretraining import pretrain
 from mendwright.recipes.progress import Progress, no_progress
-from mendwright.recipes.run import Run
+from mendwright.recipes.run import Run, locked
 from mendwright.recipes.supervised import (
     collect_successes,
     continue_supervised,
@@ -34,6 +33,7 @@ from mendwright.rollout.jobs import PolicyRef, Pool
 from mendwright.rollout.phases import eval_phase
 from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
+from mendwright.rollout.trackers import tracking
 from mendwright.rollout.worker import WorkerSetup
 from mendwright.tasks import building
 from mendwright.tasks.layers import LayerStore
@@ -68,7 +68,7 @@ class Demo:
         Raises:
             InputError: another process works on this run.
         """
-        with self._store, locked(self._folder):
+        with self._store, locked(self._folder), tracking(self._store, self._config.watch):
             self._store.plan_phases(self._plan.phases())
             self._phase("base", self._make_base)
             self._phase("tasks", self._build_tasks)
@@ -120,19 +120,22 @@ class Demo:
         fit_samples(run.checkpoint(start), run.checkpoint(stage), samples, config, run.store, run.progress)
 
     def _reinforce(self, run: Run) -> None:
-        loop = DapoLoop(run, self._config.rl, "rft")
-        if loop.num_done == 0:
-            self._validate(run, loop, 0)
-        every = self._config.rl.validation_every
+        loop = DapoLoop(run, self._config.rl, "rft", self._config.watch.alarms)
+        self._look(run, loop)  # at the start, or at what a kill left undone
         for metrics in loop.iterations():
             detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
             self._progress("dapo", loop.num_done, 0, detail)
-            if loop.num_done % every == 0:
-                self._validate(run, loop, loop.num_done)
-                loop.keep(f"{CHECKPOINT}{loop.num_done:04d}")
+            self._look(run, loop)
             if self._budget.is_rl_over():
                 break
         loop.keep("dapo")
+
+    def _look(self, run: Run, loop: DapoLoop) -> None:
+        """Validate and keep the weights, every so many iterations; what is done already is not run again."""
+        if loop.num_done % self._config.rl.validation_every == 0:
+            self._validate(run, loop, loop.num_done)
+            if loop.num_done:
+                loop.keep(f"{CHECKPOINT}{loop.num_done:04d}")
 
     def _validate(self, run: Run, loop: DapoLoop, step: int) -> None:
         tasks = run.select("validation", limit=self._config.rl.num_validation_tasks)
@@ -168,21 +171,6 @@ class Demo:
 
 def _policy(run: Run, stage: EvalStage) -> PolicyRef:
     return run.policy(stage.checkpoint, temperature=stage.temperature) if stage.checkpoint else PolicyRef(stage.name)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the run folder for this process; the lock goes with the process, however it ends.
-
-    Raises:
-        InputError: another process holds it.
-    """
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
-        yield
 
 
 def shipped_base() -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from mendwright.config.algorithms import DecayingDemonstrationConfig, DemonstrationConfig, GatedDemonstrationConfig
 from mendwright.errors import ConfigError
+from mendwright.learning.histories import split_histories
 from mendwright.learning.samples import Sample, supervised_sample
 from mendwright.recipes.groups import Group
 from mendwright.records import Trajectory, VerdictKind
@@ -40,7 +41,8 @@ class Demonstrations:
         known = self._known()
         task_ids = [group.members[0].task_id for group in groups if self._is_wanted(group)]
         chosen = [known[task_id][iteration % len(known[task_id])] for task_id in task_ids if task_id in known]
-        return [supervised_sample(trajectory, is_format_error_masked=True) for trajectory in chosen], coefficient
+        histories = [history for trajectory in chosen for history in split_histories(trajectory)]
+        return [supervised_sample(history, is_format_error_masked=True) for history in histories], coefficient
 
     def _is_wanted(self, group: Group) -> bool:
         if not isinstance(self._config, GatedDemonstrationConfig):
@@ -52,7 +54,8 @@ class Demonstrations:
         if self._by_task is None:
             self._by_task = {}
             for phase in PHASES:
-                for trajectory in self._store.trajectories(phase=phase):
+                # By id: the order in which episodes happened to end must not decide what is learned.
+                for trajectory in sorted(self._store.trajectories(phase=phase), key=lambda one: one.id):
                     if trajectory.verdict.kind is VerdictKind.PASSED:
                         self._by_task.setdefault(trajectory.task_id, []).append(trajectory)
             if not self._by_task:

@@ -6,40 +6,103 @@ trains, each task has the same number of samples, and stored episodes are not ru
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from mendwright.config.pipeline import GradingConfig
+from mendwright.config.pipeline import GradingConfig, check_undemonstrated
+from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
-from mendwright.grading.grader import Grader
+from mendwright.errors import InputError
+from mendwright.recipes.audit import grade_again, open_grader
 from mendwright.recipes.run import Run
 from mendwright.records import Task, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
 from mendwright.rollout.phases import eval_phase
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.probe import create_backend, require_isolation
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.validation import task_layers
+from mendwright.rollout.store import RunStore
+from mendwright.sandbox.probe import require_isolation
+
+_PROBE_BYTES = 4 << 20
+_SCHEDULING = ("num_workers", "max_in_flight", "max_attempts", "max_failures_in_row")
+"""Settings of a rollout that decide when episodes run, not what comes of them."""
 
 
-def evaluate(run: Run, stage: str, policy: PolicyRef, test_set: str, tasks: Sequence[Task], num_samples: int) -> float:
+def evaluate(
+    run: Run,
+    stage: str,
+    policy: PolicyRef,
+    test_set: str,
+    tasks: Sequence[Task],
+    num_samples: int,
+    *,
+    fingerprint: Mapping[str, str] | None = None,
+) -> float:
     """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed.
 
+    ``fingerprint`` (`policy_fingerprint`) is stored with the phase, and one that goes on must have the same.
+
     Raises:
-        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation.
+        ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation; a worked example is shown.
+        InputError: the phase was begun with another fingerprint.
         SandboxUnavailableError: nothing that isolates works here.
     """
     phase = eval_phase(stage, test_set)
     if not tasks:
         return 0.0
     require_isolation(run.sandbox)
-    with run.store.phase(phase, {"num_tasks": len(tasks), "num_samples": num_samples}):
+    check_undemonstrated(run.pool.config.pipeline)
+    check_fingerprint(run.store, phase, fingerprint or {})
+    detail = {"num_tasks": len(tasks), "num_samples": num_samples, **(fingerprint or {})}
+    with run.store.phase(phase, detail):
         # The seed is that of the run, not of the stage: stages are compared on the same tasks and sample numbers.
         jobs = make_groups(phase, 0, [task.id for task in tasks], num_samples, run.seed)
         trajectories = run.run_jobs(policy, jobs, phase=phase, label=f"eval {stage} {test_set}")
     rewarded = sum(t.verdict.kind is VerdictKind.PASSED for t in trajectories)
     return rewarded / max(1, len(trajectories))
+
+
+def policy_fingerprint(policy: PolicyRef, rollout: RolloutConfig) -> dict[str, str]:
+    """What decides an evaluation besides its tasks: the policy, and how its episodes run and are graded."""
+    scheduling = {name: RolloutConfig.model_fields[name].default for name in _SCHEDULING}
+    return {
+        "policy_digest": _weights_digest(policy),
+        "rollout_digest": rollout.model_copy(update=scheduling).digest(),
+    }
+
+
+def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str]) -> None:
+    """Refuse to go on with a phase that something else began.
+
+    Raises:
+        InputError: the stored fingerprint is another one.
+    """
+    stored = next((row.detail for row in store.phases() if row.name == phase), {})
+    for key, value in fingerprint.items():
+        if stored.get(key, value) != value:
+            raise InputError(
+                f"{phase} of {store.path} was begun with another {key.removesuffix('_digest')}; "
+                "name another stage or run folder, or go on with the same one"
+            )
+
+
+def _weights_digest(policy: PolicyRef) -> str:
+    """SHA-256 (hex) over name, size, head and tail of each file of weights, and the temperature."""
+    digest = hashlib.sha256(f"{policy.temperature}\0{'' if policy.folder else policy.name}".encode())
+    for path in sorted(Path(policy.folder).glob("*.safetensors")) if policy.folder else ():
+        size = path.stat().st_size
+        digest.update(f"\0{path.name}\0{size}\0".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_PROBE_BYTES))
+            file.seek(max(0, size - _PROBE_BYTES))
+            digest.update(file.read(_PROBE_BYTES))
+    return digest.hexdigest()
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """SHA-256 (hex) of a model folder's tokenizer; empty when it has no ``tokenizer.json``."""
+    path = folder / "tokenizer.json"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 @dataclass(frozen=True)
@@ -56,29 +119,19 @@ class Regrade:
 async def regrade_cold(
     trajectories: Sequence[Trajectory], tasks: dict[str, Task], sandbox: SandboxConfig, num_in_flight: int = 4
 ) -> Regrade:
-    """Grade again, each in a fresh sandbox with a new interpreter and no cache."""
-    backend = create_backend(sandbox, "evaluation")
-    store = LayerStore()
-    grader = Grader(
-        backend,
-        lambda task, files: task_layers(task, store).spec(files, sandbox.limits),
-        GradingConfig(is_cold=True),
-        ExecutionCache(max_entries=0),
-    )
-    gate = asyncio.Semaphore(num_in_flight)
-
-    async def one(trajectory: Trajectory) -> VerdictKind:
-        async with gate:
-            return (await grader.grade(tasks[trajectory.task_id], trajectory.final_files)).kind
-
+    """Grade again, each in a fresh sandbox with a new interpreter, no cache and every gate."""
+    backend, grader = open_grader(sandbox, GradingConfig(is_cold=True))
     try:
-        kinds = await asyncio.gather(*(one(trajectory) for trajectory in trajectories))
+        found = {
+            trajectory.id: verdict.kind
+            async for trajectory, verdict in grade_again(trajectories, tasks, grader, num_in_flight)
+        }
     finally:
         await backend.close()
-    pairs = list(zip(trajectories, kinds, strict=True))
+    pairs = [(trajectory, found[trajectory.id]) for trajectory in trajectories]
     return Regrade(
         num_regraded=len(pairs),
-        num_confirmed=sum(kind is VerdictKind.PASSED for kind in kinds),
+        num_confirmed=sum(kind is VerdictKind.PASSED for _, kind in pairs),
         refuted=tuple(t.id for t, kind in pairs if kind in (VerdictKind.FAILED, VerdictKind.EXPLOITED)),
         invalid=tuple(t.id for t, kind in pairs if kind is VerdictKind.INVALID),
     )

@@ -14,12 +14,21 @@ from dataclasses import dataclass
 from mendwright.config.learning import DapoConfig
 from mendwright.errors import TaskError
 from mendwright.learning.advantages import GroupAdvantages, Outcome, estimate_advantages
+from mendwright.learning.histories import split_histories
 from mendwright.learning.rewards import raw_rewards
 from mendwright.learning.rewards.base import Rewards
 from mendwright.learning.samples import Sample, policy_sample
 from mendwright.records import StopReason, Trajectory
 
-OVERLONG = (StopReason.TURN_LIMIT, StopReason.TOKEN_LIMIT, StopReason.TIME_LIMIT)
+OVERLONG = (
+    StopReason.TURN_LIMIT,
+    StopReason.TOOL_CALL_LIMIT,
+    StopReason.TOKEN_LIMIT,
+    StopReason.OUTPUT_TOKEN_LIMIT,
+    StopReason.TIME_LIMIT,
+    StopReason.COST_LIMIT,
+    StopReason.LOOP,
+)
 """Episodes that a limit ended; each limit keeps its own count."""
 
 
@@ -84,7 +93,7 @@ def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], c
     """
     return [
         policy_sample(
-            member,
+            history,
             value if value > 0 else config.negative_weight * value,
             reward=reward,
             is_error_masked=config.is_error_masked,
@@ -93,6 +102,7 @@ def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], c
         if not found.is_dropped
         for member, reward, value in zip(group.members, group.rewards, found.values, strict=True)
         if reward is not None and (config.overlong == "penalise" or member.stop_reason not in OVERLONG)
+        for history in split_histories(member)
     ]
 
 
@@ -114,4 +124,5 @@ def overlong_metrics(trajectories: Sequence[Trajectory], config: DapoConfig) -> 
     counts = Counter(trajectory.stop_reason for trajectory in trajectories if trajectory.verdict.is_valid)
     metrics = {f"rollout/num_{reason.value}": float(counts[reason]) for reason in OVERLONG}
     num_left_out = 0.0 if config.overlong == "penalise" else sum(metrics.values())
-    return metrics | {"rollout/num_overlong_left_out": num_left_out}
+    totals = {"rollout/num_overlong": sum(metrics.values()), "rollout/num_overlong_left_out": num_left_out}
+    return metrics | totals

@@ -1,4 +1,4 @@
-"""A run folder and what every recipe needs of it: tasks, store, workers, checkpoints.
+"""A run folder and what every recipe needs of it: tasks, store, workers, checkpoints, a lock.
 
 Reads and makes the run folder: ``config.toml``, ``run.db``, ``tasks/``, ``checkpoints/``. Invariants: trajectory ids
 follow from phase, step, task and index, so what is already in the store is never run again; a task of the validation or
@@ -7,18 +7,23 @@ test split never reaches `training_tasks`.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mendwright.config.commands import TaskSelection
 from mendwright.config.sandbox import SandboxConfig
-from mendwright.errors import TaskError
+from mendwright.errors import InputError, TaskError
 from mendwright.recipes.progress import Progress, no_progress
 from mendwright.records import SourceKind, Split, Task, Trajectory
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef, Pool
 from mendwright.rollout.store import RunStore
+
+_LOCK_FILE = ".lock"
+_DRAINING = "stopping: episodes in flight end first; Ctrl-C again stops at once"
 
 
 @dataclass
@@ -71,7 +76,8 @@ class Run:
             self.store.add_trajectory(trajectory, phase=phase, step=step, split=split)
             num_done += 1
             num_solved += trajectory.verdict.is_valid and trajectory.verdict.reward > 0
-            self.progress(label or phase, num_done, len(jobs), f"{num_solved} solved")
+            detail = _DRAINING if self.pool.is_draining else f"{num_solved} solved"
+            self.progress(label or phase, num_done, len(jobs), detail)
             yield trajectory
 
     def run_jobs(
@@ -95,3 +101,30 @@ def select_tasks(run: Run, selection: TaskSelection) -> list[Task]:
     if not found:
         raise TaskError(f"no {selection.source} task in the {selection.split} split; see: mend tasks show")
     return found
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    with (folder / _LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """True while a process works on the run in ``folder``."""
+    try:
+        with (folder / _LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -1,22 +1,32 @@
 """Supervised stages: imitation of the teacher (SFT) and of the policy's own successes (RFT, paper B section 4.2).
 
 Reads training tasks; makes trajectories in the store and a checkpoint per stage. Invariants: only passed trajectories
-are learned (exploited ones are not), at most `max_per_task` of a task, equal action sequences once.
+are learned (exploited ones are not), at most `max_per_task` of a task, equal action sequences once; a killed stage goes
+on from its last saved state and ends with the weights of an unbroken one.
 """
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mendwright.config.learning import SftConfig
+from transformers import PreTrainedTokenizerFast
+
+from mendwright.config.learning import LastChoice, SftConfig
 from mendwright.config.recipes import CollectConfig
-from mendwright.errors import TaskError
+from mendwright.errors import ConfigError, InputError, TaskError
+from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_model, save_training_state
+from mendwright.learning.histories import split_histories
+from mendwright.learning.parallel import training_device
 from mendwright.learning.samples import Sample, supervised_sample
+from mendwright.learning.selection import Selection, split_validation
 from mendwright.learning.sft import SftTrainer, num_steps_of
-from mendwright.models.loading import load_model, load_tokenizer, save_checkpoint
+from mendwright.learning.thoughts import THOUGHT_END, thought_token_ids, without_thoughts
+from mendwright.models.loading import load_model, load_tokenizer, replace_folder, save_checkpoint
 from mendwright.recipes.progress import Progress
 from mendwright.recipes.run import Run
 from mendwright.records import Trajectory, VerdictKind
@@ -55,25 +65,120 @@ def keep_successes(trajectories: Iterable[Trajectory], max_per_task: int) -> lis
     return kept
 
 
-def supervised_samples(trajectories: Iterable[Trajectory], config: SftConfig) -> list[Sample]:
-    """Trajectories as samples, format-error turns masked when the config says so."""
-    return [
-        supervised_sample(trajectory, is_format_error_masked=config.is_format_error_masked)
-        for trajectory in trajectories
+def supervised_samples(
+    trajectories: Iterable[Trajectory], config: SftConfig, tokenizer: PreTrainedTokenizerFast | None = None
+) -> list[Sample]:
+    """Trajectories as samples: format-error turns masked and thoughts treated as the config says.
+
+    Args:
+        trajectories: What passed.
+        config: ``thoughts`` and ``is_format_error_masked`` are read.
+        tokenizer: Of the model that learns; needed to remove thoughts.
+
+    Raises:
+        ConfigError: thoughts are to be removed and the tokenizer does not know them, or they are required and no
+            trajectory has them.
+    """
+    chosen = list(trajectories)
+    if config.thoughts == "require":
+        num_all, chosen = len(chosen), [t for t in chosen if all(THOUGHT_END in turn.action for turn in t.turns)]
+        if not chosen:
+            raise ConfigError(f"thoughts='require': none of {num_all} trajectories thinks before every action")
+    samples = [
+        supervised_sample(history, is_format_error_masked=config.is_format_error_masked)
+        for trajectory in chosen
+        for history in split_histories(trajectory)
     ]
+    if config.thoughts == "remove":
+        if tokenizer is None:
+            raise ConfigError("thoughts='remove' needs the model's tokenizer, got none")
+        marks = thought_token_ids(tokenizer)
+        samples = [without_thoughts(sample, *marks) for sample in samples]
+    return samples
 
 
 def fit_samples(
     start: Path, target: Path, samples: list[Sample], config: SftConfig, store: RunStore, progress: Progress
 ) -> None:
-    """Fit ``samples`` from model folder ``start`` and save model folder ``target``; metrics go under its name."""
-    model = load_model(start)
-    trainer = SftTrainer.for_samples(model, config, len(samples))
-    total = num_steps_of(config, len(samples))
-    for step, metrics in enumerate(trainer.fit(samples), 1):
-        store.add_metrics(f"train/{target.name}", step, metrics)
-        progress(f"train {target.name}", step, total, f"loss {metrics.get('train/loss', 0.0):.3f}")
-    save_checkpoint(model, load_tokenizer(start), target)
+    """Fit ``samples`` from model folder ``start`` and save model folder ``target``; metrics go under its name.
+
+    Its state lies beside ``target`` until it is done. Several processes (torchrun) may call this with equal arguments.
+
+    Raises:
+        InputError: the saved state is of other samples or of another model.
+    """
+    _Stage(start, target, samples, config, store, progress).run()
+
+
+class _Stage:
+    """One supervised stage, resumable."""
+
+    def __init__(
+        self, start: Path, target: Path, samples: list[Sample], config: SftConfig, store: RunStore, progress: Progress
+    ) -> None:
+        self._target, self._store, self._progress, self._config = target, store, progress, config
+        self._state = target.with_name(f"{target.name}-state")
+        self._candidate = target.with_name(f"{target.name}-best")
+        self._tokenizer = load_tokenizer(start)
+        self._samples, self._validation = split_validation(samples, config)
+        model = load_model(start, device=training_device())
+        self._trainer = SftTrainer.for_samples(model, config, len(self._samples))
+        self._data = _digest(samples, config)
+        self._selection = Selection(config.choice, self._resume())
+
+    def run(self) -> None:
+        learner, total = self._trainer.learner, num_steps_of(self._config, len(self._samples))
+        for metrics in self._trainer.fit(self._samples):
+            step = learner.optimiser.num_done
+            if self._is_validated(step, total):
+                metrics |= self._validate()
+            if learner.world.is_leader:
+                self._store.add_metrics(f"train/{self._target.name}", step, metrics)
+            detail = f"loss {metrics.get('train/loss', 0.0):.3f}"
+            self._progress(f"train {self._target.name}", step, total, detail)
+            if step % self._config.save_every_steps == 0 and step < total:
+                best = self._selection.best
+                extra = {"data": self._data, "best": best}
+                save_training_state(learner, self._tokenizer, self._state, extra)
+        if isinstance(self._config.choice, LastChoice):
+            save_model(learner, self._tokenizer, self._target)
+        elif learner.world.is_leader:
+            replace_folder(self._candidate, self._target)
+        if learner.world.is_leader:
+            shutil.rmtree(self._state, ignore_errors=True)
+
+    def _resume(self) -> float | None:
+        if not (self._state / STATE_FILE).is_file():
+            return None
+        extra = load_training_state(self._trainer.learner, self._state)
+        if extra["data"] != self._data:
+            raise InputError(
+                f"{self._state} was begun with other samples or settings; remove it to begin again, or resume with the "
+                "same trajectories and configuration"
+            )
+        best: float | None = extra["best"]
+        return best
+
+    def _is_validated(self, step: int, total: int) -> bool:
+        if isinstance(self._config.choice, LastChoice):
+            return False
+        every = self._config.choice.every_steps or total // self._config.num_epochs
+        return step % every == 0 or step == total
+
+    def _validate(self) -> dict[str, float]:
+        measured = self._trainer.evaluate(self._validation)
+        nll, entropy = measured["sft/nll"], measured["policy/entropy"]
+        if self._selection.is_best(nll, entropy):
+            save_model(self._trainer.learner, self._tokenizer, self._candidate)
+        return {"validation/nll": nll, "validation/entropy": entropy}
+
+
+def _digest(samples: Sequence[Sample], config: SftConfig) -> str:
+    """Of everything that decides what a stage learns and when: the samples in their order, and the settings."""
+    digest = hashlib.sha256(config.model_dump_json(exclude={"compute", "save_every_steps"}).encode())
+    for sample in samples:
+        digest.update(sample.group_id.encode() + sample.token_id.tobytes() + sample.weight.tobytes())
+    return digest.hexdigest()
 
 
 def continue_supervised(
@@ -87,7 +192,7 @@ def continue_supervised(
     constant = config.model_copy(
         update={"num_epochs": 1_000_000, "optimizer": config.optimizer.model_copy(update={"schedule": "constant"})}
     )
-    model = load_model(run.checkpoint(start))
+    model = load_model(run.checkpoint(start), device=training_device())
     trainer = SftTrainer(model, constant)
     started = time.process_time()
     step = 0

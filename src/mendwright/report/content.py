@@ -6,26 +6,25 @@ finished (what is absent is None or empty), reads each trajectory's text once, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from markupsafe import Markup
-
-from mendwright.analysis.behaviour import (
-    Habits,
-    OutcomeLength,
-    by_step,
-    exploit_findings,
-    habits,
-    lengths_by_outcome,
-    stop_reasons,
-)
+from mendwright.analysis.behaviour import by_step, habits
 from mendwright.analysis.curves import Point, find_metric, mean_log_prob_gap, metric_curve, reward_curve
 from mendwright.analysis.episodes import Episode, read_episodes
-from mendwright.analysis.tool_use import Transitions, shares, tool_counts, tool_shares_by_step, transitions
+from mendwright.analysis.overview import Analysis, Manner, analyse, manner, sides, training_phase
+from mendwright.analysis.selection_study import SelectionStudy, phase_to_study, study_selection
+from mendwright.analysis.tool_use import tool_counts, tool_shares_by_step
+from mendwright.config.evaluation import AnalysisConfig
+from mendwright.evaluation.breakdown import LabelResult, by_label, labels_of
+from mendwright.evaluation.matrix import Matrix, build_matrix
+from mendwright.evaluation.pass_at_k import verdicts_by_task
 from mendwright.evaluation.stages import MUTATIONS, START, TREATMENT, VALIDATION, training_step
 from mendwright.evaluation.summary import StageResult, Summary, build_summary
+from mendwright.recipes.alarms import EVENT_PREFIX
+from mendwright.records import Task
 from mendwright.report.figures import NUM_COLOURS, Figure, Series, curve, share_plot
 from mendwright.report.reading import Reading, choose, read
 from mendwright.report.run_folder import (
@@ -34,25 +33,14 @@ from mendwright.report.run_folder import (
     flatten,
     read_config,
     read_funnel,
+    read_matrix_config,
     read_tasks,
     task_digests,
 )
 from mendwright.report.tokens import find_tokenizer
 from mendwright.rollout.phases import eval_phase
+from mendwright.rollout.rows import Event
 from mendwright.rollout.store import RunStore
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How the agent of one stage behaved on the held-out mutation tasks."""
-
-    stage: str
-    habits: Habits
-    tools: dict[str, float]
-    transitions: Transitions
-    lengths: list[OutcomeLength]
-    stop_reasons: dict[str, int]
-    exploits: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -63,11 +51,20 @@ class Content:
     summary: Summary
     curves: list[Figure]
     other_metrics: list[Figure]
-    tool_shares: Markup | None
+    tool_shares: Figure | None
     tool_names: list[str]
     manners: list[Manner]
     """Start first, end last; one or none when the run is not finished."""
+    analysis: Analysis
+    selection: SelectionStudy | None
+    """None when no evaluation has several samples per task."""
+    labels: list[LabelResult]
+    """Of the last stage, by label; empty without tasks."""
+    labels_stage: StageResult | None
+    matrix: Matrix | None
     log_prob_gap: float | None
+    alarms: list[Event]
+    """In the order in which they came."""
     funnel: Funnel | None
     settings: list[tuple[str, str]]
     readings: list[Reading]
@@ -87,48 +84,74 @@ def gather(folder: Path) -> Content:
     config = read_config(folder)
     packages = {task.id: task.provenance.package for task in tasks.values()}
     with RunStore.open(folder / DATABASE_FILE, is_read_only=True) as store:
+        phase = training_phase(store)
         summary = build_summary(store, config, packages=packages, digests=task_digests(folder))
-        training = list(read_episodes(store, phase=TREATMENT))
+        training = list(read_episodes(store, phase=phase))
         evaluated = list(read_episodes(store, phase_prefix="eval/"))
         tokenizer = find_tokenizer(folder)
-        chosen = [(one, store.trajectory(one.episode.id)) for one in choose(evaluated)]
+        chosen = [(one, store.trajectory(one.episode.id)) for one in choose([*evaluated, *training])]
         names = list(tool_counts([*training, *evaluated]))
+        analysis = _analyse(store, phase, training, evaluated)
+        labels_stage = _labels_stage(summary)
+        matrix_config = read_matrix_config(folder)
         return Content(
             run_name=folder.resolve().name,
             summary=summary,
-            curves=list(_curves(store, summary, training)),
+            curves=list(_curves(store, summary, training, phase)),
             other_metrics=list(_other_metrics(store)),
             tool_shares=share_plot(tool_shares_by_step(training), names[:NUM_COLOURS]),
             tool_names=names,
-            manners=[one for stage in (START, TREATMENT) if (one := _manner(stage, evaluated))],
-            log_prob_gap=mean_log_prob_gap(store, TREATMENT),
+            manners=analysis.manners,
+            analysis=analysis,
+            selection=_selection(store, phase),
+            labels=_labels(store, labels_stage, tasks),
+            labels_stage=labels_stage,
+            matrix=build_matrix(store, matrix_config) if matrix_config else None,
+            log_prob_gap=mean_log_prob_gap(store, phase),
+            alarms=[event for event in store.events() if event.kind.startswith(EVENT_PREFIX)],
             funnel=read_funnel(folder),
             settings=list(flatten(config)),
             readings=[read(one, whole, tasks.get(whole.task_id), tokenizer) for one, whole in chosen],
         )
 
 
-def _manner(stage: str, evaluated: Sequence[Episode]) -> Manner | None:
-    phase = eval_phase(stage, MUTATIONS)
-    episodes = [one for one in evaluated if one.phase == phase]
-    if not episodes:
-        return None
-    return Manner(
-        stage=stage,
-        habits=habits(episodes),
-        tools=shares(tool_counts(episodes)),
-        transitions=transitions(episodes),
-        lengths=lengths_by_outcome(episodes),
-        stop_reasons={reason.value: count for reason, count in stop_reasons(episodes).items()},
-        exploits=exploit_findings(episodes),
+def _analyse(store: RunStore, phase: str, training: Sequence[Episode], evaluated: Sequence[Episode]) -> Analysis:
+    """Behaviour of RL's start against its end on held-out tasks; without these, of training's first and last step."""
+    start, end = (
+        [one for one in evaluated if one.phase == eval_phase(stage, MUTATIONS)] for stage in (START, TREATMENT)
     )
+    config = AnalysisConfig(phase=phase)
+    if not start and not end:
+        return analyse(store, config, training, *sides(store, config, training))
+    found = analyse(store, config, training, start, end)
+    manners = [manner(stage, some) for stage, some in ((START, start), (TREATMENT, end)) if some]
+    return replace(found, manners=manners)
 
 
-def _curves(store: RunStore, summary: Summary, training: Sequence[Episode]) -> Iterator[Figure]:
-    entropy = find_metric(store, TREATMENT, "entropy")
-    gap = find_metric(store, TREATMENT, "log_prob_gap")
+def _selection(store: RunStore, phase: str) -> SelectionStudy | None:
+    studied = phase_to_study(store.rows(phase_prefix="eval/"))
+    return study_selection(store, studied, training_phase=phase) if studied else None
+
+
+def _labels_stage(summary: Summary) -> StageResult | None:
+    """The stage whose results are broken down: the trained policy on held-out tasks, or else the last stage."""
+    return summary.stage(TREATMENT, MUTATIONS) or next(reversed(summary.stages), None)
+
+
+def _labels(store: RunStore, stage: StageResult | None, tasks: Mapping[str, Task]) -> list[LabelResult]:
+    if stage is None or not tasks:
+        return []
+    verdicts = verdicts_by_task(store.rows(phase=eval_phase(stage.stage, stage.test_set)))
+    found = by_label(verdicts, {task.id: labels_of(task) for task in tasks.values()}, num_resamples=2000)
+    many = Counter(one.label for one in found)
+    return [one for one in found if many[one.label] > 1]
+
+
+def _curves(store: RunStore, summary: Summary, training: Sequence[Episode], phase: str) -> Iterator[Figure]:
+    entropy = find_metric(store, phase, "entropy")
+    gap = find_metric(store, phase, "log_prob_gap")
     series = [
-        _reward_series(store),
+        _reward_series(store, phase),
         _checkpoint_series(summary, VALIDATION, "Validation Pass@1", "checkpoints on validation tasks"),
         _checkpoint_series(summary, MUTATIONS, "Held-out Pass@1", "checkpoints on tasks of packages never trained on"),
         Series("Turns per episode", "training", _points(by_step(training, lambda some: habits(some).mean_turns))),
@@ -138,18 +161,18 @@ def _curves(store: RunStore, summary: Summary, training: Sequence[Episode]) -> I
             _points(by_step(training, lambda some: habits(some).blind_submit_rate)),
             is_rate=True,
         ),
-        Series("Entropy per sampled token", "nats", metric_curve(store, TREATMENT, entropy) if entropy else []),
+        Series("Entropy per sampled token", "nats", metric_curve(store, phase, entropy) if entropy else []),
         Series(
             "Sampler against learner",
             "mean |log-prob gap|; below 0.005 is healthy",
-            metric_curve(store, TREATMENT, gap) if gap else [],
+            metric_curve(store, phase, gap) if gap else [],
         ),
     ]
     yield from (figure for one in series if (figure := curve(one)))
 
 
-def _reward_series(store: RunStore) -> Series:
-    found = reward_curve(store.rows(phase=TREATMENT))
+def _reward_series(store: RunStore, phase: str) -> Series:
+    found = reward_curve(store.rows(phase=phase))
     errors = [point.standard_error or 0.0 for point in found]
     return Series(
         "Training reward",

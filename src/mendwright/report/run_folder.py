@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mendwright.config.evaluation import MatrixConfig
+from mendwright.config.loading import load_config
 from mendwright.errors import InputError
 from mendwright.records import Record, Task
 from mendwright.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
 
 CONFIG_FILE = "config.toml"
 DATABASE_FILE = "run.db"
+MATRIX_FILE = "matrix.toml"
 TASKS_FOLDER = "tasks"
 
 
@@ -44,6 +47,16 @@ def read_config(folder: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is no TOML ({error}); restore the file that the run wrote") from error
+
+
+def read_matrix_config(folder: Path) -> MatrixConfig | None:
+    """What `mend eval matrix` ran in this folder; None when it did not.
+
+    Raises:
+        InputError: the file is no matrix configuration.
+    """
+    path = folder / MATRIX_FILE
+    return load_config(MatrixConfig, path) if path.is_file() else None
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

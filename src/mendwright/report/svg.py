@@ -12,6 +12,12 @@ from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
+KEY_HEIGHT = 18.0
+"""Height of one row of a legend."""
+_KEY_LEFT = 44.0
+_KEY_RIGHT = 740.0
+_CHAR_WIDTH = 6.6
+
 
 class Range(NamedTuple):
     """A closed interval of data."""
@@ -47,6 +53,24 @@ def padded(values: Sequence[float], *, floor: float | None = None, share: float 
     low, high = min(values), max(values)
     air = (high - low) * share or abs(high) * 0.1 or 0.1
     return Range(low - air if floor is None else floor, high + air)
+
+
+def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
+    """(x, row) of each name, as many in a row as there is room for in a plot of full width."""
+    found: list[tuple[float, int]] = []
+    x, row = _KEY_LEFT, 0
+    for name in names:
+        width = 34.0 + _CHAR_WIDTH * len(name)
+        if x > _KEY_LEFT and x + width > _KEY_RIGHT:
+            x, row = _KEY_LEFT, row + 1
+        found.append((x, row))
+        x += width
+    return found
+
+
+def legend_rows(names: Sequence[str]) -> int:
+    """Rows that a legend of ``names`` takes."""
+    return 1 + max((row for _, row in legend_places(names)), default=-1)
 
 
 class Plot:
@@ -112,6 +136,13 @@ class Plot:
         """Labels below, without lines."""
         for tick, label in zip(ticks, labels, strict=True):
             self.text(self.x(tick), self.height - self._margins.bottom + 16, label, anchor="middle")
+
+    def legend(self, names: Sequence[str]) -> None:
+        """Names of the colours c0, c1, ... above the plotting area."""
+        for index, (name, (x, row)) in enumerate(zip(names, legend_places(names), strict=True)):
+            y = row * KEY_HEIGHT + 4
+            self.element("rect", x=x, y=y, width=10, height=10, css=f"c{index}")
+            self.text(x + 15, y + 9, name.replace("_", " "))
 
     def render(self, description: str) -> Markup:
         """The SVG element; ``description`` is read to those who cannot see it."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mendwright.analysis.behaviour import Habits
+from mendwright.analysis.policy_shift import PolicyShift
+from mendwright.analysis.reward_gap import GapTrend
+from mendwright.evaluation.matrix import Matrix
 from mendwright.evaluation.significance import Comparison
 from mendwright.evaluation.stages import (
     MUTATIONS,
@@ -73,14 +76,51 @@ def size(num_bytes: float) -> str:
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
 
 
-def headline(summary: Summary) -> str:
-    """The sentence at the top: what was learned, and how sure that is."""
+def headline(summary: Summary, trend: GapTrend | None = None, matrix: Matrix | None = None) -> str:
+    """The sentence at the top: what was learned, and how sure that is.
+
+    A run that trained nothing says what it is about: the gap that an audit found, a matrix, or its evaluations.
+    """
+    if not summary.headline and "dapo" not in summary.missing:
+        if trend:
+            return gap_claim(trend)
+        if matrix and matrix.findings:
+            return matrix.findings[0]
+        if summary.stages:
+            return _evaluated(summary.stages[-1])
     unfinished = [eval_phase(stage, MUTATIONS) for stage in (START, TREATMENT)]
     unfinished = [name for name in unfinished if name in summary.missing]
     if summary.headline is None:
         return _no_headline(unfinished)
     sentence = _result(summary.headline)
     return f"So far, with {' and '.join(unfinished)} unfinished: {sentence}" if unfinished else sentence
+
+
+def _evaluated(result: StageResult) -> str:
+    rate = result.pass_at_1
+    return (
+        f"{stage_label(result.stage)} solves {percent(rate.value)} of {result.num_tasks} "
+        f"{label_of_test_set(result.test_set)} (95 % interval {percent_interval(rate.ci_low, rate.ci_high)})."
+    )
+
+
+def shift_claim(shift: PolicyShift) -> str:
+    """How far behaviour moved, and whether chance explains it."""
+    word = "more than" if shift.p_value < 0.05 else "not more than"
+    return (
+        f"Between the two the sequences of {shift.n} tools moved by {number(shift.divergence, 3)} bits (Jensen-Shannon "
+        f"divergence, 0 to 1), {word} other samples of one behaviour would (permutation p = {shift.p_value:.3g})."
+    )
+
+
+def gap_claim(trend: GapTrend) -> str:
+    """Whether the reward that training reported is real."""
+    reported = f"reported reward went from {percent(trend.reported_before)} to {percent(trend.reported_after)}"
+    validated = f"from {percent(trend.validated_before)} to {percent(trend.validated_after)}"
+    tail = f"{points(trend.gap)} points at the end, 95 % interval {interval(trend.ci_low, trend.ci_high)}"
+    if trend.is_open:
+        return f"Not real: {reported}; the same submissions, graded with every gate, went {validated} ({tail})."
+    return f"The reward holds: {reported}, and with every gate {validated} ({tail})."
 
 
 def _result(found: Comparison) -> str:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from mendwright.errors import DiskFullError, InputError
-from mendwright.rollout.schema import SCHEMA_VERSION, check_schema, migrate
+from mendwright.rollout.schema import OLDEST_READABLE_VERSION, SCHEMA_VERSION, check_schema, migrate
 
 _BUSY_TIMEOUT_S = 30.0
+Listener = Callable[[str, int, Mapping[str, float]], None]
+"""Called with phase, step and metrics once they are stored."""
 
 
 class StoreConnection:
@@ -30,6 +32,7 @@ class StoreConnection:
         self.path = path
         self._connection = connection
         self._lock = threading.RLock()
+        self._listeners: list[Listener] = []
 
     @classmethod
     def create(cls, path: Path) -> Self:
@@ -50,8 +53,8 @@ class StoreConnection:
         """Open a store, migrating an older one when writing.
 
         Raises:
-            InputError: there is no such file, it is no run store, or it is of a newer schema; or it is older and
-                opened read-only.
+            InputError: there is no such file, it is no run store, it is of a newer schema, or of one so old that it
+                cannot be read before it is migrated.
         """
         if not path.is_file():
             raise InputError(f"{path} does not exist; name the folder of a run, which holds a run.db")
@@ -79,7 +82,10 @@ class StoreConnection:
 
     def _fetch(self, query: str, values: Iterable[Any]) -> list[tuple[Any, ...]]:
         with self._lock:
-            return self._connection.execute(query, tuple(values)).fetchall()
+            try:
+                return self._connection.execute(query, tuple(values)).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise InputError(f"{self.path} cannot be read ({error}); restore a copy of it") from error
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -116,7 +122,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> 
     connection.execute("PRAGMA synchronous = NORMAL")
     version = check_schema(connection, path)
     if is_read_only:
-        if version < SCHEMA_VERSION:
+        if version < OLDEST_READABLE_VERSION:
             raise InputError(f"{path} has the older schema {version}; open it once for writing to migrate it")
         return
     connection.execute("PRAGMA journal_mode = WAL")

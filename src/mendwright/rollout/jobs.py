@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.records import Task, Trajectory
 
@@ -25,15 +26,22 @@ class EpisodeJob:
     seed: int
 
 
+ServerProtocol = Literal["openai", "vllm"]
+
+
 @dataclass(frozen=True)
 class PolicyRef:
-    """Which policy runs: a scripted one by name, or the weights of a model folder."""
+    """Which policy runs: a scripted one by name, the weights of a model folder, or a model behind a server."""
 
     name: str
     folder: str = ""
-    """Model folder; empty for a scripted policy."""
+    """Model folder; empty for a scripted policy and a server."""
     version: int = 0
     temperature: float = 1.0
+    protocol: ServerProtocol = "openai"
+    """How the server is spoken to: ``openai`` in text, ``vllm`` in token ids."""
+    endpoint: EndpointConfig | None = None
+    """The server, where there is one."""
 
 
 def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:
@@ -59,6 +67,15 @@ class Pool(Protocol):
     @property
     def config(self) -> RolloutConfig:
         """How episodes run."""
+        ...
+
+    @property
+    def is_draining(self) -> bool:
+        """True after Ctrl-C, while episodes in flight end."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """What engines, caches and clients of servers have counted, of all workers together."""
         ...
 
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:

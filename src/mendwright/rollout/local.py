@@ -6,12 +6,14 @@ Reads and makes what :class:`~mendwright.rollout.pool.WorkerPool` does. Invarian
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.records import Task, Trajectory
+from mendwright.rollout.failures import FailureStreak
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
 from mendwright.rollout.policies import PolicyCache
 from mendwright.rollout.runner import Runner
@@ -33,6 +35,8 @@ class LocalPool:
         self._make_backend = make_backend
         self._find_layers = find_layers
         self._renderer = renderer
+        self._failures = FailureStreak(config.max_failures_in_row)
+        self._counters = Counter[str]()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -46,17 +50,45 @@ class LocalPool:
         """How episodes run."""
         return self._config
 
-    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
-        """Run all ``jobs``; yields when all have ended."""
-        yield from asyncio.run(self._run(policy, jobs, tasks)) if jobs else ()
+    @property
+    def is_draining(self) -> bool:
+        """Never: Ctrl-C stops this process at once."""
+        return False
 
-    async def _run(self, ref: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> list[Trajectory]:
+    def counters(self) -> dict[str, float]:
+        """Counters of all calls, added up."""
+        return dict(self._counters)
+
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """Run all ``jobs``; yields trajectories as they end. Episodes stand still while the caller works.
+
+        Raises:
+            SandboxError: too many invalid episodes in a row.
+        """
+        self._failures.forget()
+        with asyncio.Runner() as loop:
+            found = self._run(policy, jobs, tasks)
+            while (trajectory := loop.run(_next(found))) is not None:
+                yield from self._failures.admit(trajectory)
+        yield from self._failures.release()
+
+    async def _run(
+        self, ref: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]
+    ) -> AsyncIterator[Trajectory]:
+        if not jobs:
+            return
         backend = self._make_backend()
         policies = PolicyCache(self.config, self._renderer)
         try:
             runner = Runner(self.config, backend, self._find_layers, self._renderer)
             policy = await policies.get(ref)
-            return [trajectory async for trajectory in runner.run(jobs, tasks, policy, ref.temperature)]
+            async for trajectory in runner.run(jobs, tasks, policy, ref.temperature):
+                yield trajectory
         finally:
+            self._counters.update(policies.counters())
             await policies.close()
             await backend.close()
+
+
+async def _next(found: AsyncIterator[Trajectory]) -> Trajectory | None:
+    return await anext(found, None)

@@ -6,9 +6,10 @@ Reads and makes numbers by (phase, name, step) and messages. Invariant: one numb
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
-from mendwright.rollout.connection import StoreConnection, now
+from mendwright.rollout.connection import Listener, StoreConnection, now
 from mendwright.rollout.rows import Event
 
 
@@ -22,6 +23,17 @@ class MeasurementTables(StoreConnection):
         rows = [(phase, step, name, float(value), time) for name, value in values.items()]
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?, ?)", rows)
+        for listener in self._listeners:
+            listener(phase, step, values)
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """Within, ``listener`` hears of all metrics that this store takes."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     def metrics(self, phase: str, name: str) -> list[tuple[int, float]]:
         """(step, value) of one metric by step."""

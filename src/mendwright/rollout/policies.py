@@ -1,21 +1,26 @@
-"""The policies of one process: scripted ones by name, a model's weights kept until others are asked for.
+"""The policies of one process: scripted ones by name, servers, a model's weights kept until others are asked for.
 
-Reads `PolicyRef` records; makes policies. Invariant: one engine per process; asking for another folder or version swaps
-its weights between generations.
+Reads `PolicyRef` records; makes policies. Invariants: one engine per process; asking for another folder or version
+swaps its weights between generations; one client per server, with this process's share of the limits.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import ConfigError
 from mendwright.models.base import Policy
 from mendwright.models.embedded import EmbeddedPolicy
+from mendwright.models.endpoint import EndpointClient
 from mendwright.models.loading import load_model
+from mendwright.models.openai import OpenAIPolicy, VllmPolicy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.rollout.jobs import PolicyRef
+from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 
 
 class PolicyCache:
@@ -27,19 +32,36 @@ class PolicyCache:
         self._renderer = renderer
         self._embedded: EmbeddedPolicy | None = None
         self._loaded: tuple[str, int] | None = None
+        self._served: dict[tuple[ServerProtocol, str], Policy] = {}
+        self._clients: list[EndpointClient] = []
         self._lock = asyncio.Lock()
 
     async def get(self, ref: PolicyRef) -> Policy:
         """The policy that ``ref`` names.
 
         Raises:
-            ConfigError: no script has that name, or the engine cannot serve the model.
+            ConfigError: no script has that name, the engine cannot serve the model, or a server is not described.
             ModelFolderError: the folder holds no model.
         """
+        if ref.endpoint is not None:
+            return self._connect(ref, ref.endpoint)
         if not ref.folder:
             return ScriptedPolicy(ref.name, self._renderer)
         async with self._lock:
             return await self._load(ref)
+
+    def _connect(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
+        key = (ref.protocol, endpoint.model_dump_json())
+        if key not in self._served:
+            if self._config.pipeline.max_cost_usd is not None and endpoint.model not in endpoint.prices:
+                raise ConfigError(
+                    f"pipeline.max_cost_usd is set, but endpoint.prices has no {endpoint.model!r}; add its price"
+                )
+            client = EndpointClient(endpoint.share_of(self._config.num_workers))
+            self._clients.append(client)
+            is_exact = ref.protocol == "vllm"
+            self._served[key] = VllmPolicy(client, ref.version) if is_exact else OpenAIPolicy(client, self._renderer)
+        return self._served[key]
 
     async def _load(self, ref: PolicyRef) -> EmbeddedPolicy:
         if self._embedded is None:
@@ -54,12 +76,17 @@ class PolicyCache:
         return self._embedded
 
     def counters(self) -> dict[str, float]:
-        """Counters of the engine; empty when none runs."""
-        if self._embedded is None:
-            return {}
-        return {f"engine/{name}": float(value) for name, value in self._embedded.statistics.as_metrics().items()}
+        """Counters of the engine and of the servers' clients; empty when there is neither."""
+        found = Counter[str]()
+        if self._embedded is not None:
+            found.update({f"engine/{name}": float(n) for name, n in self._embedded.statistics.as_metrics().items()})
+        for client in self._clients:
+            found.update(client.statistics.as_metrics())
+        return dict(found)
 
     async def close(self) -> None:
-        """End the engine."""
+        """End the engine and close all connections."""
+        for client in self._clients:
+            await client.close()
         if self._embedded is not None:
             await self._embedded.close()

@@ -1,12 +1,14 @@
 """A pool of rollout workers: jobs in, graded trajectories out, groups kept together.
 
 Reads jobs; makes trajectories in the order in which they end. Invariants: every job gives one trajectory or the run
-stops with the reason; a group's members run in one worker (they share its prompt and its test runs); closing the pool,
-or the death of this process, ends every worker and sandbox.
+stops with the reason; a group's members run in one worker (they share its prompt and its test runs), and groups begin
+in the order of the jobs, so that they end about in it, too; after Ctrl-C nothing new begins; closing the pool, or the
+death of this process, ends every worker and sandbox.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
@@ -18,8 +20,12 @@ from mendwright.child_process import end_workers, start_worker
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import MendError, SandboxError
 from mendwright.records import Task, Trajectory
+from mendwright.rollout.draining import Drain, draining_on_interrupt
+from mendwright.rollout.failures import FailureStreak
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
 from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest, worker_main
+
+_DRAIN_POLL_S = 1.0
 
 
 class WorkerPool:
@@ -28,7 +34,14 @@ class WorkerPool:
     def __init__(self, setup: WorkerSetup) -> None:
         self._setup = setup
         self._workers: dict[Connection, SpawnProcess] = {}
+        self._failures = FailureStreak(setup.config.max_failures_in_row)
+        self._drain = Drain()
         self.reports: dict[Connection, WorkReport] = {}
+
+    @property
+    def is_draining(self) -> bool:
+        """True after Ctrl-C, while episodes in flight end."""
+        return self._drain.is_asked
 
     @property
     def config(self) -> RolloutConfig:
@@ -49,13 +62,22 @@ class WorkerPool:
         Raises:
             SandboxError: too many invalid episodes in a row, or a worker died.
             MendError: what stopped a worker.
+            KeyboardInterrupt: Ctrl-C, after the episodes in flight have been yielded or `drain_timeout_s` is over.
         """
         self._start()
-        waiting = self._portions(jobs)
+        self._failures.forget()
+        with draining_on_interrupt() as self._drain:
+            yield from self._run(policy, self._portions(jobs), tasks)
+            yield from self._failures.release()
+            if self._drain.is_asked:
+                raise KeyboardInterrupt
+
+    def _run(
+        self, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]], tasks: Mapping[str, Task]
+    ) -> Iterator[Trajectory]:
         load = dict.fromkeys(self._workers, 0)
-        num_invalid = 0
-        while True:
-            for connection in load:
+        while not self._drain.is_over(self.config.drain_timeout_s):
+            for connection in () if self._drain.is_asked else load:
                 while waiting and load[connection] + len(waiting[-1]) <= max(self._room(waiting), len(waiting[-1])):
                     load[connection] += self._give(connection, waiting.pop(), policy, tasks)
             if not any(load.values()):
@@ -66,9 +88,7 @@ class WorkerPool:
                     self.reports[connection] = message
                     load[connection] -= message.num_jobs
                     continue
-                num_invalid = 0 if message.verdict.is_valid else num_invalid + 1
-                self._stop_if_failing(num_invalid, message)
-                yield message
+                yield from self._failures.admit(message)
 
     def _room(self, waiting: Sequence[tuple[EpisodeJob, ...]]) -> int:
         """Jobs that one worker may hold: its bound, or its share of what is left, so that workers end together."""
@@ -87,7 +107,7 @@ class WorkerPool:
 
     def _ready(self, load: Mapping[Connection, int]) -> list[Connection]:
         busy = [connection for connection, num_jobs in load.items() if num_jobs]
-        return [ready for ready in wait(busy) if isinstance(ready, Connection)]
+        return [ready for ready in wait(busy, _DRAIN_POLL_S) if isinstance(ready, Connection)]
 
     def _receive(self, connection: Connection) -> Trajectory | WorkReport:
         try:
@@ -100,13 +120,6 @@ class WorkerPool:
         assert isinstance(message, (Trajectory, WorkReport))
         return message
 
-    def _stop_if_failing(self, num_invalid: int, last: Trajectory) -> None:
-        if num_invalid >= self.config.max_failures_in_row:
-            raise SandboxError(
-                f"{num_invalid} episodes in a row are invalid; the last: {last.verdict.reason}. "
-                "Run `mend doctor`, mend the cause, then resume"
-            )
-
     def _start(self) -> None:
         while len(self._workers) < self.config.num_workers:
             process, connection = start_worker(worker_main, self._setup)
@@ -116,6 +129,13 @@ class WorkerPool:
         """(CPU seconds, sum of peak resident bytes) of all workers at their last report."""
         reports = self.reports.values()
         return sum(report.cpu_s for report in reports), sum(report.peak_rss_bytes for report in reports)
+
+    def counters(self) -> dict[str, float]:
+        """Counters of all workers at their last report, added up."""
+        found = Counter[str]()
+        for report in self.reports.values():
+            found.update(report.counters)
+        return dict(found)
 
     def close(self) -> None:
         """End all workers; safe to call twice."""

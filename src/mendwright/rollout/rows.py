@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from mendwright.ledger import TokenLedger
-from mendwright.records import Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
+from mendwright.errors import InputError
+from mendwright.ledger import Branch, TokenLedger
+from mendwright.records import Attempt, Record, StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 _BYTES_PER_TOKEN = 12
-"""int32 id, float32 log-probability, int32 policy version; the action flags follow, one bit each."""
+"""int32 id, float32 log-probability, int32 policy version; the action flags follow, one bit each, then the branches of
+a forked history as JSON."""
 
 
 class TrajectoryRow(Record):
@@ -85,6 +87,7 @@ class Document:
     pipeline: str
     sandbox_backend: str
     turns: tuple[Turn, ...]
+    attempts: tuple[Attempt, ...]
     verdict: Verdict
     final_files: dict[str, str | None]
     final_patch: str
@@ -96,6 +99,7 @@ def pack_document(trajectory: Trajectory) -> bytes:
     content = {
         "pipeline": trajectory.pipeline,
         "sandbox_backend": trajectory.sandbox_backend,
+        "attempts": [attempt.model_dump(mode="json") for attempt in trajectory.attempts],
         "turns": [turn.model_dump(mode="json") for turn in trajectory.turns],
         "verdict": trajectory.verdict.model_dump(mode="json"),
         "final_files": trajectory.final_files,
@@ -106,20 +110,30 @@ def pack_document(trajectory: Trajectory) -> bytes:
 
 
 def unpack_document(blob: bytes) -> Document:
-    """Inverse of :func:`pack_document`."""
-    content = json.loads(zlib.decompress(blob))
-    content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
-    content["verdict"] = Verdict.model_validate(content["verdict"])
-    return Document(**content)
+    """Inverse of :func:`pack_document`.
+
+    Raises:
+        InputError: the blob is damaged, or of a schema that this version does not know.
+    """
+    try:
+        content = json.loads(zlib.decompress(blob))
+        content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
+        # Documents of runs before there were attempts have none.
+        content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content.get("attempts", ()))
+        content["verdict"] = Verdict.model_validate(content["verdict"])
+        return Document(**content)
+    except (zlib.error, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"a stored trajectory cannot be read ({' '.join(str(error).split())[:200]})") from error
 
 
 def pack_ledger(ledger: TokenLedger) -> bytes:
-    """The four arrays, little-endian, one after the other, zlib-compressed."""
+    """The four arrays, little-endian, one after the other, and the branches; zlib-compressed."""
     parts = (
         ledger.token_id.astype("<i4").tobytes(),
         ledger.log_prob.astype("<f4").tobytes(),
         ledger.policy_version.astype("<i4").tobytes(),
         np.packbits(ledger.is_action.astype(bool)).tobytes(),
+        json.dumps([[branch.start, branch.spans] for branch in ledger.branches]).encode() if ledger.branches else b"",
     )
     return len(ledger).to_bytes(4, "little") + zlib.compress(b"".join(parts), level=1)
 
@@ -128,12 +142,15 @@ def unpack_ledger(blob: bytes) -> TokenLedger:
     """Inverse of :func:`pack_ledger`."""
     length = int.from_bytes(blob[:4], "little")
     raw = zlib.decompress(blob[4:])
-    flags = np.frombuffer(raw, np.uint8, offset=length * _BYTES_PER_TOKEN)
+    num_flag_bytes = -(-length // 8)
+    flags = np.frombuffer(raw, np.uint8, num_flag_bytes, offset=length * _BYTES_PER_TOKEN)
+    branches = json.loads(raw[length * _BYTES_PER_TOKEN + num_flag_bytes :] or b"[]")
     return TokenLedger(
         token_id=np.frombuffer(raw, "<i4", length).astype(np.int32),
         is_action=np.unpackbits(flags, count=length).astype(bool),
         log_prob=np.frombuffer(raw, "<f4", length, offset=4 * length).astype(np.float32),
         policy_version=np.frombuffer(raw, "<i4", length, offset=8 * length).astype(np.int32),
+        branches=tuple(Branch(start, tuple((first, last) for first, last in spans)) for start, spans in branches),
     )
 
 
@@ -147,6 +164,7 @@ def join_trajectory(row: TrajectoryRow, document: Document, ledger: TokenLedger)
         policy_id=row.policy_id,
         sandbox_backend=document.sandbox_backend,
         turns=document.turns,
+        attempts=document.attempts,
         ledger=ledger,
         stop_reason=row.stop_reason,
         final_files=document.final_files,

@@ -1,7 +1,8 @@
 """Runs and grades episodes in one process, many at a time.
 
 Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
-fresh one and ends as an *invalid* verdict; every job gives exactly one trajectory; nothing here knows a learner.
+fresh one and ends as an *invalid* verdict; trouble of a model's server, which its client has tried again, ends as one
+at once and keeps the turns before it; every job gives exactly one trajectory; nothing here knows a learner.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from mendwright.agent.episode import Episode, EpisodeRunner
+from mendwright.agent.replay import ReplayPolicy
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
@@ -21,15 +23,17 @@ from mendwright.grading.judge.opening import open_judge
 from mendwright.ledger import LedgerBuilder
 from mendwright.models.base import Policy
 from mendwright.models.renderer import ChatMLRenderer
-from mendwright.pipelines.simplified import make_tools, open_episode
+from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from mendwright.rollout.jobs import EpisodeJob
+from mendwright.rollout.stage_times import TimedPolicy
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
+from mendwright.sandbox.lease import LeasedBackend
 from mendwright.tasks.diffs import unified_diff
 from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from mendwright.tools.workspace import Workspace, base_text
 
 _UNBOUNDED_TOKENS = 1 << 30
 
@@ -45,23 +49,25 @@ class Runner:
         renderer: ChatMLRenderer,
     ) -> None:
         self._config = config
-        self._backend = backend
+        self._backend = LeasedBackend(backend, config.max_sandboxes)
         self._find_layers = find_layers
         self._renderer = renderer
         self._layers: dict[str, TaskLayers] = {}
         self._gate = asyncio.Semaphore(config.max_in_flight)
         self.cache = ExecutionCache()
-        self._tools = make_tools(config.pipeline, self.cache)
-        self._grader = Grader(backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
+        self._pipeline = make_pipeline(config.pipeline, self.cache)
+        self._grader = Grader(self._backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
 
     async def run(
         self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
     ) -> AsyncIterator[Trajectory]:
         """Graded trajectories as they end, one per job."""
+        begun_at_s = time.monotonic()
 
         async def bounded(job: EpisodeJob) -> Trajectory:
             async with self._gate:
-                return await self.run_job(job, tasks[job.task_id], policy, temperature)
+                queue_s = time.monotonic() - begun_at_s
+                return await self.run_job(job, tasks[job.task_id], policy, temperature, queue_s)
 
         pending = [asyncio.create_task(bounded(job)) for job in jobs]
         try:
@@ -71,51 +77,64 @@ class Runner:
             for task in pending:
                 task.cancel()
 
-    async def run_job(self, job: EpisodeJob, task: Task, policy: Policy, temperature: float) -> Trajectory:
-        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid."""
+    async def run_job(
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
+    ) -> Trajectory:
+        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid.
+
+        ``queue_s``: seconds for which the job has waited for a place.
+        """
         trouble = ""
         for attempt in range(self._config.max_attempts):
             try:
-                return await self._attempt(job, task, policy, temperature, attempt)
+                return await self._attempt(job, task, policy, temperature, attempt, queue_s)
             except SandboxError as error:
                 trouble = str(error)
-        verdict = Verdict(
-            kind=VerdictKind.INVALID,
-            reason=f"{self._config.max_attempts} episodes failed: {trouble}",
-            grader_version=GRADER_VERSION,
-        )
-        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {})
+        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
+        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})
         return self._trajectory(job, task, policy, empty, verdict)
 
     async def _attempt(
-        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int, queue_s: float
     ) -> Trajectory:
-        workspace = Workspace(self._task_layers(task).tree, task.base_files, lambda files: self._sandbox(task, files))
+        workspace = Workspace(
+            self._task_layers(task).tree,
+            task.base_files,
+            lambda files: self._sandbox(task, files),
+            self._pipeline.prepare if self._pipeline.is_prepared else None,
+        )
         context = ToolContext(task=task, workspace=workspace)
         session_id = f"{job.trajectory_id}~{attempt}"
         if isinstance(policy, ScriptedPolicy):
-            policy.begin_session(session_id, task, job.seed)
-        runner = EpisodeRunner(self._pipeline_of(policy), self._tools, policy, self._renderer, temperature)
+            policy.begin_session(session_id, task, job.seed, self._pipeline)
+        timed = TimedPolicy(policy)
+        runner = EpisodeRunner(
+            self._pipeline, timed, self._renderer, temperature=temperature, limits=self._limits_of(policy)
+        )
         try:
-            opening = open_episode(self._config.pipeline, task, context)
-            episode = await runner.run(session_id, opening, context, job.seed)
+            episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
         finally:
             await workspace.close()
+        episode.durations_s.update(timed.durations_s)
+        episode.durations_s["queue"] += queue_s
+        if episode.trouble:
+            return self._trajectory(job, task, policy, episode, _invalid(episode.trouble))
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started
         return self._trajectory(job, task, policy, episode, verdict)
 
-    def _pipeline_of(self, policy: Policy) -> PipelineConfig:
-        """A script has no context window: whole files that the oracle writes do not end its episode."""
+    def _limits_of(self, policy: Policy) -> PipelineConfig:
+        """A script has no context window: whole files that the oracle writes do not end its episode or its replay."""
         pipeline = self._config.pipeline
-        is_scripted = isinstance(policy, ScriptedPolicy)
+        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy)
         return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
 
     def _trajectory(
         self, job: EpisodeJob, task: Task, policy: Policy, episode: Episode, verdict: Verdict
     ) -> Trajectory:
-        base = {path: self._base_text(task, path) for path in episode.files}
+        tree = self._task_layers(task).tree
+        base = {path: base_text(tree, task.base_files, path) for path in episode.files}
         return Trajectory(
             id=job.trajectory_id,
             task_id=task.id,
@@ -130,14 +149,9 @@ class Runner:
             final_patch=unified_diff(base, episode.files),
             verdict=verdict,
             seed=job.seed,
+            attempts=episode.attempts,
             durations_s=episode.durations_s,
         )
-
-    def _base_text(self, task: Task, path: str) -> str | None:
-        if path in task.base_files:
-            return task.base_files[path]
-        file = self._task_layers(task).tree / path
-        return file.read_text(encoding="utf-8") if file.is_file() else None
 
     def _task_layers(self, task: Task) -> TaskLayers:
         if task.id not in self._layers:
@@ -149,3 +163,7 @@ class Runner:
 
     async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
         return await self._backend.create(self._spec(task, files))
+
+
+def _invalid(reason: str) -> Verdict:
+    return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)

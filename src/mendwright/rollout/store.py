@@ -97,7 +97,7 @@ class RunStore(PhaseTable, MeasurementTables):
     ) -> Iterator[tuple[TrajectoryRow, Document]]:
         """Rows with their text, without tokens, one at a time."""
         for row in self.rows(phase=phase, phase_prefix=phase_prefix, step=step):
-            yield row, unpack_document(self._blob(row.id, "document"))
+            yield row, self._document(row.id)
 
     def trajectories(
         self,
@@ -126,9 +126,26 @@ class RunStore(PhaseTable, MeasurementTables):
         condition, values = where(phase, None, step, None)
         return {row[0] for row in self._fetch(f"SELECT id FROM trajectories {condition}", values)}
 
+    def num_trajectories(self) -> dict[str, int]:
+        """Phase -> stored trajectories, phases sorted."""
+        return dict(self._fetch("SELECT phase, count(*) FROM trajectories GROUP BY phase ORDER BY phase", ()))
+
+    def drop_invalid(self, *, phase: str, step: int) -> int:
+        """Forget the invalid trajectories of a step, so that a resumed run tries them again; returns how many."""
+        with self._transaction() as connection:
+            found = connection.execute(
+                "DELETE FROM trajectories WHERE (phase, step, verdict) = (?, ?, 'invalid')", (phase, step)
+            )
+        return found.rowcount
+
     def _join(self, row: TrajectoryRow) -> Trajectory:
-        document = unpack_document(self._blob(row.id, "document"))
-        return join_trajectory(row, document, unpack_ledger(self._blob(row.id, "ledger")))
+        return join_trajectory(row, self._document(row.id), unpack_ledger(self._blob(row.id, "ledger")))
+
+    def _document(self, trajectory_id: str) -> Document:
+        try:
+            return unpack_document(self._blob(trajectory_id, "document"))
+        except InputError as error:
+            raise InputError(f"{self.path}: {trajectory_id}: {error}") from error
 
     def _blob(self, trajectory_id: str, column: str) -> bytes:
         query = f"SELECT {column} FROM documents JOIN trajectories USING (number) WHERE id = ?"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from mendwright.agent.scripted import SCRIPTS
+from mendwright.agent.scripted import find_script
 from mendwright.child_process import end_with_parent
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import MendError
@@ -159,4 +159,4 @@ def _report(num_jobs: int, runner: Runner, policies: PolicyCache) -> WorkReport:
 
 def is_scripted(name: str) -> bool:
     """True when ``name`` is a policy without a model."""
-    return name in SCRIPTS
+    return find_script(name) is not None

@@ -1,7 +1,8 @@
 """A cache of what ran, keyed by everything that decides their outcome.
 
-Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Invariant: a run is
-executed at most once per key even when many episodes ask at the same moment; failures of the sandbox are not cached.
+Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Invariants: a run
+is executed at most once per key even when many episodes ask at the same moment, failures of the sandbox are not cached,
+and no caller ends because another was cancelled.
 """
 
 from __future__ import annotations
@@ -40,9 +41,18 @@ class ExecutionCache:
             self.num_hits += 1
             self._runs.move_to_end(key)
             return cast(Result, self._runs[key])
-        if key in self._in_flight:
+        while key in self._in_flight:
+            future = self._in_flight[key]
+            try:
+                result = await asyncio.shield(future)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not future.cancelled() or (task and task.cancelling()):
+                    raise
+                # Whoever ran it was cancelled, this caller was not: it runs it, or waits for the next that does.
+                continue
             self.num_hits += 1
-            return cast(Result, await asyncio.shield(self._in_flight[key]))
+            return cast(Result, result)
         return await self._execute(key, execute)
 
     async def _execute(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
@@ -51,9 +61,12 @@ class ExecutionCache:
         self._in_flight[key] = future
         try:
             run = await execute()
-        except BaseException as error:
-            future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+        except Exception as error:
+            future.set_exception(error)
             future.exception()
+            raise
+        except BaseException:
+            future.cancel()
             raise
         finally:
             del self._in_flight[key]

@@ -22,8 +22,9 @@ from mendwright.sandbox.channel import Channel
 from mendwright.sandbox.command_runs import run_by_command
 from mendwright.sandbox.guest import signing
 from mendwright.sandbox.patch import FileVersion, make_diff
+from mendwright.sandbox.patience import GRACE_S, answer_timeout_s, check_had_time
 from mendwright.sandbox.runs import assemble_run
-from mendwright.sandbox.session import GRACE_S, GuestSession, SessionState
+from mendwright.sandbox.session import GuestSession, SessionState
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
 """The package that runs inside."""
@@ -94,7 +95,8 @@ class GuestSandbox:
     ) -> ExecResult:
         """See :meth:`mendwright.sandbox.base.Sandbox.exec`; exit status 127 and 126 when ``argv`` cannot be run."""
         header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}, "timeout_s": timeout_s}
-        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=timeout_s + GRACE_S)
+        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=answer_timeout_s(timeout_s))
+        check_had_time(answer, timeout_s)
         return ExecResult(stdout=stdout, stderr=stderr, **answer)
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
@@ -123,7 +125,8 @@ class GuestSandbox:
         key = secrets.token_hex(32)
         blob = json.dumps({**request.model_dump(mode="json"), "record_key": key}).encode()
         header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
-        answer, parts = await self._channel.request(header, [blob], timeout_s=request.timeout_s + GRACE_S)
+        answer, parts = await self._channel.request(header, [blob], timeout_s=answer_timeout_s(request.timeout_s))
+        check_had_time(answer, request.timeout_s)
         return assemble_run(request, answer, output=parts[0], signed=signing.verify(key, parts[1]))
 
     async def read_file(self, path: str) -> bytes:

@@ -21,7 +21,7 @@ from mendwright.sandbox.cgroups import ControlGroups, Group
 from mendwright.sandbox.channel import Channel, OpeningChannel
 from mendwright.sandbox.guest.lineage import Lineage, mount_options
 from mendwright.sandbox.guest_sandbox import GuestSandbox, start
-from mendwright.sandbox.session import GRACE_S
+from mendwright.sandbox.patience import GRACE_S
 from mendwright.sandbox.zygote_pool import ZygotePool
 from mendwright.sandbox.zygotes import Zygote
 

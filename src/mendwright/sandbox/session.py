@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from mendwright.errors import InputError
 from mendwright.sandbox.base import ExecResult
 from mendwright.sandbox.channel import Channel
+from mendwright.sandbox.patience import answer_timeout_s, check_had_time
 
-GRACE_S = 30.0
-"""How long after its deadline the trusted process may take to answer before the sandbox counts as lost."""
 _SIGNAL_STATUS = 128
 
 
@@ -59,7 +58,9 @@ class GuestSession:
                 "timeout_s": timeout_s,
             }
             blobs = [stdin, script, state.text]
-            answer, (stdout, stderr, text) = await self._channel.request(header, blobs, timeout_s=timeout_s + GRACE_S)
+            patience_s = answer_timeout_s(timeout_s)
+            answer, (stdout, stderr, text) = await self._channel.request(header, blobs, timeout_s=patience_s)
+            check_had_time(answer, timeout_s)
             cwd = str(answer.pop("cwd"))
             result = ExecResult(stdout=stdout, stderr=stderr, **answer)
             last_status = _last_status(result)

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mendwright.errors import InputError
-from mendwright.tasks.patches import apply_patch, parse_patch
+from mendwright.tasks.patch_changes import apply_patch
+from mendwright.tasks.patches import parse_patch
 from mendwright.tasks.unbuilt import UnbuiltTask
 
 _GIT_TIMEOUT_S = 60.0
@@ -70,14 +71,14 @@ class CloneFolder:
             raise CloneError(f"commit {task.base_commit} is not in {clone}; fetch it there")
         patches = (task.bug_patch, task.gold_patch, task.test_patch)
         files: dict[str, str | None] = dict(read_files(clone, task.base_commit, _old_paths(patches)))
-        files |= apply_patch(task.bug_patch, files)
+        files |= apply_patch(task.bug_patch, files.get)
         # What a patch adds is absent from the agent's base: the record says so.
         added = {one.path: None for patch in patches for one in parse_patch(patch) if one.old_path is None}
         base = {**added, **files}
         return {
             "base_tree": tree.decode().strip(),
             "base_files": dict(sorted(base.items())),
-            "gold_files": dict(sorted(apply_patch(task.gold_patch, base).items())),
+            "gold_files": dict(sorted(apply_patch(task.gold_patch, base.get).items())),
         }
 
 

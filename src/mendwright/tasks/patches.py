@@ -1,56 +1,62 @@
-"""Reads unified diffs: which files and lines they change, the reverse of one, and what files become under one.
+"""Reads unified diffs: the files they touch, their hunks, and what can be counted of them.
 
-Reads patch text as git and `diff -u` write it; makes `FilePatch` records, texts and counts. Invariants: nothing is
-guessed (a hunk fits exactly where it says, or the patch does not apply), and a patch reversed twice changes what it
-changed before. Only text: a binary file or a mode change is named, never applied.
+Reads patch text as git and ``diff -u`` write it, names with one leading component to strip (``-p1``); makes a
+`FilePatch` per file. Invariants: text around the diffs is ignored, as git does, but a diff that is broken is an error;
+names are as they will be used, unquoted, and not yet checked to stay inside a repository; what is no text (binary
+files, links, submodules) is named, not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mendwright.errors import InputError
 from mendwright.tasks.diffs import split_lines
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@(.*)", re.DOTALL)
-_NO_NEWLINE = "\\"
-_ESCAPED = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
-_ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
+_EXTENDED = (
+    "old mode", "new mode", "deleted file mode", "new file mode", "copy from", "copy to", "rename from", "rename to",
+    "similarity index", "dissimilarity index", "index",
+)  # fmt: skip
+_ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
+_ESCAPE = re.compile(r"\\([0-7]{3}|.)")
+_SPECIAL_MODES = {"120000": "a link", "160000": "a submodule"}
 
 
 class PatchError(InputError):
-    """Text that is no unified diff, or a diff that does not fit the files it is applied to."""
+    """Text that is no unified diff, or a diff that does not apply."""
 
 
 @dataclass(frozen=True)
 class PatchHunk:
-    """One hunk: where it is in the old file, and its lines."""
+    """One stretch of changed lines with their context."""
 
-    first_line: int
+    old_start: int
     """First line in the old file, from 1; 0 when the old side is empty."""
+    new_start: int
     lines: tuple[str, ...]
     """Each with its sign (space, ``-`` or ``+``) and its line end; a last line without one lacks it here, too."""
-    new_first_line: int = 0
     section: str = ""
     """What stands behind the second ``@@``."""
 
     def side(self, sign: str) -> list[str]:
-        """Lines of the old (``-``) or the new (``+``) side."""
+        """Lines of the old (``-``) or the new (``+``) side, context included."""
         return [line[1:] for line in self.lines if line[0] in (" ", sign)]
 
 
-@dataclass(frozen=True)
+@dataclass
 class FilePatch:
     """What a patch does to one file."""
 
-    old_path: str | None
+    old_path: str | None = None
     """None: the file is new."""
-    new_path: str | None
+    new_path: str | None = None
     """None: the file is removed."""
-    hunks: tuple[PatchHunk, ...] = ()
-    is_binary: bool = False
+    hunks: list[PatchHunk] = field(default_factory=list)
+    is_copy: bool = False
+    special: str = ""
+    """What it is when it is no text file: ``binary``, ``a link``, ``a submodule``."""
 
     @property
     def path(self) -> str:
@@ -58,126 +64,33 @@ class FilePatch:
         return self.new_path or self.old_path or ""
 
 
-@dataclass
-class _Building:
-    """A file patch while its lines are read."""
-
-    old_path: str | None = None
-    new_path: str | None = None
-    hunks: list[PatchHunk] = field(default_factory=list)
-    is_binary: bool = False
-    has_names: bool = False
-    """The ``---`` and ``+++`` lines were there, which win over the ``diff --git`` line."""
-
-    def done(self) -> FilePatch:
-        return FilePatch(self.old_path, self.new_path, tuple(self.hunks), self.is_binary)
-
-
-def parse_patch(patch: str) -> tuple[FilePatch, ...]:
-    """The files of ``patch``, in its order; empty text has none.
+def parse_patch(patch: str) -> list[FilePatch]:
+    """The changes of each file, in the order of ``patch``; none in a text without a diff.
 
     Raises:
-        PatchError: a hunk is cut short, stands outside a file, or has a line without a sign.
+        PatchError: a diff is cut short, has no file name, or contradicts itself.
     """
     lines = split_lines(patch)
-    found: list[_Building] = []
-    number = 0
-    while number < len(lines):
-        line = lines[number]
-        if line.startswith("diff --git "):
-            found.append(_from_git_line(line))
-        elif line.startswith("--- ") and number + 1 < len(lines) and lines[number + 1].startswith("+++ "):
-            if not found or found[-1].has_names:
-                found.append(_Building())
-            _set_names(found[-1], line, lines[number + 1])
-            number += 1
-        elif line.startswith("@@ "):
-            if not found:
-                raise PatchError(
-                    f"line {number + 1} of the patch is a hunk outside a file; expected '--- a/PATH' first"
-                )
-            hunk, number = _read_hunk(lines, number)
-            found[-1].hunks.append(hunk)
+    found: list[FilePatch] = []
+    at = 0
+    while at < len(lines):
+        if lines[at].startswith("diff --git "):
+            one, at = _parse_git(lines, at)
+        elif lines[at].startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ "):
+            one, at = _parse_body(lines, at, FilePatch())
+        elif lines[at].startswith("@@ "):
+            raise PatchError(f"line {at + 1} of the patch is a hunk without a file name before it")
+        else:
+            at += 1
             continue
-        elif found:
-            _read_extended_header(found[-1], line)
-        number += 1
-    return tuple(building.done() for building in found)
-
-
-def _from_git_line(line: str) -> _Building:
-    names = re.fullmatch(r'diff --git ("(?:[^"\\]|\\.)*"|a/.*?) ("(?:[^"\\]|\\.)*"|b/.*)', line.rstrip("\r\n"))
-    if not names:
-        raise PatchError(f"got {line.rstrip()!r}, expected 'diff --git a/PATH b/PATH'")
-    return _Building(_path(names[1]), _path(names[2]))
-
-
-def _set_names(building: _Building, old: str, new: str) -> None:
-    building.old_path, building.new_path = _path(old[4:]), _path(new[4:])
-    building.has_names = True
-
-
-def _path(name: str) -> str | None:
-    """The path behind ``a/NAME``, quoted or not; None for ``/dev/null``."""
-    name = name.rstrip("\r\n")
-    if name.startswith('"'):
-        name = _ESCAPED.sub(_unescape, name.strip().strip('"').encode()).decode("utf-8", "replace")
-    else:
-        name = name.split("\t")[0]
-    if name == "/dev/null":
-        return None
-    return name[2:] if name[:2] in ("a/", "b/") else name
-
-
-def _unescape(match: re.Match[bytes]) -> bytes:
-    code = match[1]
-    return bytes([int(code, 8)]) if len(code) == 3 else _ESCAPES.get(code, code)
-
-
-def _read_extended_header(building: _Building, line: str) -> None:
-    if line.startswith("new file mode"):
-        building.old_path = None
-    elif line.startswith("deleted file mode"):
-        building.new_path = None
-    elif line.startswith(("Binary files ", "GIT binary patch")):
-        building.is_binary = True
-
-
-def _read_hunk(lines: list[str], number: int) -> tuple[PatchHunk, int]:
-    """The hunk whose head is ``lines[number]``, and the number of the line after it."""
-    head = _HUNK.fullmatch(lines[number])
-    if not head:
-        raise PatchError(f"line {number + 1} of the patch: got {lines[number].rstrip()!r}, expected '@@ -L,N +L,N @@'")
-    num_old, num_new = (int(head[group]) if head[group] is not None else 1 for group in (2, 4))
-    place, body = number + 1, []
-    while num_old > 0 or num_new > 0:
-        line = lines[place] if place < len(lines) else ""
-        # Mailers and editors strip the space of an empty context line.
-        line = " " + line if line in ("\n", "\r\n") else line
-        if line[:1] not in (" ", "-", "+") or not line:
-            got = repr(line.rstrip()) if line else "the end"
-            raise PatchError(
-                f"line {place + 1} of the patch: got {got}, expected {num_old} old and {num_new} new lines"
-            )
-        num_old -= line[0] in " -"
-        num_new -= line[0] in " +"
-        place += 1
-        if place < len(lines) and lines[place].startswith(_NO_NEWLINE):
-            line = line.removesuffix("\n")
-            place += 1
-        elif not line.endswith("\n"):
-            # The text of the patch ended without a line feed: that is no statement about the file.
-            line += "\n"
-        body.append(line)
-    return PatchHunk(int(head[1]), tuple(body), int(head[3]), head[5].rstrip("\r\n")), place
-
-
-# --- what a patch says ---------------------------------------------------------------------------------------------
+        found.append(one)
+    return found
 
 
 def changed_paths(patch: str) -> tuple[str, ...]:
     """Paths that ``patch`` touches, sorted."""
-    return tuple(sorted({name for one in parse_patch(patch) for name in (one.old_path, one.new_path) if name}))
+    files = parse_patch(patch)
+    return tuple(sorted({name for one in files for name in (not one.is_copy and one.old_path, one.new_path) if name}))
 
 
 def num_changed_lines(patch: str) -> int:
@@ -195,89 +108,133 @@ def num_edits(patch: str) -> int:
     return count
 
 
-# --- what a patch does ---------------------------------------------------------------------------------------------
+# --- headers -------------------------------------------------------------------------------------------------------
 
 
-def reverse_patch(patch: str) -> str:
-    """The patch that takes ``patch`` back.
-
-    Raises:
-        PatchError: it has a binary file, of which the other side is not known.
-    """
-    return "".join(_reversed_file(one) for one in parse_patch(patch))
-
-
-def _reversed_file(one: FilePatch) -> str:
-    if one.is_binary:
-        raise PatchError(f"{one.path} is binary: its patch cannot be reversed without the file")
-    old, new = one.new_path, one.old_path
-    lines = [f"diff --git a/{old or new} b/{new or old}\n"]
-    if old is None:
-        lines.append("new file mode 100644\n")
-    elif new is None:
-        lines.append("deleted file mode 100644\n")
-    elif old != new:
-        lines.append(f"rename from {old}\nrename to {new}\n")
-    if one.hunks:
-        lines.append(f"--- {f'a/{old}' if old else '/dev/null'}\n+++ {f'b/{new}' if new else '/dev/null'}\n")
-    return "".join(lines) + "".join(_reversed_hunk(hunk) for hunk in one.hunks)
+def _parse_git(lines: list[str], at: int) -> tuple[FilePatch, int]:
+    one = FilePatch()
+    one.old_path = one.new_path = _name_of_git_line(lines[at])
+    number = at + 1
+    at += 1
+    while at < len(lines) and (key := next((key for key in _EXTENDED if lines[at].startswith(key + " ")), "")):
+        _apply_header(one, key, lines[at][len(key) + 1 :].rstrip("\n"))
+        at += 1
+    if at < len(lines) and lines[at].startswith(("GIT binary patch", "Binary files ")):
+        one.special = "binary"
+        at += 1
+    elif at < len(lines) and lines[at].startswith("--- "):
+        return _parse_body(lines, at, one)
+    if one.old_path == one.new_path == "":
+        raise PatchError(f"line {number} of the patch: no file name can be read from 'diff --git'")
+    return one, at
 
 
-def _reversed_hunk(hunk: PatchHunk) -> str:
-    num_old, num_new = len(hunk.side("+")), len(hunk.side("-"))
-    head = f"@@ -{hunk.new_first_line},{num_old} +{hunk.first_line},{num_new} @@{hunk.section}\n"
-    return head + "".join(_with_note(line) for line in _in_order(hunk.lines))
+def _apply_header(one: FilePatch, key: str, value: str) -> None:
+    if "mode" in key or key == "index":
+        one.special = _SPECIAL_MODES.get(value.rpartition(" ")[2], one.special)
+    if key == "new file mode":
+        one.old_path = None
+    elif key == "deleted file mode":
+        one.new_path = None
+    elif key in ("rename from", "copy from"):
+        one.old_path, one.is_copy = _unquoted(value), key == "copy from"
+    elif key in ("rename to", "copy to"):
+        one.new_path = _unquoted(value)
 
 
-def _in_order(lines: tuple[str, ...]) -> Iterator[str]:
-    """Lines with the other sign; within a run of changes the removed ones first."""
-    added: list[str] = []
-    for line in lines:
-        if line[0] == "-":
-            added.append("+" + line[1:])
-        elif line[0] == "+":
-            yield "-" + line[1:]
-        else:
-            yield from added
-            added.clear()
-            yield line
-    yield from added
+def _name_of_git_line(line: str) -> str:
+    """The name in ``diff --git a/NAME b/NAME``; empty when it cannot be told."""
+    rest = line.removeprefix("diff --git ").rstrip("\r\n")
+    if rest.startswith('"'):
+        return _stripped(_unquoted(rest.partition('" ')[0].rstrip('"') + '"'))
+    half = len(rest) // 2
+    names = rest[:half], rest[half + 1 :]
+    is_pair = rest[half : half + 1] == " " and names[0].partition("/")[2] == names[1].partition("/")[2]
+    return names[0].partition("/")[2] if is_pair else ""
 
 
-def _with_note(line: str) -> str:
-    return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+def _name_of_line(line: str) -> str | None:
+    name = line[4:].rstrip("\r\n")
+    name = _unquoted(name) if name.startswith('"') else name.partition("\t")[0]
+    return None if name == "/dev/null" else _stripped(name)
 
 
-def apply_patch(patch: str, files: Mapping[str, str | None]) -> dict[str, str | None]:
-    """What each touched file becomes (None: removed); ``files`` holds the text of every path that exists before.
-
-    Raises:
-        PatchError: a file is binary, missing or already there, or a hunk does not fit exactly where it says.
-    """
-    after: dict[str, str | None] = {}
-    for one in parse_patch(patch):
-        if one.is_binary:
-            raise PatchError(f"{one.path} is binary; only text can be applied")
-        before = files.get(one.old_path) if one.old_path else None
-        if one.old_path and before is None:
-            raise PatchError(f"{one.old_path} is not there, but the patch changes it")
-        if one.old_path is None and files.get(one.path) is not None:
-            raise PatchError(f"{one.path} is there already, but the patch adds it")
-        if one.old_path and one.old_path != one.new_path:
-            after[one.old_path] = None
-        if one.new_path:
-            after[one.new_path] = _apply_hunks(one, before or "")
-    return after
+def _stripped(name: str) -> str:
+    """``name`` without its first component (``-p1``)."""
+    return name.partition("/")[2] or name
 
 
-def _apply_hunks(one: FilePatch, before: str) -> str:
-    old, new = split_lines(before), list[str]()
-    done = 0
-    for hunk in one.hunks:
-        expected = hunk.side("-")
-        start = hunk.first_line - 1 if expected else hunk.first_line
-        if start < done or old[start : start + len(expected)] != expected:
-            raise PatchError(f"{one.path}: the hunk at line {hunk.first_line} does not fit the file")
-        new += old[done:start] + hunk.side("+")
-        done = start + len(expected)
-    return "".join(new + old[done:])
+def _unquoted(name: str) -> str:
+    name = name.rstrip("\r\n")
+    if not name.startswith('"'):
+        return name
+    inner = name[1:].rpartition('"')[0]
+    parts: list[bytes] = []
+    end = 0
+    for match in _ESCAPE.finditer(inner):
+        parts.append(inner[end : match.start()].encode())
+        code = match[1]
+        value = int(code, 8) if len(code) == 3 else _ESCAPES.get(code, -1)
+        if not 0 <= value < 256:
+            raise PatchError(f"{name[:80]}: unknown escape in a file name")
+        parts.append(bytes((value,)))
+        end = match.end()
+    try:
+        return b"".join((*parts, inner[end:].encode())).decode()
+    except UnicodeDecodeError as error:
+        raise PatchError(f"{name[:80]}: the file name is no UTF-8") from error
+
+
+# --- hunks ---------------------------------------------------------------------------------------------------------
+
+
+def _parse_body(lines: list[str], at: int, one: FilePatch) -> tuple[FilePatch, int]:
+    """``---``, ``+++`` and the hunks; they name the file where no rename did."""
+    if at + 1 >= len(lines) or not lines[at + 1].startswith("+++ "):
+        raise PatchError(f"line {at + 2} of the patch: expected '+++' after '---'")
+    is_renamed = bool(one.old_path and one.new_path and one.old_path != one.new_path)
+    if not is_renamed:
+        one.old_path, one.new_path = _name_of_line(lines[at]), _name_of_line(lines[at + 1])
+    if one.old_path is None and one.new_path is None:
+        raise PatchError(f"line {at + 1} of the patch: both names are /dev/null")
+    at += 2
+    while at < len(lines) and lines[at].startswith("@@ "):
+        hunk, at = _parse_hunk(lines, at)
+        one.hunks.append(hunk)
+    if not one.hunks:
+        raise PatchError(f"line {at} of the patch: no hunk for {one.path}")
+    return one, at
+
+
+def _parse_hunk(lines: list[str], at: int) -> tuple[PatchHunk, int]:
+    """The hunk whose head is ``lines[at]``, and the place of the line after it."""
+    head = _HUNK.fullmatch(lines[at])
+    if not head:
+        raise PatchError(f"line {at + 1} of the patch: got {lines[at].rstrip()!r}, expected '@@ -L,N +L,N @@'")
+    old_start, num_old, new_start, num_new = (int(part) if part else 1 for part in head.groups()[:4])
+    at += 1
+    body: list[str] = []
+    while num_old > 0 or num_new > 0:
+        line = _signed_line(lines, at, f"{num_old} old and {num_new} new lines")
+        num_old -= line[0] in " -"
+        num_new -= line[0] in " +"
+        at += 1
+        if at < len(lines) and lines[at].startswith("\\ "):
+            line = line.removesuffix("\n")
+            at += 1
+        body.append(line)
+    if num_old or num_new:
+        raise PatchError(f"line {at} of the patch: the hunk has other numbers of lines than its header says")
+    return PatchHunk(old_start, new_start, tuple(body), head[5].rstrip("\r\n")), at
+
+
+def _signed_line(lines: list[str], at: int, missing: str) -> str:
+    if at >= len(lines):
+        raise PatchError(f"line {at + 1} of the patch: got the end in the middle of a hunk, expected {missing}")
+    # A patch's text that ends without a line feed says nothing about the file; a marker line does.
+    line = lines[at] if lines[at].endswith("\n") else lines[at] + "\n"
+    # Mailers, editors and agents strip the blank of an empty context line; git takes it, too.
+    line = " " + line if line in ("\n", "\r\n") else line
+    if line[0] not in " +-":
+        raise PatchError(f"line {at + 1} of the patch: expected ' ', '+' or '-' in a hunk, got {line[:20]!r}")
+    return line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mendwright.tools.base import Observation, ToolContext, tool_error
+from mendwright.tools.base import NoArguments, Observation, TextArguments, Tool, ToolContext, tool_error
 from mendwright.tools.patching import no_such_line, parse_compact_edit, parse_line_edit, replace_on_line, resolve_edit
 from mendwright.tools.window import Window, render_line
 
@@ -10,15 +10,15 @@ NO_WINDOW = "no file is open; use view PATH"
 UNDONE = "undone"
 
 
-class EditTool:
+class EditTool(Tool[TextArguments]):
     """``edit OLD => NEW @LABEL [#K]``: replace one token sequence on one line."""
 
     name = "edit"
     usage = "edit OLD => NEW @LABEL [#K] - on that line replace the K-th OLD (default the first) by NEW"
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
         """Apply a compact edit and show the new line."""
-        edit = parse_compact_edit(argument)
+        edit = parse_compact_edit(arguments.argument)
         if edit is None:
             return tool_error(f"usage: {self.usage}")
         opened = _open_text(context)
@@ -34,15 +34,15 @@ class EditTool:
         return await _replace_line(context, window, lines, meant.label, new_line)
 
 
-class LineTool:
+class LineTool(Tool[TextArguments]):
     """``line @LABEL TEXT``: replace a whole line."""
 
     name = "line"
     usage = "line @LABEL TEXT - replace the whole line by TEXT, written with its indentation"
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
         """Apply a whole-line edit and show the new line."""
-        edit = parse_line_edit(argument)
+        edit = parse_line_edit(arguments.argument)
         if edit is None:
             return tool_error(f"usage: {self.usage}")
         opened = _open_text(context)
@@ -57,13 +57,14 @@ class LineTool:
         return await _replace_line(context, window, lines, edit.label, edit.text.rstrip() + ending)
 
 
-class UndoTool:
+class UndoTool(Tool[NoArguments]):
     """``undo``: take back the last edit."""
 
     name = "undo"
     usage = "undo - take back the last edit"
+    arguments_type = NoArguments
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Restore the text before the last edit."""
         if not context.undo_stack:
             return tool_error("nothing to undo")

@@ -6,24 +6,32 @@ through the execution cache (tasks are certified deterministic), which is what m
 
 from __future__ import annotations
 
+from typing import Self
+
 from mendwright.records import TestOutcome, TestRun
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tasks.validation import task_request
-from mendwright.tools.base import Observation, ToolContext
+from mendwright.tools.base import NoArguments, Observation, Tool, ToolContext, ToolServices
 
 MAX_MESSAGE_CHARS = 80
 
 
-class RunTestsTool:
+class RunTestsTool(Tool[NoArguments]):
     """``test``: run the visible tests."""
 
     name = "test"
     usage = "test - run the tests of the report"
+    arguments_type = NoArguments
 
     def __init__(self, cache: ExecutionCache) -> None:
         self._cache = cache
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    @classmethod
+    def create(cls, services: ToolServices) -> Self:
+        """Shares test runs with the other episodes of the process."""
+        return cls(services.cache)
+
+    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Run the visible tests on the current state."""
         task = context.task
         request = task_request(task, task.visible_tests)

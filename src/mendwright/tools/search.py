@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import re
 
-from mendwright.tools.base import Observation, ToolContext, tool_error
+from mendwright.tools.base import Observation, TextArguments, Tool, ToolContext, tool_error
 from mendwright.tools.window import open_window
 
 MAX_HITS = 8
 _TARGET = re.compile(r"(\S+?)(?::(\d+))?")
 
 
-class ViewTool:
+class ViewTool(Tool[TextArguments]):
     """``view [PATH[:LINE]]``: show a window of a file; without PATH, the open window again."""
 
     name = "view"
     usage = "view [PATH[:LINE]] - show a file from LINE on; without PATH the open window again"
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
         """Open or show again a window."""
-        if not argument.strip():
+        wanted = arguments.argument.strip()
+        if not wanted:
             if context.window is None:
                 return tool_error("no file is open; use view PATH")
             return Observation(text=context.window.render(context.workspace.read(context.window.path) or ""))
-        match = _TARGET.fullmatch(argument.strip())
-        path, line = (match.group(1), int(match.group(2) or 1)) if match else (argument.strip(), 1)
+        match = _TARGET.fullmatch(wanted)
+        path, line = (match.group(1), int(match.group(2) or 1)) if match else (wanted, 1)
         text = context.workspace.read(path)
         if text is None:
             return tool_error(f"{path} cannot be read; search TEXT lists places")
@@ -35,15 +36,15 @@ class ViewTool:
         return Observation(text=f"{path}:{window.line_numbers[0]}\n{window.render(text)}")
 
 
-class SearchTool:
+class SearchTool(Tool[TextArguments]):
     """``search TEXT``: places where TEXT occurs in Python files, definitions first."""
 
     name = "search"
     usage = "search TEXT - list PATH:LINE of places with TEXT, definitions first"
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
         """Search plain text over the repository."""
-        wanted = argument.strip()
+        wanted = arguments.argument.strip()
         if not wanted:
             return tool_error(f"usage: {self.usage}")
         hits = [hit for path in context.workspace.paths() for hit in _hits_in(context, path, wanted)]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from mendwright.tools.base import Observation, ToolContext
+from mendwright.tools.base import NoArguments, Observation, Tool, ToolContext
 
 
-class SubmitTool:
+class SubmitTool(Tool[NoArguments]):
     """``submit``: hand in the current state."""
 
     name = "submit"
     usage = "submit - hand in the repair and end"
+    arguments_type = NoArguments
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """End the episode."""
         return Observation(text="submitted", is_final=True)

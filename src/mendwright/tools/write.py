@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import PurePosixPath
 
-from mendwright.tools.base import Observation, ToolContext, tool_error
+from mendwright.tools.base import Observation, TextArguments, Tool, ToolContext, tool_error
 
 
-class WriteTool:
+class WriteTool(Tool[TextArguments]):
     """``write PATH JSON_STRING``: replace or create a file."""
 
     name = "write"
     usage = 'write PATH "TEXT" - replace the whole file by TEXT, a JSON string'
 
-    async def run(self, context: ToolContext, argument: str) -> Observation:
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
         """Write one file inside the repository."""
-        path, _, encoded = argument.partition(" ")
+        path, _, encoded = arguments.argument.partition(" ")
         try:
             text = json.loads(encoded)
         except ValueError:

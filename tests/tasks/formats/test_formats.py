@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mendwright.tasks.formats.base import RecordError, read_record, write_record
 from mendwright.tasks.formats.registry import FORMATS, detect_format
-from mendwright.tasks.patches import apply_patch
+from mendwright.tasks.patch_changes import apply_patch
 from mendwright.tasks.unbuilt import FormatName, UnbuiltTask
 
 NAMES = get_args(FormatName)
@@ -93,19 +93,21 @@ def test_patches_and_tests_survive_a_change_of_format(samples: dict[str, Any], n
 def test_the_patch_of_swe_smith_makes_the_bug(samples: dict[str, Any]) -> None:
     task = read("swe_smith", samples["swe_smith"])
     clean = {"src/calc.py": "def double(x):\n    return x * 2\n# end\n"}
-    buggy = apply_patch(task.bug_patch, clean)
+    buggy = apply_patch(task.bug_patch, clean.get)
     assert "x * 3" in (buggy["src/calc.py"] or "")
-    assert apply_patch(task.gold_patch, buggy) == clean
+    assert apply_patch(task.gold_patch, buggy.get) == clean
     assert (task.repository, task.base_commit) == ("acme/calc", "abcdef12")
     back = convert(convert(task, "swe_gym"), "swe_smith")
-    assert apply_patch(back.bug_patch, clean) == buggy
+    assert apply_patch(back.bug_patch, clean.get) == buggy
 
 
 def test_r2e_gym_gets_its_patches_from_the_parsed_commit(samples: dict[str, Any]) -> None:
     task = read("r2e_gym", samples["r2e_gym"])
     buggy = {"src/calc.py": "def double(x):\n    return x * 3\n# end\n"}
-    assert "x * 2" in (apply_patch(task.gold_patch, buggy)["src/calc.py"] or "")
-    assert apply_patch(task.test_patch, {}) == {"tests/test_calc.py": "def test_double():\n    assert double(2) == 4\n"}
+    assert "x * 2" in (apply_patch(task.gold_patch, buggy.get)["src/calc.py"] or "")
+    assert apply_patch(task.test_patch, {}.get) == {
+        "tests/test_calc.py": "def test_double():\n    assert double(2) == 4\n"
+    }
     assert task.base_commit == "b" * 40 + "^"
     assert any("tests that fail before the repair" in part for part in task.missing)
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(HERE))
 from test_build import BuildError, built, make_site  # type: ignore[import-not-found]  # noqa: E402
 
 SUITE = json.loads((HERE / "suite.json").read_text(encoding="utf-8"))
-_made: list[Path | BuildError] = []
+_made: list[Path | Exception] = []
 
 
 def installed() -> Path:
@@ -33,9 +33,10 @@ def installed() -> Path:
             _made.append(install(built()[0], Path(tempfile.mkdtemp())))
         except BuildError as error:
             _made.append(error)
-    if isinstance(_made[0], BuildError):
-        raise AssertionError(str(_made[0]))
-    return _made[0]
+    made = _made[0]
+    if isinstance(made, Path):
+        return made
+    raise AssertionError(str(made))
 
 
 def install(wheel: Path, place: Path) -> Path:
@@ -48,7 +49,7 @@ def install(wheel: Path, place: Path) -> Path:
     for path in (place / "own").iterdir():
         if not (site / path.name).exists():
             (site / path.name).symlink_to(path)
-    return site
+    return Path(site)
 
 
 def test_a_wheel_can_be_built() -> None:

@@ -21,12 +21,13 @@ from mendwright.grading.execution import GRADER_VERSION
 from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
 from mendwright.grading.pinned import read_pinned
-from mendwright.grading.predictions.diffs import PatchError
-from mendwright.grading.predictions.patches import ReadFile, apply_patch
+from mendwright.grading.predictions.submissions import apply_submission
 from mendwright.records import Task, Verdict, VerdictKind
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.sandbox.probe import create_backend
 from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.patch_changes import ReadFile
+from mendwright.tasks.patches import PatchError
 from mendwright.tasks.validation import TaskLayers, task_layers
 
 
@@ -102,7 +103,7 @@ async def _answer(request: GradeRequest, grader: Grader, layers_of: Callable[[Ta
     """The verdict; whatever goes wrong on the way is an invalid one with its reason."""
     task = request.task
     try:
-        files = apply_patch(request.patch, _base_reader(task, layers_of(task).tree))
+        files = apply_submission(request.patch, _base_reader(task, layers_of(task).tree))
         return GradeAnswer(await grader.grade(task, files))
     except PatchError as error:
         reason = f"the submission does not apply: {error}"

@@ -16,7 +16,8 @@ from typing import Callable, List, NamedTuple, Optional
 
 from . import syscalls
 from .accounting import Accounting, Usage
-from .reaping import Reaper
+from .deadlines import Deadline, Scheduled, scheduled
+from .reaping import Reaper, descendants
 from .streams import READY_FD, BoundedBuffer, Pipes
 
 _CHUNK_BYTES = 1 << 16
@@ -34,6 +35,8 @@ class Finished(NamedTuple):
     records: BoundedBuffer
     duration_s: float
     usage: Usage
+    is_starved: bool
+    """The deadline passed while its processes hardly got a processor: says nothing about them."""
 
     @property
     def exit_status(self) -> Optional[int]:
@@ -124,7 +127,7 @@ class _Run:
         del self._readers[fd]
         return False
 
-    def wait(self, deadline: float, watched: int) -> bool:
+    def wait(self, deadline: Deadline, watched: int) -> bool:
         """Serve the pipes until the child has ended (True) or the deadline passed (False).
 
         Raises:
@@ -133,7 +136,7 @@ class _Run:
         self._poll.register(watched, select.POLLRDHUP)
         try:
             while self._status is None:
-                remaining_s = deadline - time.monotonic()
+                remaining_s = deadline.remaining_s()
                 if remaining_s <= 0:
                     return False
                 self._serve(min(remaining_s, _REAP_INTERVAL_S), watched)
@@ -188,7 +191,7 @@ class _Run:
     def terminate(self, watched: int) -> None:
         """Ask everything to end and give it a moment."""
         self._reaper.signal_all(signal.SIGTERM)
-        self.wait(time.monotonic() + _TERM_GRACE_S, watched)
+        self.wait(Deadline(_TERM_GRACE_S, _scheduled_below), watched)
 
 
 def run(
@@ -208,7 +211,7 @@ def run(
         body: Called in the child after ``prepare``: untrusted.
         prepare: Called in the child once its descriptors are set up: confines it.
         stdin: Bytes for descriptor 0.
-        timeout_s: Deadline; then SIGTERM, a grace of 0.3 s, SIGKILL to the whole tree.
+        timeout_s: Deadline (:class:`.deadlines.Deadline`); then SIGTERM, a grace of 0.3 s, SIGKILL to the whole tree.
         limits: Bytes kept of stdout, stderr and the record pipe.
         watched: Descriptor of the host connection.
         reaper: How descendants are ended.
@@ -226,9 +229,15 @@ def run(
         _child(pipes, accounting, prepare, body)
     pipes.become_parent()
     process = _Run(pid, pipes, stdin, limits, reaper, accounting)
-    is_ended = process.wait(start + timeout_s, watched)
+    deadline = Deadline(timeout_s, _scheduled_below)
+    is_ended = process.wait(deadline, watched)
+    is_starved = not is_ended and deadline.is_starved
     if not is_ended:
         process.terminate(watched)
     status = process.finish(is_timed_out=not is_ended)
     stdout, stderr, records = process.buffers
-    return Finished(status, stdout, stderr, records, time.monotonic() - start, accounting.end())
+    return Finished(status, stdout, stderr, records, time.monotonic() - start, accounting.end(), is_starved)
+
+
+def _scheduled_below() -> Scheduled:
+    return scheduled(descendants())

@@ -52,7 +52,7 @@ class DescendantReaper(Reaper):
 
     def signal_all(self, number: int) -> None:
         """See :meth:`Reaper.signal_all`."""
-        for pid in _descendants():
+        for pid in descendants():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -65,7 +65,8 @@ def _parent(pid: str) -> Optional[int]:
         return None
 
 
-def _descendants() -> List[int]:
+def descendants() -> List[int]:
+    """Processes below this one."""
     children: Dict[Optional[int], List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -20,17 +20,17 @@ import contextlib
 import os
 import re
 import signal
-import time
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
 
 from . import signing, tracing
 from .checks import run_checks
+from .deadlines import deadline_of_this_process
 from .testbed import first_line, selectors
 
 # Bound now: code of the tree can replace the attributes of these modules later.
-_getpid, _monotonic = os.getpid, time.monotonic
+_getpid = os.getpid
 _EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
 _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 
@@ -90,7 +90,7 @@ class Recorder:
         self._broken: Dict[str, str] = {}
         self._current = ""
         self._is_forged = False
-        self._deadline = 0.0
+        self._deadline = deadline_of_this_process(self._timeout_s)
         self._is_expired = False
         self._raised: Set[str] = set()
         self._pid = _getpid()
@@ -162,7 +162,7 @@ class Recorder:
         """One test from its setup to its teardown."""
         self._current = item.nodeid
         self._is_forged = False
-        self._deadline = _monotonic() + self._timeout_s
+        self._deadline = deadline_of_this_process(self._timeout_s)
         self._is_expired = False
         self._raised = set()
         self._tracer.start()
@@ -199,12 +199,16 @@ class Recorder:
     @contextlib.contextmanager
     def _bounded(self) -> Iterator[None]:
         def expire(_: int, __: Any) -> None:
+            remaining_s = self._deadline.remaining_s()
+            if remaining_s > 0:
+                signal.setitimer(signal.ITIMER_REAL, remaining_s, 1.0)
+                return
             self._is_expired = True
             pytest.fail("timed out", pytrace=False)
 
         previous = signal.signal(signal.SIGALRM, expire)
         # Repeated, because code under test may swallow the first exception.
-        signal.setitimer(signal.ITIMER_REAL, max(self._deadline - _monotonic(), 0.001), 1.0)
+        signal.setitimer(signal.ITIMER_REAL, max(self._deadline.remaining_s(), 0.001), 1.0)
         try:
             yield
         finally:
@@ -228,7 +232,7 @@ class Recorder:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
         """Bound the teardown."""
-        self._deadline += 1.0
+        self._deadline.extend(1.0)
         with self._bounded():
             outcome: Any = yield
         self._note("teardown", outcome)

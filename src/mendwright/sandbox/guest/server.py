@@ -203,6 +203,7 @@ def _ending(finished: process.Finished) -> Dict[str, Any]:
         "signal": finished.signal,
         "is_timed_out": finished.status is None,
         "duration_s": finished.duration_s,
+        "is_starved": finished.is_starved,
     }
 
 

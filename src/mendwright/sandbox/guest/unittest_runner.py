@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterator, List, Set
 
 from . import signing, tracing
 from .checks import run_checks
+from .deadlines import Deadline, deadline_of_this_process
 from .testbed import enter, first_line, selectors
 
 # Bound now: code of the tree can replace the attributes of this module later.
@@ -99,7 +100,8 @@ class RecordingResult(unittest.TestResult):
         super().startTest(test)
         self._phases = {phase: {"outcome": "passed", "message": ""} for phase in _PHASES}
         self._started = _monotonic()
-        signal.signal(signal.SIGALRM, _expire)
+        deadline = deadline_of_this_process(self._timeout_s)
+        signal.signal(signal.SIGALRM, lambda *_: _expire(deadline))
         # Repeated, because code under test may swallow the first exception.
         signal.setitimer(signal.ITIMER_REAL, self._timeout_s, 1.0)
         self._tracer.start()
@@ -150,8 +152,11 @@ class RecordingResult(unittest.TestResult):
         self._note("call", "failed", "Unexpected success")
 
 
-def _expire(_: int, __: Any) -> None:
-    raise _Expired("timed out")
+def _expire(deadline: Deadline) -> None:
+    remaining_s = deadline.remaining_s()
+    if remaining_s <= 0:
+        raise _Expired("timed out")
+    signal.setitimer(signal.ITIMER_REAL, remaining_s, 1.0)
 
 
 def _tests(suite: Any) -> Iterator[unittest.TestCase]:

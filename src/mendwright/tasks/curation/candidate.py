@@ -111,7 +111,7 @@ def _patch_facts(patch: str) -> dict[str, Any]:
     try:
         files = parse_patch(patch)
     except PatchError:
-        files = ()
+        files = []
     if not files:
         return {}
     hunks = [hunk for one in files for hunk in one.hunks]

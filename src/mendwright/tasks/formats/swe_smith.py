@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 from mendwright.tasks.formats.base import Fields, RecordError, get_names, get_text, has
-from mendwright.tasks.patches import PatchError, reverse_patch
+from mendwright.tasks.patch_changes import reverse_patch
+from mendwright.tasks.patches import PatchError
 from mendwright.tasks.unbuilt import FormatName, UnbuiltTask
 
 _MIRROR = re.compile(r"(?:[^/]+/)?(?P<owner>[^/]+?)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})")

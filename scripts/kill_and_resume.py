@@ -1,0 +1,313 @@
+"""Kill -9 an RL run at random moments, resume it each time, and compare what it leaves with an unbroken run.
+
+    python scripts/kill_and_resume.py --kills 20                        # tiny model, scripted sandbox, seconds
+    python scripts/kill_and_resume.py --kills 20 --tasks T --start M    # `mend train rl`: real tasks, two workers
+
+Reads nothing but its arguments (and tasks and model where they are named); makes run folders in a temporary folder and
+prints one JSON object. It fails unless every resumed run holds the trajectories of the unbroken one, token by token,
+each once, has kept all those that a kill left behind, and ends with the same weights and optimiser state, bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from mendwright.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from mendwright.config.models import EngineConfig, ModelConfig
+from mendwright.config.pipeline import PipelineConfig
+from mendwright.config.recipes import CollectConfig, RlConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.recipes.dapo import PHASE, STATE, DapoLoop
+from mendwright.recipes.run import Run
+from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from mendwright.records import (
+    Certificate,
+    Environment,
+    Location,
+    Provenance,
+    Task,
+    TestOutcome,
+    TestRequest,
+    TestResult,
+    TestRun,
+)
+from mendwright.rollout.jobs import PolicyRef
+from mendwright.rollout.local import LocalPool
+from mendwright.rollout.rows import pack_ledger
+from mendwright.rollout.store import RunStore
+from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
+MODEL = ModelConfig(
+    hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=32, max_len_tokens=200
+)
+ROLLOUT = RolloutConfig(
+    max_in_flight=8,
+    pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),
+    engine=EngineConfig(num_slots=8, max_len_tokens=200, is_batch_invariant=True),
+)
+RL = RlConfig(
+    dapo=DapoConfig(group_size=4, batch_size=8, optimizer=OptimizerConfig(learning_rate=1e-3)),
+    num_groups=2,
+    num_groups_sampled=2,
+    max_refills=1,
+    curriculum="learnability",
+    max_iterations=4,
+)
+REAL = (
+    "rollout.num_workers=2",
+    "rollout.max_in_flight=16",
+    "rollout.pipeline.max_turns=8",
+    "rollout.pipeline.max_action_tokens=24",
+    "rollout.pipeline.max_len_tokens=1024",
+    "rollout.engine.is_batch_invariant=true",
+    "rl.dapo.group_size=4",
+    "rl.dapo.batch_size=8",
+    "rl.dapo.optimizer.learning_rate=1e-4",
+    "rl.num_groups=2",
+    "rl.num_groups_sampled=3",
+    "rl.max_refills=1",
+    "rl.max_iterations=3",
+)
+Start = Callable[[Path], int]
+"""Starts the run in a folder, or goes on with it; returns the process id."""
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        start = real_start(arguments) if arguments.tasks else tiny_start(root)
+        print(json.dumps(compare(root, start, arguments.kills, random.Random(arguments.seed))))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tasks", type=Path, help="Folder of tasks: real sandboxes and worker processes.")
+    parser.add_argument("--start", type=Path, help="Model folder to start from.")
+    arguments = parser.parse_args()
+    if bool(arguments.tasks) != bool(arguments.start):
+        parser.error("--tasks and --start need each other")
+    return arguments
+
+
+def compare(root: Path, start: Start, num_kills: int, generator: random.Random) -> dict[str, object]:
+    """Break runs until ``num_kills`` kills have met a living process; every run has to end like the unbroken one."""
+    began = time.monotonic()
+    whole = root / "whole"
+    whole.mkdir()
+    ends_within(start(whole), None)
+    duration_s = time.monotonic() - began
+    wanted = what_is_left(whole)
+    num_done = num_runs = num_kept = 0
+    while num_done < num_kills:
+        folder = root / f"killed-{num_runs}"
+        folder.mkdir()
+        num_runs += 1
+        is_over = False
+        while not is_over:
+            before = stored_at(folder)
+            pid = start(folder)
+            # About four kills per run: early ones and late ones, in sampling, learning and saving.
+            delay_s = generator.uniform(0.0, duration_s / 2) if num_done < num_kills else None
+            is_over = ends_within(pid, delay_s)
+            num_done += not is_over
+            after = stored_at(folder)
+            lost = {name for name, at in before.items() if after.get(name) != at}
+            assert not lost, f"stored before the kill, gone or run again after it: {sorted(lost)}"
+            num_kept = max(num_kept, len(before))
+        assert_equal(what_is_left(folder), wanted)
+        shutil.rmtree(folder)
+    return {
+        "num_kills": num_done,
+        "num_runs": num_runs,
+        "num_trajectories": len(wanted["trajectories"]),
+        "most_kept_over_a_kill": num_kept,
+        "unbroken_s": round(duration_s, 2),
+        "weights_sha256": wanted["weights"],
+    }
+
+
+def ends_within(pid: int, delay_s: float | None) -> bool:
+    """Wait for the process to end by itself, without an error; kill it after ``delay_s`` seconds and say False then."""
+    deadline = time.monotonic() + (float("inf") if delay_s is None else delay_s)
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() >= deadline:
+            os.kill(pid, signal.SIGKILL)
+            ended = os.waitpid(pid, 0)
+            break
+        time.sleep(0.005)
+    if os.WIFSIGNALED(ended[1]):
+        return False
+    assert ended[1] == 0, f"the run ended with status {ended[1]}"
+    return True
+
+
+def stored_at(folder: Path) -> dict[str, str]:
+    """Id of each stored trajectory -> when it was stored."""
+    path = folder / "run.db"
+    if not path.exists():
+        return {}
+    with RunStore.open(path) as store:
+        return {row.id: row.created_at for row in store.rows(phase=PHASE)}
+
+
+def what_is_left(folder: Path) -> dict[str, object]:
+    """Everything of a run that must not depend on kills."""
+    with RunStore.open(folder / "run.db") as store:
+        rows = [row.id for row in store.rows(phase=PHASE)]
+        assert len(rows) == len(set(rows)), "a trajectory is stored twice"
+        trajectories = {
+            one.id: (
+                hashlib.sha256(pack_ledger(one.ledger)).hexdigest(),
+                one.verdict.kind,
+                one.stop_reason,
+                one.final_patch,
+            )
+            for one in store.trajectories(phase=PHASE)
+        }
+        names = [name for name in store.metric_names(PHASE) if not name.endswith("_s")]
+        metrics = {name: store.metrics(PHASE, name) for name in names}
+        groups = {(group.step, group.id): group.status for group in store.groups(phase=PHASE)}
+    state = folder / "checkpoints" / STATE
+    weights = hashlib.sha256((state / "model" / "model.safetensors").read_bytes()).hexdigest()
+    optimiser = torch.load(state / "training.pt", weights_only=True)["optimiser"]
+    digest = hashlib.sha256(repr(flat(optimiser)).encode()).hexdigest()
+    return {
+        "trajectories": trajectories,
+        "metrics": metrics,
+        "groups": groups,
+        "weights": weights,
+        "optimiser": digest,
+    }
+
+
+def flat(value: object) -> object:
+    """A nested state as plain values."""
+    if isinstance(value, torch.Tensor):
+        return hashlib.sha256(value.numpy().tobytes()).hexdigest()
+    if isinstance(value, dict):
+        return [(key, flat(member)) for key, member in value.items()]
+    return [flat(member) for member in value] if isinstance(value, list | tuple) else value
+
+
+def assert_equal(got: dict[str, object], wanted: dict[str, object]) -> None:
+    for name, value in wanted.items():
+        assert got[name] == value, f"{name} differ from those of the unbroken run: {got[name]!r}, {value!r}"
+
+
+# --- a tiny run in a fork of this process: no import, no sandbox, a fraction of a second -----------------------------
+
+
+def tiny_start(root: Path) -> Start:
+    """Teach a tiny model by a scripted teacher, so that its groups are mixed; runs are forks of this process."""
+    tokenizer = train_tokenizer(TEXTS, 420, 40)
+    config = MODEL.model_copy(update={"vocab_size": len(tokenizer)})
+    base = root / "base"
+    base.mkdir()
+    save_checkpoint(create_model(config), tokenizer, base / "checkpoints" / "base")
+    with open_tiny(base) as run:
+        collect = CollectConfig(num_tasks=4, num_samples=12, max_per_task=12)
+        kept = collect_successes(run, PolicyRef("teacher"), collect, "teacher")
+        optimizer = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
+        sft = SftConfig(optimizer=optimizer, batch_size=8, num_epochs=25)
+        samples = supervised_samples(kept, sft)
+        fit_samples(run.checkpoint("base"), run.checkpoint("sft"), samples, sft, run.store, run.progress)
+
+    def start(folder: Path) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        status = 1
+        try:
+            if not (folder / "checkpoints" / "sft").exists():
+                temporary = folder / f"sft-{os.getpid()}"
+                shutil.copytree(base / "checkpoints" / "sft", temporary)
+                (folder / "checkpoints").mkdir(exist_ok=True)
+                temporary.rename(folder / "checkpoints" / "sft")
+            with open_tiny(folder, base) as run:
+                for _ in DapoLoop(run, RL, "sft").iterations():
+                    pass
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    return start
+
+
+@contextmanager
+def open_tiny(folder: Path, base: Path | None = None) -> Iterator[Run]:
+    """A run over four tiny tasks in ``folder``, with the tokenizer of ``base``."""
+    path = folder / "run.db"
+    renderer = ChatMLRenderer(load_tokenizer((base or folder) / "checkpoints" / "base"))
+    pool = LocalPool(ROLLOUT, lambda: ScriptedBackend(answer), lambda _: TaskLayers(folder, folder), renderer)
+    with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
+        yield Run(folder, store, pool, {task.id: task for task in map(tiny_task, range(4))})
+
+
+def answer(files: Files, request: TestRequest) -> TestRun:
+    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
+
+
+def tiny_task(number: int) -> Task:
+    return Task(
+        id=f"tiny-{number}",
+        source="mutations",
+        provenance=Provenance(package="tiny", version="1", sdist_sha256=""),
+        issue="f in m.py is wrong: assert False",
+        base_tree="",
+        base_files={"m.py": "def f(a, b):\n    return a < b\n"},
+        environment=Environment(lock="", python="3.11", digest=""),
+        visible_tests=("test_m.py::test_f",),
+        fail_to_pass=("test_m.py::test_f",),
+        pass_to_pass=(),
+        test_paths=("test_m.py",),
+        gold_files={"m.py": "def f(a, b):\n    return a <= b\n"},
+        gold_patch="",
+        location=Location(path="m.py", name="f", first_line=1, last_line=2),
+        split="train",
+        certificate=Certificate(num_empty_runs=3, num_empty_failed=3, num_gold_runs=3, num_gold_passed=3),
+    )
+
+
+# --- the command with real tasks -------------------------------------------------------------------------------------
+
+
+def real_start(arguments: argparse.Namespace) -> Start:
+    command = [sys.executable, "-c", "from mendwright.cli.main import main; main()", "train", "rl"]
+
+    def start(folder: Path) -> int:
+        call = [*command, str(arguments.tasks), str(folder), str(arguments.start), *REAL]
+        return subprocess.Popen(call, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid
+
+    return start
+
+
+if __name__ == "__main__":
+    main()

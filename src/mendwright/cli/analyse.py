@@ -1,0 +1,55 @@
+"""`mend analyse`: how the policy of a run behaves, in tables and figures.
+
+Reads a run folder; prints the tables and writes them as files. Invariant: no analysis is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mendwright.config.evaluation import AnalysisConfig
+from mendwright.config.loading import load_config, to_toml
+
+FOLDER = "analysis"
+_MAX_ROWS = 20
+
+
+def analyse(
+    run: Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for tables and figures; default: RUN/analysis.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Tools, policy shift, loops, errors, exploits, reward against validation, drift: of stored trajectories.
+
+    Example: mend analyse runs/demo before=eval/rft/test-mutations after=eval/dapo/test-mutations
+    """
+    resolved = load_config(AnalysisConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    from mendwright.analysis.overview import analyse_run
+    from mendwright.analysis.tables import analysis_tables
+    from mendwright.analysis.tool_use import tools_by_use
+    from mendwright.cli.tables import print_table
+    from mendwright.report.export import export
+    from mendwright.report.figures import NUM_COLOURS, exploit_plot, gap_plot, share_plot
+    from mendwright.report.wording import gap_claim, shift_claim
+    from mendwright.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        found = analyse_run(store, resolved)
+    tables = analysis_tables(found)
+    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLOURS]), gap_plot(found.gap))
+    drawn = [figure for figure in (*figures, exploit_plot(found.exploits, list(found.tools_by_step))) if figure]
+    for one in tables:
+        print_table(one, _MAX_ROWS)
+    for claim in (shift_claim(found.shift) if found.shift else "", gap_claim(found.trend) if found.trend else ""):
+        if claim:
+            typer.echo(claim)
+    paths = export(tables, drawn, out or run / FOLDER, resolved.export)
+    typer.echo(f"{len(tables)} tables, {len(drawn)} figures, {len(paths)} files in {out or run / FOLDER}")

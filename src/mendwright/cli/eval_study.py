@@ -1,0 +1,89 @@
+"""`mend eval audit` and `mend eval exploit-study`: is the reward that training reports real?"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mendwright.config.evaluation import AuditConfig, ExploitStudyConfig
+from mendwright.config.loading import load_config, to_toml
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value")]
+Config = Annotated[Path | None, typer.Option(help="TOML file.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")]
+
+
+def audit_command(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    overrides: Overrides = None,
+    tasks: Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")] = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Grade what training rewarded again, with every gate, and say whether the reward was real; resumable.
+
+    Example: mend eval audit runs/rl phase=dapo num_per_step=16
+    """
+    resolved = load_config(AuditConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    asyncio.run(_audit(run, tasks or run / "tasks", resolved))
+
+
+async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
+    from mendwright.analysis.reward_gap import gap_trend, reward_gap
+    from mendwright.cli.progress import ProgressDisplay
+    from mendwright.recipes.audit import audit, open_grader
+    from mendwright.report.wording import gap_claim
+    from mendwright.rollout.phases import audit_phase
+    from mendwright.rollout.store import RunStore
+    from mendwright.tasks.store import TaskStore
+
+    known = {task.id: task for task in TaskStore(tasks).load()}
+    with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+        backend, grader = open_grader(config.sandbox, config.grading)
+        try:
+            num = await audit(store, known, config, grader, progress)
+        finally:
+            await backend.close()
+        rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
+    for point in reward_gap(rows, audited):
+        typer.echo(
+            f"step {point.step}: reported {point.reported:.3f}, validated {point.validated:.3f}, "
+            f"gap {point.gap:+.3f} ({point.ci_low:+.3f} to {point.ci_high:+.3f}), {point.num_audited} submissions"
+        )
+    trend = gap_trend(rows, audited)
+    typer.echo(gap_claim(trend) if trend else f"{num} submissions audited; with two steps or more there is a trend")
+
+
+def exploit_study(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks, best exposed ones (mend tasks expose).")],
+    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted study is continued.")],
+    overrides: Overrides = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Run a scripted policy whose share of cheats rises, graded without gates unless told otherwise.
+
+    Then `mend eval audit RUN phase=exploit-study` and `mend report RUN` show what the reward was worth.
+
+    Example: mend eval exploit-study exposed runs/study select.num_tasks=12
+    """
+    resolved = load_config(ExploitStudyConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    from mendwright.cli.running import open_run
+    from mendwright.recipes.demo import shipped_base
+    from mendwright.recipes.exploit_study import cheat_shares, run_exploit_study
+    from mendwright.recipes.run import select_tasks
+
+    with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed) as opened:
+        (run / "config.toml").write_text(to_toml(resolved), encoding="utf-8")
+        rewards = run_exploit_study(opened, resolved, select_tasks(opened, resolved.select))
+    for step, (share, reward) in enumerate(zip(cheat_shares(resolved), rewards, strict=True)):
+        typer.echo(f"step {step}: {share:.0%} cheats, reported reward {reward:.3f}")

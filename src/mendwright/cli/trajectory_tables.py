@@ -1,0 +1,34 @@
+"""`mend trajectories parquet`: trajectories or training samples of a run for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mendwright.config.export import ExportConfig
+from mendwright.config.loading import load_config, to_toml
+
+
+def parquet(
+    run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
+    out: Annotated[Path, typer.Argument(help="File (layout=parquet) or folder (layout=dataset) to make.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Write trajectories or samples of a run as Parquet; `datasets.load_dataset(OUT)` reads the folder.
+
+    Example: mend trajectories parquet runs/rl samples what=samples phase=dapo
+    """
+    resolved = load_config(ExportConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    from mendwright.recipes.export import export_run
+    from mendwright.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        num_rows = export_run(store, out, resolved)
+    typer.echo(f"{out}: {num_rows} {resolved.what}")

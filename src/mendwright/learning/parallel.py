@@ -1,0 +1,135 @@
+"""Several processes that train one model (torchrun): weights, gradients and optimiser state are sharded with FSDP2.
+
+Reads the process group that torchrun describes; makes sharded modules. Invariants: every process computes the same
+optimiser batch's own share and makes the same number of forwards and backwards; what is written is whole tensors, so a
+checkpoint of two processes resumes on one and the other way round.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_leader(self) -> bool:
+        """True for the process that writes and speaks."""
+        return self.rank == 0
+
+    def share(self, batches: Sequence[Item], sizes: Sequence[int]) -> list[tuple[Item, bool]]:
+        """This process's batches and whether they count.
+
+        The largest go first, each to the process with the least to do. All processes get equally many, because their
+        forwards and backwards meet: who has too few computes the smallest once more, for nothing.
+        """
+        if self.size == 1:
+            return [(batch, True) for batch in batches]
+        portions: list[list[int]] = [[] for _ in range(self.size)]
+        loads = [0] * self.size
+        for at in sorted(range(len(batches)), key=lambda at: -sizes[at]):
+            least = loads.index(min(loads))
+            portions[least].append(at)
+            loads[least] += sizes[at]
+        own = portions[self.rank]
+        missing = max(map(len, portions)) - len(own)
+        smallest = min(range(len(batches)), key=lambda at: sizes[at], default=0)
+        return [(batches[at], True) for at in own] + [(batches[smallest], False)] * missing
+
+    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums of each value over the processes."""
+        total: dict[str, float] = {}
+        for part in self.gather(dict(values)):
+            for name, value in part.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def gather(self, item: Item) -> list[Item]:
+        """What every process holds, in the order of ranks."""
+        if self.size == 1:
+            return [item]
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, item)
+        return gathered
+
+    def broadcast(self, item: Item) -> Item:
+        """The leader's item, for all; what the others pass is not looked at."""
+        if self.size == 1:
+            return item
+        box = [item]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def current_world() -> World:
+    """Where this process is; alone without a process group."""
+    if not dist.is_initialized():
+        return World()
+    return World(dist.get_rank(), dist.get_world_size())
+
+
+@contextmanager
+def process_group() -> Iterator[World]:
+    """The process group that torchrun described in the environment, if there is one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield current_world()
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(training_device())
+    # Followers wait for whole rollouts of the leader.
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(days=7))
+    try:
+        yield current_world()
+    finally:
+        dist.destroy_process_group()
+
+
+def training_device() -> str:
+    """Where this process trains: its GPU, or the processor where there is none."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+
+
+def shard(module: torch.nn.Module) -> None:
+    """Shard the layers of ``module`` and what is left of it over all processes, in place."""
+    for layer in list(module.modules()):
+        if isinstance(layer, GradientCheckpointingLayer):
+            fully_shard(layer)
+    # The root stays whole between forward and backward: embeddings and head may be one tensor and are used at both
+    # ends.
+    fully_shard(module, reshard_after_forward=False)
+
+
+def whole(value: Any) -> Any:
+    """``value`` with sharded tensors made whole, through dicts and lists; every process must call it."""
+    if isinstance(value, DTensor):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return value
+
+
+def like(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A whole tensor sharded as ``target`` is; as it stands where ``target`` is not sharded or of another shape."""
+    if isinstance(target, DTensor) and tensor.shape == target.shape:
+        return distribute_tensor(tensor.to(target.device), target.device_mesh, target.placements)
+    return tensor

@@ -1,0 +1,64 @@
+"""The policy updates of an RL stage with their saved state, in one process or in those of torchrun.
+
+Reads samples; changes the model and its state folder. Invariants: an update is saved once its caller has noted what it
+needs to note, so nothing of a saved update is missing elsewhere; one process, the leader, samples
+and knows the run; the others get each iteration's samples from it and make their share of the same update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mendwright.config.algorithms import NoKlConfig
+from mendwright.config.learning import DapoConfig
+from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
+from mendwright.learning.parallel import training_device
+from mendwright.learning.rl import PolicyTrainer
+from mendwright.learning.samples import Sample
+from mendwright.models.loading import load_model, load_tokenizer
+
+_Portion = tuple[list[Sample], list[Sample], float]
+_END: _Portion = ([], [], -1.0)
+"""Sent instead of samples when there is nothing more to learn."""
+
+
+class Updates:
+    """Model, optimiser and state folder of one stage; every process makes one."""
+
+    def __init__(self, start: Path, state: Path, config: DapoConfig) -> None:
+        """Load model folder ``start``, or go on from ``state`` where something is saved."""
+        device = training_device()
+        self._state = state
+        self._tokenizer = load_tokenizer(start)
+        reference = None if isinstance(config.kl, NoKlConfig) else load_model(start, device=device)
+        self._trainer = PolicyTrainer(load_model(start, device=device), config, reference=reference)
+        self._world = self._trainer.learner.world
+        self.num_done = 0
+        # The leader decides: it is about to write what the others would look for.
+        if self._world.broadcast((state / STATE_FILE).is_file()):
+            self.num_done = int(load_training_state(self._trainer.learner, state)["num_done"])
+        else:
+            self._save()
+
+    def lead(self, samples: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> dict[str, float]:
+        """One iteration's update by all processes, not saved yet; returns its metrics (`PolicyTrainer.update`)."""
+        return self._trainer.update(*self._world.broadcast((list(samples), list(imitated), coefficient)))
+
+    def commit(self) -> None:
+        """Save the update; the next iteration begins."""
+        self.num_done += 1
+        self._save()
+
+    def follow(self) -> None:
+        """Take part in the leader's updates until it closes."""
+        while (portion := self._world.broadcast(_END))[2] >= 0.0:
+            self._trainer.update(*portion)
+            self.commit()
+
+    def close(self) -> None:
+        """Let the followers end; the leader calls it."""
+        self._world.broadcast(_END)
+
+    def _save(self) -> None:
+        save_training_state(self._trainer.learner, self._tokenizer, self._state, {"num_done": self.num_done})

@@ -1,0 +1,153 @@
+"""Action formats: what is written is read back, and nothing that a model writes is more than an error."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mendwright.agent.formats.base import Action, Malformed
+from mendwright.agent.formats.native import message_of_text, text_of_message
+from mendwright.agent.formats.registry import FORMATS, make_format
+from mendwright.config.pipeline import PaperBConfig, PipelineConfig
+from mendwright.pipelines.registry import make_pipeline
+from mendwright.sandbox.cache import ExecutionCache
+
+TOOLS = {
+    **make_pipeline(PipelineConfig(tools=("write", "view", "test")), ExecutionCache()).tools,
+    **make_pipeline(PaperBConfig(), ExecutionCache()).tools,
+}
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=80)
+MARKS = (
+    "```command\n",
+    "```",
+    "<edit>",
+    "</edit>",
+    "<tool_call>",
+    "</tool_call>",
+    '{"name": "edit"',
+    "}",
+    "edit",
+    "\n",
+)
+
+
+def block(command: str) -> str:
+    return f"```command\n{command}\n```"
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+@given(st.lists(st.one_of(st.sampled_from(MARKS), TEXTS), max_size=8))
+def test_nothing_that_is_written_raises(name, parts):
+    found = make_format(name).parse("".join(parts), TOOLS)
+    assert isinstance(found, Malformed) or found.tool in TOOLS
+
+
+@pytest.mark.parametrize("name", ["json_xml", "native"])
+@given(values=st.dictionaries(TEXTS, st.one_of(TEXTS, st.integers(), st.booleans())), reasoning=TEXTS)
+def test_json_formats_read_what_they_write(name, values, reasoning):
+    action = Action("edit", values)
+    assert make_format(name).parse(make_format(name).write(action), TOOLS) == action
+    if "<" not in reasoning:
+        assert make_format(name).parse(make_format(name).write(action, reasoning), TOOLS) == action
+
+
+@given(TEXTS.filter(lambda text: "\r" not in text and "`" not in text and text.strip() and text[0].strip()))
+def test_the_fenced_format_reads_what_it_writes(text):
+    text = text.strip("\n")
+    fenced = make_format("fenced")
+    assert fenced.parse(fenced.write(Action("search_file", text)), TOOLS) == Action("search_file", text)
+    assert fenced.parse(fenced.write(Action("shell", f"ls {text}"), "I look."), TOOLS) == Action("shell", f"ls {text}")
+
+
+def test_the_compact_format_reads_what_it_writes():
+    compact = make_format("compact")
+    for action in (Action("view", "a.py:3"), Action("test", "")):
+        assert compact.parse(compact.write(action), TOOLS) == action
+    assert compact.write(Action("test", {})) == "test"
+
+
+def test_a_tool_is_called_where_its_name_stands_first():
+    fenced = make_format("fenced")
+    assert fenced.parse(block("goto 3"), TOOLS) == Action("goto", "3")
+    assert fenced.parse(block("cd src && open a.py"), TOOLS) == Action("shell", "cd src && open a.py")
+    assert fenced.parse(block("shell ls"), TOOLS) == Action("shell", "shell ls")
+    heredoc = "edit 1:2 << 'EOF'\n  x = 1\n\nEOF"
+    assert fenced.parse(f"I edit.\n{block(heredoc)}\nDone.", TOOLS) == Action("edit", heredoc.removeprefix("edit "))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ls",
+        "```\nls\n```",
+        "```bash\nls\n```",
+        "```edit 198:198\nx\n```",
+        "```command\nls",
+        "```command ls```",
+        block(""),
+        "  ```command\nls\n  ```",
+    ],
+)
+def test_an_answer_without_a_command_is_told_so(text):
+    found = make_format("fenced").parse(text, TOOLS)
+    assert isinstance(found, Malformed)
+    assert "no command could be read" in found.message
+
+
+def test_several_commands_are_told_how_many():
+    found = make_format("fenced").parse(f"{block('ls')}\n{block('pwd')}\n{block('id')}", TOOLS)
+    assert isinstance(found, Malformed)
+    assert "has 3 commands" in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("json_xml", "<goto>{3}</goto>", "<goto>: expecting"),
+        ("json_xml", '<goto>{"line_number": 3}', "no </goto>"),
+        ("json_xml", "<goto>[3]</goto>", "is no object"),
+        ("json_xml", "<goto>{}</goto><goto>{}</goto>", "2 tool calls"),
+        ("json_xml", "go to line 3", "no tool call"),
+        ("native", '<tool_call>{"name": "fly", "arguments": {}}</tool_call>', "no tool 'fly'"),
+        ("native", '<tool_call>{"arguments": {}}</tool_call>', "names no function"),
+        ("native", '<tool_call>{"name": "goto", "arguments": 3}</tool_call>', "are no object"),
+        ("native", '<tool_call>{"name": "goto"', "expecting"),
+    ],
+)
+def test_a_malformed_call_is_told_why(name, text, reason):
+    found = make_format(name).parse(text, TOOLS)
+    assert isinstance(found, Malformed)
+    assert reason in found.message
+
+
+def test_a_closing_tag_inside_of_a_value_ends_nothing():
+    text = '<edit>{"line_range": "1:1", "replacement_text": "</edit> <edit>\nline"}</edit>'
+    found = make_format("json_xml").parse(text, TOOLS)
+    assert found == Action("edit", {"line_range": "1:1", "replacement_text": "</edit> <edit>\nline"})
+
+
+def test_answers_say_which_tool_speaks():
+    action = Action("goto", {"line_number": 3})
+    assert make_format("json_xml").answer("x", action) == "<goto_response>\nx\n</goto_response>"
+    assert make_format("native").answer("x", action) == "<tool_response>\nx\n</tool_response>"
+    for name in FORMATS:
+        assert make_format(name).answer("error", None) == "error"
+
+
+def test_chat_messages_become_text_and_back():
+    call = {"id": "a", "type": "function", "function": {"name": "goto", "arguments": '{"line_number": 3}'}}
+    text = text_of_message({"role": "assistant", "content": "I go.", "tool_calls": [call]})
+    assert make_format("native").parse(text, TOOLS) == Action("goto", {"line_number": 3})
+    assert message_of_text(text, ["a"]) == {"role": "assistant", "content": "I go.", "tool_calls": [call]}
+    assert message_of_text("no call") == {"role": "assistant", "content": "no call"}
+
+
+def test_schemas_are_those_of_chat_apis():
+    described = make_format("native").describe(TOOLS)
+    wanted = (
+        '{"type": "function", "function": {"name": "goto", "description": "move the window of the open file to a line"'
+    )
+    assert wanted in described
+    assert '"required": ["line_number"]' in described
+    assert "shell" not in make_format("fenced").describe({"shell": TOOLS["shell"], "goto": TOOLS["goto"]})

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import itertools
+import statistics
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from mendwright.analysis.abstention import abstention, accuracy_by_count, auroc
+from mendwright.analysis.candidates import Candidate, by_task, candidate, final_test_state, patch_digest
+from mendwright.analysis.outcome_scorer import agreement, fit_logistic, fit_outcome_scorer
+from mendwright.analysis.selection import SCORERS, best_of_k, select
+from mendwright.analysis.selection_study import phase_to_study, study_selection
+from mendwright.errors import InputError
+from mendwright.records import StopReason, VerdictKind
+
+EDIT = ("edit", "@1 a => b", "@1 b", "")
+PASSED, FAILED = ("test", "", "passed 2", ""), ("test", "", "failed 1 of 2: no", "")
+
+
+def make(name, is_passed, task="t", **more):
+    defaults = {
+        "id": name,
+        "task_id": task,
+        "seed": 0,
+        "is_passed": is_passed,
+        "patch_digest": name,
+        "test_state": "untested",
+        "mean_log_prob": -1.0,
+        "min_turn_log_prob": -1.0,
+        "last_turn_log_prob": -1.0,
+        "num_turns": 2,
+        "num_errors": 0,
+        "is_submitted": True,
+    }
+    return Candidate(**{**defaults, **more})
+
+
+@pytest.mark.parametrize(
+    "scored", [[(1.0, True), (0.5, False), (0.5, True), (0.5, True), (0.0, False)], [(0.0, True), (0.0, False)]]
+)
+def test_best_of_k_is_the_mean_over_all_subsets(scored):
+    for k in range(1, len(scored) + 1):
+        chosen = []
+        for subset in itertools.combinations(scored, k):
+            best = max(score for score, _ in subset)
+            chosen.append(statistics.fmean(passed for score, passed in subset if score == best))
+        assert best_of_k(scored, k) == pytest.approx(statistics.fmean(chosen))
+    with pytest.raises(ValueError, match="expected 1 <= k"):
+        best_of_k(scored, len(scored) + 1)
+
+
+def test_the_gap_closed_by_hand():
+    # Pass@1 1/2, Pass@2 1; tests choose the passing one in three of four tasks
+    tasks = {}
+    for index in range(4):
+        states = ("passed", "failed") if index < 3 else ("failed", "passed")
+        tasks[str(index)] = [
+            make("a", True, str(index), test_state=states[0]),
+            make("b", False, str(index), test_state=states[1]),
+        ]
+    found = select(tasks, "tests", SCORERS["tests"], 2, num_resamples=500)
+    assert (found.pass_at_1, found.pass_at_k, found.value) == (0.5, 1.0, 0.75)
+    assert found.gap_closed == pytest.approx(0.5)
+    assert found.gap_closed_low < 0.5 < found.gap_closed_high
+    assert select(tasks, "tests", SCORERS["tests"], 3) is None
+
+
+def test_without_a_gap_there_is_nothing_to_close():
+    tasks = {"a": [make("a", True), make("b", True)]}
+    assert select(tasks, "tests", SCORERS["tests"], 2, num_resamples=50).gap_closed is None
+
+
+def test_agreement_counts_equal_patches_and_not_empty_ones():
+    group = [make("a", True, patch_digest="x"), make("b", True, patch_digest="x"), make("c", False, patch_digest="")]
+    assert [agreement(one, group) for one in group] == [0.5, 0.5, 0.0]
+
+
+def test_patches_are_equal_whatever_their_white_space_and_comments():
+    base = "--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    assert patch_digest(base) == patch_digest(base.replace("@@ -1 +1 @@", "@@ -9 +9 @@").replace("+x", "+  x"))
+    assert patch_digest(base) == patch_digest(base + "+# why\n")
+    assert patch_digest(base) != patch_digest(base.replace("2", "3"))
+    assert patch_digest("") == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [([EDIT, PASSED], "passed"), ([EDIT, FAILED], "failed"), ([PASSED, EDIT], "untested"), ([], "untested")],
+)
+def test_what_the_agent_knew(trajectory_maker, steps, state):
+    assert final_test_state(trajectory_maker(steps=steps).turns) == state
+
+
+def test_a_shell_run_counts_as_the_tests_it_ran(trajectory_maker):
+    for output, state in (("== 3 passed in 0.1s ==", "passed"), ("1 failed, 2 passed in 1s", "failed")):
+        turns = trajectory_maker(steps=[EDIT, ("shell", "python -m pytest -q", output, "")]).turns
+        assert final_test_state(turns) == state
+
+
+def test_log_probs_are_those_of_the_ledger(trajectory_maker):
+    one = trajectory_maker()
+    found = candidate(one)
+    actions = one.ledger.log_prob[one.ledger.is_action]
+    assert found.mean_log_prob == pytest.approx(float(actions.mean()), rel=1e-5)
+    assert found.min_turn_log_prob <= found.last_turn_log_prob
+    empty = candidate(trajectory_maker(steps=[], stop_reason=StopReason.INFRASTRUCTURE, kind=VerdictKind.INVALID))
+    assert (empty.mean_log_prob, empty.is_passed) == (0.0, False)
+
+
+def test_auroc_is_mann_whitney():
+    generator = np.random.default_rng(1)
+    scores = generator.integers(0, 5, 40).astype(float)
+    passed = generator.random(40) < 0.4
+    expected = stats.mannwhitneyu(scores[passed], scores[~passed]).statistic / (passed.sum() * (~passed).sum())
+    assert auroc(list(zip(scores.tolist(), passed.tolist(), strict=True))) == pytest.approx(expected)
+    assert auroc([(1.0, True)]) is None
+
+
+def test_the_abstention_curve_ends_at_the_success_rate():
+    assert accuracy_by_count([(2.0, True), (1.0, True), (1.0, False)]) == pytest.approx([1.0, 0.75, 2 / 3])
+    tasks = {"t": [make(str(i), i % 2 == 0, mean_log_prob=-float(i)) for i in range(20)]}
+    found = abstention(tasks, "log_prob", SCORERS["log_prob"])
+    assert found.points[-1].accuracy == pytest.approx(0.5)
+    assert found.points[0].accuracy == 1.0
+    assert abstention({}, "log_prob", SCORERS["log_prob"]) is None
+
+
+def test_the_logistic_fit_is_the_minimum():
+    generator = np.random.default_rng(2)
+    design = np.hstack([np.ones((80, 1)), generator.normal(size=(80, 3))])
+    outcomes = (generator.random(80) < 1 / (1 + np.exp(-design @ [0.3, 1.5, -1.0, 0.0]))).astype(float)
+
+    def loss(weights):
+        logits = design @ weights
+        return float(np.logaddexp(0, logits).sum() - outcomes @ logits + 0.5 * (weights[1:] ** 2).sum())
+
+    expected = optimize.minimize(loss, np.zeros(4)).x
+    assert fit_logistic(design, outcomes, 1.0) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_outcome_scorer_learns_what_tests_mean_and_reads_no_verdict():
+    found = [make(f"p{i}", True, f"t{i}", test_state="passed") for i in range(30)]
+    found += [make(f"f{i}", False, f"t{i}", test_state="failed") for i in range(30)]
+    scorer = fit_outcome_scorer(found)
+    good, bad = make("x", False, test_state="passed"), make("y", True, test_state="failed")
+    assert scorer.probability(good, [good]) > 0.8 > 0.2 > scorer.probability(bad, [bad])
+    with pytest.raises(InputError, match="one outcome"):
+        fit_outcome_scorer(found[:30])
+
+
+def test_a_study_of_a_stored_evaluation(store, trajectory_maker):
+    phase = "eval/rft-pass-at-k/test-mutations"
+    for task in range(6):
+        for seed in range(3):
+            is_passed = (task + seed) % 3 == 0
+            steps = [EDIT, PASSED if is_passed else FAILED, ("submit", "", "", "")]
+            kind = VerdictKind.PASSED if is_passed else VerdictKind.FAILED
+            one = trajectory_maker(f"{task}-{seed}", f"t{task}", steps=steps, kind=kind, group_id=f"t{task}", seed=seed)
+            store.add_trajectory(one, phase=phase, step=0, split="test")
+    assert phase_to_study(store.rows()) == phase
+    study = study_selection(store, phase, training_phase="dapo", num_resamples=100)
+    assert study.k == 3
+    assert study.outcome_scorer is None
+    assert (study.selections[0].scorer, study.selections[0].gap_closed) == ("tests", pytest.approx(1.0))
+    assert study.abstentions[0].confidence in ("tests", "tests_then_agreement")
+    assert len(by_task([candidate(one) for one in store.trajectories(phase=phase)])) == 6
+    assert study_selection(store, "eval/none/x", training_phase="dapo") is None

@@ -1,0 +1,47 @@
+"""A tiny model behind the server, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import httpx2
+import pytest
+
+from mendwright.bridges.serving.app import ModelServer
+from mendwright.bridges.serving.models import PolicyModel, ServedModel
+from mendwright.config.models import EngineConfig, ModelConfig
+from mendwright.config.serve import ServeConfig
+from mendwright.engine.core import Engine
+from mendwright.models.embedded import EmbeddedPolicy
+from mendwright.models.loading import create_model
+from mendwright.models.renderer import ChatRenderer
+from mendwright.models.tokenizer import train_tokenizer
+
+MAX_LEN_TOKENS = 256
+MODEL = ModelConfig(
+    vocab_size=400, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16
+)
+Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
+
+
+@pytest.fixture(scope="session")
+def renderer() -> ChatRenderer:
+    return ChatRenderer(train_tokenizer(["def f(a, b):\n    return a < b\n"] * 9, 400, 10))
+
+
+@pytest.fixture
+def model(renderer: ChatRenderer) -> PolicyModel:
+    engine = Engine(create_model(MODEL), EngineConfig(num_slots=4, max_len_tokens=MAX_LEN_TOKENS))
+    return PolicyModel(EmbeddedPolicy(engine, is_threaded=False), renderer, MAX_LEN_TOKENS)
+
+
+@pytest.fixture
+def connect() -> Connect:
+    @asynccontextmanager
+    async def connected(model: ServedModel, token: str = "", **changes: int) -> AsyncIterator[httpx2.AsyncClient]:
+        app = ModelServer(model, "tiny", ServeConfig(**changes), token).app()
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://mend") as client:
+            yield client
+
+    return connected

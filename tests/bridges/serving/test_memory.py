@@ -1,0 +1,74 @@
+"""A conversation that comes back as text goes on with the tokens that were sampled, or forks where it was changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mendwright.bridges.serving.memory import ConversationMemory
+from mendwright.bridges.serving.requests import ChatRequest, read_chat_request
+from mendwright.models.renderer import ChatRenderer
+
+TEXTS = st.lists(st.sampled_from(["a", " <", "\n", "é", "<|im_end|>"]), max_size=6).map("".join)
+# Ids that no tokenizer would give for their own text: a model may sample any.
+SAMPLED = st.lists(st.integers(min_value=3, max_value=300), max_size=6)
+EXCHANGES = st.lists(st.tuples(SAMPLED, st.booleans(), TEXTS), min_size=1, max_size=4)
+
+
+def request(messages: list[dict[str, Any]]) -> ChatRequest:
+    return read_chat_request({"messages": messages}, 8)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(opening=TEXTS, exchanges=EXCHANGES, changed=st.integers(min_value=0, max_value=3))
+def test_prompts_extend_the_ledger_or_fork(
+    renderer: ChatRenderer, opening: str, exchanges: list[tuple[list[int], bool, str]], changed: int
+) -> None:
+    memory = ConversationMemory(renderer)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
+    for sampled, is_stopped, observation in exchanges:
+        asked = request(messages)
+        prompt = memory.prompt_ids(asked)
+        completion = [*sampled, *(renderer.stop_token_ids if is_stopped else ())]
+        answer = {"role": "assistant", "content": renderer.decode(completion)}
+        memory.remember(asked, answer, [*prompt, *completion], is_stopped=is_stopped)
+        # A client may give a message back with fields of its own.
+        messages = [*messages, answer | {"refusal": None}, {"role": "user", "content": observation}]
+        extended = memory.prompt_ids(request(messages))
+        assert extended[: len(prompt) + len(completion)] == prompt + completion
+        assert extended[len(prompt) + len(completion) :] == renderer.observation_ids(observation, is_stopped)
+    place = 1 + 2 * (changed % len(exchanges))
+    messages[place] = messages[place] | {"content": messages[place]["content"] + "!"}
+    asked = request(messages)
+    forked = memory.prompt_ids(asked)
+    assert [text for _, text in renderer.messages(forked)][place].endswith("!")
+
+
+def test_a_message_with_calls_may_be_written_anew(renderer: ChatRenderer) -> None:
+    memory = ConversationMemory(renderer)
+    opening = [{"role": "user", "content": "go"}]
+
+    def call(arguments: str) -> dict[str, Any]:
+        function = {"name": "bash", "arguments": arguments}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": function}]}
+
+    memory.remember(request(opening), call('{"command": "ls", "n": 1}'), [7, 8, 9], is_stopped=True)
+    result = {"role": "tool", "content": "m.py", "tool_call_id": "1"}
+    known = memory.prompt_ids(request([*opening, call('{"n":1,"command":"ls"}'), result]))
+    other = memory.prompt_ids(request([*opening, call('{"command": "rm"}'), result]))
+    assert known[:3] == [7, 8, 9]
+    assert other[:3] != [7, 8, 9]
+    assert "<tool_response>\nm.py\n</tool_response>" in renderer.text(known)
+
+
+def test_the_oldest_conversations_are_forgotten(renderer: ChatRenderer) -> None:
+    memory = ConversationMemory(renderer, max_entries=2)
+    answer = {"role": "assistant", "content": "ok"}
+    openings = [[{"role": "user", "content": text}] for text in "abc"]
+    for number, opening in enumerate(openings):
+        memory.remember(request(opening), answer, [number] * 5, is_stopped=True)
+    again = {"role": "user", "content": "more"}
+    prompts = [memory.prompt_ids(request([*opening, answer, again])) for opening in openings]
+    assert [prompt[:5] == [number] * 5 for number, prompt in enumerate(prompts)] == [False, True, True]

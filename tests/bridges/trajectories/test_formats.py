@@ -1,0 +1,201 @@
+"""Trajectories of ours out and back, files of other agents in, and what an import may be used for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
+from mendwright.bridges.trajectories.files import BadDocument, read_trajectories, write_trajectories
+from mendwright.bridges.trajectories.importing import import_trajectories
+from mendwright.bridges.trajectories.registry import FORMATS, detect_format
+from mendwright.config.pipeline import PipelineConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import InputError
+from mendwright.learning.samples import policy_sample, supervised_sample
+from mendwright.models.chat_families import Message
+from mendwright.models.renderer import ChatRenderer
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.records import StopReason, Task, TestOutcome, TestRequest, TestResult, TestRun, Trajectory, VerdictKind
+from mendwright.rollout.jobs import make_group
+from mendwright.rollout.runner import Runner
+from mendwright.rollout.store import RunStore
+from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+CALLING = ExchangeTrajectory(
+    id="e-1",
+    instance_id="tiny-1",
+    opening=(Message("system", "Repair."), Message("user", "f is wrong")),
+    steps=(
+        Step(text="I look.", calls=(ToolCall(name="bash", arguments={"command": "ls"}),), observation="m.py"),
+        Step(text="Done.", calls=(ToolCall(name="bash", arguments={"command": "submit"}),), observation="bye"),
+    ),
+    exit_status="submitted",
+    patch="--- a/m.py\n",
+    model="tiny",
+    is_resolved=True,
+)
+
+
+@pytest.fixture(scope="module")
+def renderer() -> ChatRenderer:
+    return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
+
+
+@pytest.fixture
+def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
+    def answer(files: Files, request: TestRequest) -> TestRun:
+        outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+        return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
+
+    config = RolloutConfig(pipeline=PipelineConfig(max_turns=6))
+    runner = Runner(config, ScriptedBackend(answer), lambda _: TaskLayers(tmp_path, tmp_path), renderer)
+    (job,) = make_group("teacher", 0, task.id, 1, seed=1)
+    return asyncio.run(runner.run_job(job, task, ScriptedPolicy("teacher", renderer), 1.0))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_ours_go_out_and_come_back(own: Trajectory, name: str, tmp_path: Path, renderer: ChatRenderer) -> None:
+    trajectory = own
+    written = from_trajectory(trajectory, renderer)
+    form = FORMATS[name]
+    out = tmp_path / ("out.jsonl" if name == "chat" else "out")
+    assert write_trajectories([written], form, out) == 1
+    (read,) = read_trajectories(out)
+    assert isinstance(read, ExchangeTrajectory)
+    document = json.loads(next(p for p in [out, *out.rglob("*")] if p.is_file()).read_text())
+    assert detect_format(document) is form
+    assert [step.text for step in read.steps] == [turn.action for turn in trajectory.turns]
+    kept = len(read.steps) if name != "chat" else len(read.steps) - 1  # what follows the last answer teaches nothing
+    assert [step.observation for step in read.steps][:kept] == [turn.observation for turn in trajectory.turns][:kept]
+    assert read.opening == written.opening
+    assert read.opening[0].text.startswith("f in m.py is wrong")
+    assert read.patch == trajectory.final_patch
+
+
+@pytest.mark.parametrize("name", ["mini_swe_agent", "atif"])
+def test_calls_stay_apart_from_the_text(name: str) -> None:
+    read = FORMATS[name].read(json.loads(json.dumps(FORMATS[name].write(CALLING))), "x")
+    assert read.steps == CALLING.steps
+    assert (read.instance_id, read.exit_status, read.patch) == ("tiny-1", "submitted", "--- a/m.py\n")
+
+
+def mini_document(**changes: Any) -> dict[str, Any]:
+    """As mini-swe-agent 2.4 writes it, cut down."""
+    call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+    return {
+        "info": {
+            "model_stats": {"instance_cost": 0.0, "api_calls": 1},
+            "config": {"model": {"model_name": "openai/tiny"}},
+            "exit_status": "Submitted",
+            "submission": "--- a/m.py\n+++ b/m.py\n",
+        },
+        "messages": [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": "Please solve this issue"},
+            {"role": "assistant", "content": None, "tool_calls": [call], "extra": {"actions": [{"command": "ls"}]}},
+            {"role": "tool", "tool_call_id": "c1", "content": '{"returncode": 0}', "extra": {}},
+            {"role": "exit", "content": "bye", "extra": {"exit_status": "Submitted"}},
+        ],
+        "trajectory_format": "mini-swe-agent-1.1",
+        **changes,
+    }
+
+
+SWE_AGENT = {
+    "trajectory": [
+        {"action": "ls", "observation": "m.py", "response": "I look.\n```\nls\n```", "thought": "I look.", "state": {}},
+        {"action": "", "observation": "", "response": "", "thought": "Exit due to cost"},
+    ],
+    "history": [
+        {"role": "system", "content": "You are.", "message_type": "system_prompt"},
+        {"role": "user", "content": "a demonstration", "is_demo": True},
+        {"role": "user", "content": [{"type": "text", "text": "f is wrong"}], "message_type": "observation"},
+        {"role": "assistant", "content": "I look."},
+    ],
+    "info": {"exit_status": "submitted (exit_cost)", "submission": None},
+}
+
+
+def test_files_of_other_agents(tmp_path: Path) -> None:
+    (tmp_path / "tiny-1").mkdir()
+    (tmp_path / "tiny-1" / "tiny-1.traj.json").write_text(json.dumps(mini_document()))
+    (tmp_path / "tiny-2.traj").write_text(json.dumps(SWE_AGENT))
+    (tmp_path / "rows.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n[1]\n')
+    (tmp_path / "notes.md").write_text("nothing to do with it")
+    found = list(read_trajectories(tmp_path))
+    bad = [one for one in found if isinstance(one, BadDocument)]
+    mini, swe = (one for one in found if isinstance(one, ExchangeTrajectory))
+    assert [one.reason for one in bad] == ["no instance_id", "no JSON object"]
+    assert bad[1].place.endswith("rows.jsonl, line 2")
+    assert (mini.instance_id, mini.model, mini.exit_status) == ("tiny-1", "openai/tiny", "Submitted")
+    assert mini.steps[0].calls == (ToolCall(name="bash", arguments={"command": "ls"}),)
+    assert mini.steps[0].observation == '{"returncode": 0}'
+    assert (swe.instance_id, len(swe.steps)) == ("tiny-2", 1)
+    assert [text for _, text in swe.opening] == ["You are.", "f is wrong"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        mini_document(messages="none"),
+        mini_document(messages=[]),
+        mini_document(messages=[{"content": "x"}]),
+        mini_document(messages=[{"role": "assistant", "content": 3}]),
+        mini_document(messages=[{"role": "assistant", "tool_calls": [{"function": 1}]}]),
+        mini_document(info=[]),
+        SWE_AGENT | {"trajectory": [3]},
+        SWE_AGENT | {"history": [3]},
+        {"schema_version": "ATIF-v1.7", "agent": {"name": "a"}, "steps": [{"source": "agent", "tool_calls": [{}]}]},
+        {"schema_version": "ATIF-v1.7", "agent": {"name": "a"}, "steps": []},
+        {"something": "else"},
+    ],
+)
+def test_malformed_documents_are_named(document: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "x.traj"
+    path.write_text(json.dumps(document))
+    (found,) = read_trajectories(path)
+    assert isinstance(found, BadDocument)
+    assert found.reason
+    with pytest.raises(InputError, match="holds no trajectory"):
+        list(read_trajectories(tmp_path / "nowhere"))
+
+
+def test_imports_can_be_imitated_and_nothing_else(store: RunStore, task: Task, renderer: ChatRenderer) -> None:
+    other = CALLING.model_copy(update={"id": "e-2", "instance_id": "nobody-knows"})
+    held_out = CALLING.model_copy(update={"id": "e-3", "instance_id": "tiny-test"})
+    tasks = {"tiny-1": task, "tiny-test": task.model_copy(update={"id": "tiny-test", "split": "test"})}
+    done = import_trajectories([CALLING, other, held_out], store, tasks, renderer)
+    again = import_trajectories([CALLING], store, tasks, renderer)
+    assert (done.num_stored, done.verdicts, len(done.bad)) == (2, {"invalid": 2}, 1)
+    assert (again.num_stored, again.num_known) == (0, 1)
+    (stored,) = store.trajectories(phase="import")
+    assert stored.verdict.kind is VerdictKind.INVALID
+    assert stored.stop_reason is StopReason.SUBMITTED
+    messages = renderer.messages(stored.ledger.token_id.tolist())
+    assert [message.role for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[2].text == 'I look.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+    sample = supervised_sample(stored)
+    learned = renderer.text(stored.ledger.token_id[sample.weight > 0].tolist())
+    assert learned.startswith("I look.")
+    assert "m.py" not in learned
+    with pytest.raises(ValueError, match="policy-gradient samples must come from a policy that returns them"):
+        policy_sample(stored, 1.0)
+
+
+def test_sampled_tokens_go_along_in_atif(trajectory_maker: Callable[..., Trajectory], renderer: ChatRenderer) -> None:
+    trajectory = trajectory_maker()
+    exchanged = from_trajectory(trajectory, renderer)
+    steps = [step for step in FORMATS["atif"].write(exchanged)["steps"] if step["source"] == "agent"]
+    for step, turn in zip(steps, trajectory.turns, strict=True):
+        start, end = turn.action_span
+        assert step["metrics"]["completion_token_ids"] == trajectory.ledger.token_id[start:end].tolist()
+        assert step["metrics"]["prompt_tokens"] == start
+        assert len(step["metrics"]["logprobs"]) == end - start

@@ -1,0 +1,51 @@
+"""`mend knowledge`: add, search, show, and what they say to mistakes."""
+
+import pytest
+
+from mendwright.cli.main import main
+from mendwright.records import Provenance
+from mendwright.rollout.store import RunStore
+from mendwright.tasks.store import TaskStore
+
+
+def mend(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        main(["knowledge", *map(str, args)])
+    captured = capsys.readouterr()
+    return ended.value.code, captured.out + captured.err
+
+
+@pytest.fixture
+def run(task, tmp_path, trajectory_maker):
+    """A run whose two tasks, one of training and one of test, are solved."""
+    held_out = task.model_copy(
+        update={"id": "held-out", "split": "test", "provenance": Provenance(package="secret", version="1")}
+    )
+    TaskStore(tmp_path / "tasks").folder.mkdir()
+    TaskStore(tmp_path / "tasks").save([task, held_out], {}, {})
+    with RunStore.create(tmp_path / "run.db") as store:
+        for one in (task, held_out):
+            made = trajectory_maker(f"t-{one.id}", one.id, group_id=f"g-{one.id}")
+            store.add_trajectory(made, phase="rollout", step=0, split=one.split)
+    return tmp_path
+
+
+def test_fixes_are_added_found_and_counted(run, capsys):
+    fixes = run / "fixes.db"
+    code, said = mend(capsys, "add", fixes, run, "--tasks", run / "tasks")
+    assert (code, said) == (0, f"{fixes}: 1 fixes; of this run 1 added, 1 held out\n")
+    assert "1 known" in mend(capsys, "add", fixes, run, "--tasks", run / "tasks")[1]
+    code, said = mend(capsys, "search", fixes, "f in m.py is wrong")
+    assert code == 0
+    assert said.startswith("# score 0.75: relevance 1.00, 0 of 0 episodes that were offered it passed\nfix ")
+    assert "no past fix" in mend(capsys, "search", fixes, "zebra")[1]
+    code, said = mend(capsys, "show", fixes)
+    assert said.startswith("tiny\t1\nheld out: ")
+    assert "secret" in said
+
+
+def test_mistakes_are_told(run, capsys):
+    assert mend(capsys, "search", run / "absent.db", "x")[0] == 3
+    assert mend(capsys, "show", run / "run.db")[0] == 3
+    assert mend(capsys, "add", run / "fixes.db", run / "tasks", "--tasks", run / "tasks")[0] == 3
+    assert not (run / "fixes.db").exists()

@@ -1,0 +1,59 @@
+"""`mend train`: every command says what it would do, and refuses what it cannot, before a model is loaded."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mendwright.cli.main import create_app
+from mendwright.config.loading import load_config
+from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from mendwright.rollout.store import RunStore
+
+ROOT = Path(__file__).parents[2]
+PAPERS = [
+    (["rft", "run", "model"], "paper_b/rft.toml", RftCommandConfig),
+    (["dapo_two_stage", "tasks", "run", "model"], "paper_b/dapo_two_stage.toml", TwoStageConfig),
+    (["distil_then_grpo", "tasks", "run", "model"], "paper_a/distil_then_grpo.toml", DistilThenGrpoConfig),
+]
+
+
+def mend(*arguments, **options):
+    return CliRunner().invoke(create_app(), ["train", *map(str, arguments)], **options)
+
+
+@pytest.mark.parametrize(("arguments", "config", "kind"), PAPERS)
+def test_a_dry_run_prints_a_config_that_can_be_read_again(tmp_path, arguments, config, kind):
+    result = mend(*arguments, "--config", ROOT / "configs" / config, "--dry-run")
+    assert result.exit_code == 0, result.output
+    (tmp_path / "printed.toml").write_text(result.stdout)
+    assert load_config(kind, tmp_path / "printed.toml") == load_config(kind, ROOT / "configs" / config)
+
+
+@pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distil_then_grpo"])
+def test_every_command_has_an_example(command):
+    result = mend(command, "--help")
+    assert result.exit_code == 0
+    assert f"mend train {command}" in result.output
+
+
+def test_commands_of_one_process_refuse_several_processes(tmp_path):
+    for arguments in (["dapo_two_stage", "t", "r", "m"], ["rft", "r", "m", "--tasks", "t"], ["step_dpo", "r", "m"]):
+        result = mend(*arguments, env={"WORLD_SIZE": "2"})
+        assert result.exit_code == 2
+        assert "torchrun" in result.output
+
+
+def test_a_run_without_successes_is_a_clear_error(tmp_path):
+    RunStore.create(tmp_path / "run.db").close()
+    result = mend("sft", tmp_path, ROOT / "src/mendwright/data/base")
+    assert result.exit_code == 7
+    assert "no passed trajectory in phase 'rollout'" in result.output
+
+
+def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path):
+    (tmp_path / "model").mkdir()
+    result = mend("distil_then_grpo", tmp_path, tmp_path / "run", tmp_path / "model")
+    assert result.exit_code == 3
+    assert "tokenizer.json" in result.output
+    assert not (tmp_path / "run").exists()

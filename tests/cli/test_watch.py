@@ -1,0 +1,106 @@
+"""Watching a run: what a terminal and a pipe get, from the store alone."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mendwright.cli.main import main
+from mendwright.cli.progress import ProgressDisplay
+from mendwright.cli.run_view import iteration_line, read_snapshot, render, sparkline
+from mendwright.recipes.run import is_locked, locked
+from mendwright.rollout.store import RunStore
+
+
+@pytest.fixture
+def run(tmp_path, trajectory_maker):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.plan_phases(["rft", "dapo"])
+        with store.phase("rft"):
+            pass
+        for step, reward in enumerate((0.25, 0.5)):
+            store.add_metrics("dapo", step, {"rollout/reward_mean": reward, "rollout/num_groups": 8.0})
+        store.add_metrics("dapo", 1, {"policy/log_prob_gap": 0.02})
+        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        store.add_event("alarm_log_prob_gap", "iteration 1: log prob gap 0.02 (limit 0.01): stop", phase="dapo")
+        store.add_event("sandbox_lost", "no alarm", phase="dapo")
+    return tmp_path
+
+
+def shown(snapshot) -> str:
+    console = Console(file=io.StringIO(), width=160)
+    console.print(render(snapshot))
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_phases_iterations_seconds_and_alarms(run):
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        text = shown(read_snapshot(store))
+    for part in ("rft done", "dapo planned (1 episodes)", "reward ▁█", "0.250", "0.500", "0.0200", "tool 0.10 s"):
+        assert part in text
+    assert "! iteration 1: log prob gap 0.02" in text
+    assert "no alarm" not in text
+
+
+def test_an_empty_run_can_be_shown(store):
+    assert "nothing has begun yet" in shown(read_snapshot(store))
+
+
+def test_a_pipe_gets_a_line_per_iteration_and_alarm(run, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(run)])
+    assert ended.value.code == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "dapo 0: reward 0.250, of 8",
+        "dapo 1: reward 0.500, of 8, gap 0.0200",
+        "alarm: iteration 1: log prob gap 0.02 (limit 0.01): stop",
+    ]
+    assert "no process works on" in err
+
+
+def test_once_shows_the_panel_and_leaves(run, capsys):
+    with locked(run), pytest.raises(SystemExit):
+        main(["watch", str(run), "--once"])
+    assert "reward ▁█" in capsys.readouterr().out
+
+
+def test_no_run_is_an_input_error(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path)])
+    assert ended.value.code == 3
+    assert "does not exist" in capsys.readouterr().err
+
+
+def test_a_lock_is_seen_and_goes_with_its_holder(tmp_path):
+    assert not is_locked(tmp_path)
+    with locked(tmp_path):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
+
+
+def test_lines_are_about_what_is_known(run):
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        assert iteration_line(read_snapshot(store), 0) == "dapo 0: reward 0.250, of 8"
+    assert sparkline([1.0, 1.0]) == "▁▁"
+    assert sparkline([0.0, 0.5, 1.0], width=2) == "▁█"
+
+
+def test_progress_in_a_pipe_is_a_line_per_phase_and_every_message():
+    console = Console(file=io.StringIO(), width=200)
+    with ProgressDisplay(console=console, is_live=False) as progress:
+        progress("own", 1, 9, "1 solved")
+        progress("own", 2, 9, "not due yet")
+        progress("alarm", 0, 0, "iteration 1: [entropy]")
+        progress("own", 9, 9, "5 solved")
+    lines = [line.partition(" ")[2] for line in console.file.getvalue().splitlines()]
+    assert lines == ["own 1/9 1 solved", "alarm: iteration 1: [entropy]", "own 9/9 5 solved"]
+
+
+def test_progress_on_a_terminal_shows_the_run_below_the_bars(run):
+    console = Console(file=io.StringIO(), width=160, force_terminal=True)
+    with ProgressDisplay(run, console, is_live=True) as progress:
+        progress("dapo", 3, 9, "2 solved")
+    text = console.file.getvalue()
+    assert "3/9" in text
+    assert "iteration 1: log prob gap" in text

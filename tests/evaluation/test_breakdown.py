@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mendwright.errors import InputError
+from mendwright.evaluation.across_runs import choose_phase, compare_runs, evaluations
+from mendwright.evaluation.breakdown import NO_LABEL, by_label, labels_of
+from mendwright.evaluation.predictions import write_predictions
+from mendwright.grading.predictions.reading import read_predictions
+from mendwright.records import VerdictKind
+
+P, F, X, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.EXPLOITED, VerdictKind.INVALID
+PHASE = "eval/dapo/test-mutations"
+
+
+def test_groups_of_a_label_add_up_to_all_tasks(task):
+    labels = {
+        "a": labels_of(task),
+        "b": labels_of(task.model_copy(update={"labels": {"difficulty": "2"}})),
+    }
+    found = by_label({"a": [P, X], "b": [F, INVALID], "c": [P]}, labels, num_resamples=100)
+    by_difficulty = {one.value: one for one in found if one.label == "difficulty"}
+    assert {value: one.pass_at_1.num_tasks for value, one in by_difficulty.items()} == {NO_LABEL: 2, "2": 1}
+    assert by_difficulty["2"].invalid_rate == 0.5
+    assert {one.value: one.pass_at_1.value for one in found if one.label == "package"} == {"tiny": 0.25, NO_LABEL: 1.0}
+
+
+def test_runs_are_compared_on_what_both_have():
+    first = {PHASE: {str(i): [F] for i in range(20)}, "eval/rft/test-mutations": {"0": [P]}}
+    second = {PHASE: {str(i): [P] for i in range(10, 40)}}
+    (found,) = compare_runs({"one": first, "two": second}, num_resamples=100)
+    assert (found.num_tasks, found.difference) == (10, 1.0)
+    assert found.sentence.startswith("DAPO of two solves more than DAPO of one on 10 held-out mutation tasks")
+    assert found.mcnemar_p == pytest.approx(2 / 2**10)
+
+
+@pytest.fixture
+def filled(store, trajectory_maker):
+    for task_id in ("a", "b"):
+        for seed in range(2 if task_id == "a" else 1):
+            one = trajectory_maker(f"{task_id}{seed}", task_id, seed=seed, group_id=task_id)
+            store.add_trajectory(one, phase=PHASE, step=0, split="test")
+    return store
+
+
+def test_a_phase_is_chosen_only_when_there_is_no_doubt(filled, trajectory_maker):
+    assert choose_phase(filled, "") == PHASE
+    with pytest.raises(InputError, match=f"no phase 'x'; name one of: {PHASE}"):
+        choose_phase(filled, "x")
+    filled.add_trajectory(trajectory_maker("z", "a"), phase="eval/rft/test-mutations", step=0, split="test")
+    with pytest.raises(InputError, match="2 evaluations"):
+        choose_phase(filled, "")
+    assert list(evaluations(filled)) == ["eval/rft/test-mutations", PHASE]
+
+
+def test_predictions_are_read_by_the_grader(filled, tmp_path):
+    path = tmp_path / "preds.jsonl"
+    assert write_predictions(filled, PHASE, 0, path) == 2
+    assert [one.instance_id for one in read_predictions(path).predictions] == ["a", "b"]
+    assert write_predictions(filled, PHASE, 1, path) == 1
+    assert json.loads(path.read_text())["model_patch"].startswith("--- a/pkg/numbers.py")
+    with pytest.raises(InputError, match="no sample 2"):
+        write_predictions(filled, PHASE, 2, path)

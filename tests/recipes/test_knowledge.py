@@ -1,0 +1,145 @@
+"""Filling the knowledge base: what enters, what never does, what offers count."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from mendwright.config.commands import StartsConfig
+from mendwright.errors import TaskError
+from mendwright.recipes.knowledge import add_run, find_starts, held_out_packages
+from mendwright.records import (
+    Attempt,
+    MainError,
+    Provenance,
+    StopReason,
+    TestOutcome,
+    TestResult,
+    TestRun,
+    VerdictKind,
+)
+from mendwright.rollout.store import RunStore
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+from mendwright.tools.knowledge import KnowledgeBase, make_fix
+
+ERROR = MainError(error_class="dependency", message="No module named 'hatchling'")
+
+
+@pytest.fixture
+def tasks(task):
+    def made(name, package, split):
+        return task.model_copy(
+            update={"id": name, "provenance": Provenance(package=package, version="1"), "split": split}
+        )
+
+    found = [made("a", "own", "train"), made("b", "own", "train"), made("h", "secret", "test")]
+    found += [made("v", "other", "validation"), made("s", "secret", "train"), made("c", "semver", "train")]
+    return {one.id: one for one in found}
+
+
+@pytest.fixture
+def knowledge(tmp_path):
+    with KnowledgeBase.create(tmp_path / "fixes.db") as base:
+        yield base
+
+
+def attempt(fix_id="", outcome="passed"):
+    return Attempt(error=ERROR, fix_id=fix_id, first_turn=0, stop_reason=StopReason.SUBMITTED, outcome=outcome)
+
+
+def add(store, trajectory_maker, task_id, *, kind=VerdictKind.PASSED, name="", patch="+ x", attempts=(), **more):
+    made = trajectory_maker(
+        name or f"t-{task_id}", task_id, kind=kind, group_id=f"g-{task_id}", final_patch=patch, **more
+    )
+    store.add_trajectory(replace(made, attempts=attempts), phase="rollout", step=0, split="train")
+
+
+def test_only_what_passed_on_training_packages_enters(store, trajectory_maker, tasks, knowledge):
+    for task_id in tasks:
+        add(store, trajectory_maker, task_id, attempts=(attempt(),))
+    add(store, trajectory_maker, "b", name="failed", kind=VerdictKind.FAILED)
+    add(store, trajectory_maker, "b", name="bought", kind=VerdictKind.EXPLOITED)
+    add(store, trajectory_maker, "gone")
+    counts = add_run(knowledge, store, tasks)
+    assert counts == {"added": 2, "held_out": 4, "not_passed": 2, "unknown_task": 1, "offers": 0}
+    assert knowledge.packages() == {"own": 2}
+    (found, _) = knowledge.search("hatchling")
+    assert (found.fix.error, found.fix.patch) == (ERROR, "+ x")
+
+
+def test_held_out_are_packages_of_the_tasks_and_of_the_catalogue(tasks):
+    found = held_out_packages(tasks)
+    assert {"secret", "other", "semver", "toolz"} <= found
+    assert not {"own", "idna"} & found
+
+
+def test_without_attempts_the_report_is_the_error(store, trajectory_maker, tasks, knowledge):
+    add(store, trajectory_maker, "a")
+    add_run(knowledge, store, tasks)
+    (found,) = knowledge.search("m.py")
+    assert found.fix.error.message == tasks["a"].issue
+
+
+def test_offers_count_once_and_the_last_attempt_decides(store, trajectory_maker, tasks, knowledge):
+    for task_id in ("a", "b"):
+        add(store, trajectory_maker, task_id, attempts=(attempt(),))
+    assert add_run(knowledge, store, tasks)["added"] == 2
+    first, second = (one.fix.id for one in knowledge.search("hatchling"))
+    tried = (attempt(first, "same_error"), attempt(second))
+    add(store, trajectory_maker, "a", name="again", patch="+ y", attempts=tried)
+    asked = (("ask_for_help", "q", f"fix {second} of own: dependency error", ""), ("submit", "", "ok", ""))
+    add(store, trajectory_maker, "b", name="asked", kind=VerdictKind.FAILED, steps=asked)
+    for _ in range(2):
+        counts = add_run(knowledge, store, tasks)
+    assert (counts["known"], counts["offers"]) == (3, 3)
+    found = {one.fix.id: (one.num_offers, one.num_solved) for one in knowledge.search("hatchling")}
+    assert (found[first], found[second]) == ((1, 0), (2, 1))
+
+
+def test_equal_trajectory_ids_of_two_runs_are_two_episodes(store, trajectory_maker, tasks, knowledge, tmp_path):
+    add(store, trajectory_maker, "a", attempts=(attempt(),))
+    add_run(knowledge, store, tasks)
+    (found,) = knowledge.search("hatchling")
+    for number in range(2):
+        time.sleep(0.002)  # rows are told apart by the millisecond in which they were stored
+        with RunStore.create(tmp_path / f"run-{number}.db") as again:
+            add(again, trajectory_maker, "b", name="same", kind=VerdictKind.FAILED, attempts=(attempt(found.fix.id),))
+            add_run(knowledge, again, tasks)
+    (found,) = knowledge.search("hatchling")
+    assert (found.num_offers, found.num_solved) == (2, 0)
+
+
+def test_other_splits_need_another_knowledge_base(store, trajectory_maker, tasks, knowledge):
+    add(store, trajectory_maker, "a")
+    add_run(knowledge, store, tasks)
+    moved = {**tasks, "b": tasks["b"].model_copy(update={"split": "test"})}
+    with pytest.raises(TaskError, match="holds fixes of own"):
+        add_run(knowledge, store, moved)
+
+
+@pytest.mark.asyncio
+async def test_starts_have_the_main_error_and_fixes_of_other_tasks(tasks, knowledge, tmp_path):
+    other = tasks["b"]
+    error = MainError(error_class="test", message="AssertionError: clamp")
+    fix = make_fix(other, error, "+ x")
+    knowledge.add(fix, other)
+    layers = TaskLayers(tmp_path, tmp_path)
+    chosen = [tasks["a"], tasks["b"], tasks["h"]]
+    starts = await find_starts(chosen, StartsConfig(), lambda task: layers, ScriptedBackend(failing), knowledge)
+    assert [one.task_id for one in starts] == ["a", "b", "h"]
+    assert {one.error.message for one in starts} == {"AssertionError: clamp"}
+    assert [[one.id for one in start.fixes] for start in starts] == [[fix.id], [], [fix.id]]
+
+
+@pytest.mark.asyncio
+async def test_starts_of_a_held_out_package_refuse_a_knowledge_base_that_has_its_fixes(tasks, knowledge, tmp_path):
+    knowledge.add(make_fix(tasks["s"], ERROR, "+ x"), tasks["s"])
+    layers = TaskLayers(tmp_path, tmp_path)
+    with pytest.raises(TaskError, match="holds fixes of secret"):
+        await find_starts([tasks["h"]], StartsConfig(), lambda task: layers, ScriptedBackend(failing), knowledge)
+
+
+def failing(files, request):
+    result = TestResult(outcome=TestOutcome.FAILED, message="AssertionError: clamp")
+    return TestRun(results=dict.fromkeys(request.test_ids, result), exit_status=1)

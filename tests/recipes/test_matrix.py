@@ -1,0 +1,136 @@
+"""A matrix of scripted policies in environments that differ in their tools."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from mendwright.config.commands import TaskSelection
+from mendwright.config.evaluation import MatrixConfig, MatrixPolicy
+from mendwright.config.pipeline import GradingConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import ConfigError, InputError
+from mendwright.evaluation.matrix import build_matrix
+from mendwright.evaluation.stages import parse_eval_phase
+from mendwright.models.loading import load_tokenizer
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.recipes.evaluate import check_fingerprint, policy_fingerprint
+from mendwright.recipes.matrix import run_matrix
+from mendwright.recipes.run import Run
+from mendwright.rollout.jobs import PolicyRef
+from mendwright.rollout.local import LocalPool
+from mendwright.rollout.store import RunStore
+from mendwright.tasks.validation import TaskLayers
+
+POLICIES = {
+    "start": MatrixPolicy(policy="submit-at-once"),
+    "trained": MatrixPolicy(policy="oracle", trained_in="whole", start="start"),
+}
+
+
+@pytest.fixture
+def short(rollout):
+    return rollout.model_copy(update={"pipeline": rollout.pipeline.model_copy(update={"tools": ("edit", "submit")})})
+
+
+@pytest.fixture
+def config(rollout, short):
+    return MatrixConfig(
+        policies=POLICIES,
+        environments={"whole": rollout, "edits": short},
+        select=TaskSelection(split="train"),
+        num_samples=2,
+    )
+
+
+@pytest.fixture
+def open_environment(tmp_path, base, many_tasks, make_backend):
+    renderer = ChatMLRenderer(load_tokenizer(base))
+    opened = []
+
+    @contextmanager
+    def open_run(rollout, model):
+        path = tmp_path / "run.db"
+        opened.append(model)
+        layers = TaskLayers(tmp_path, tmp_path)
+        pool = LocalPool(rollout, make_backend, lambda _: layers, renderer)
+        # twelve tasks, so that a difference can be told from chance
+        tasks = {
+            f"train-{index}": many_tasks["train-0"].model_copy(update={"id": f"train-{index}"}) for index in range(12)
+        }
+        with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
+            yield Run(tmp_path, store, pool, tasks)
+
+    open_run.opened = opened
+    return open_run
+
+
+def run(config, open_environment, base):
+    policies = {name: PolicyRef(one.policy) for name, one in config.policies.items()}
+    run_matrix(config, policies, open_environment, base)
+
+
+def test_what_one_environment_taught_is_missing_in_another(config, open_environment, base, tmp_path):
+    run(config, open_environment, base)
+    assert len(open_environment.opened) == 2
+    with RunStore.open(tmp_path / "run.db") as store:
+        found = build_matrix(store, config, num_resamples=200)
+        assert {parse_eval_phase(row.phase).stage for row in store.rows()} == {
+            f"{policy}@{environment}" for policy in POLICIES for environment in config.environments
+        }
+        num = len(store.rows())
+    rates = {(one.policy, one.environment): one.pass_at_1.value for one in found.cells}
+    assert rates == {
+        ("start", "whole"): 0.0,
+        ("trained", "whole"): 1.0,
+        ("start", "edits"): 0.0,
+        ("trained", "edits"): 0.0,
+    }
+    assert found.findings[0].startswith("Mismatch: what trained learned in whole (+100.0 points")
+    assert "does not carry over to edits, where it shows nothing there" in found.findings[0]
+    assert "100.0 % in whole, where it was trained, and 0.0 % in edits" in found.findings[1]
+    run(config, open_environment, base)  # resumed: nothing is run again
+    with RunStore.open(tmp_path / "run.db") as store:
+        assert len(store.rows()) == num
+
+
+def test_another_environment_of_the_same_name_is_refused(config, short, open_environment, base):
+    run(config, open_environment, base)
+    other = config.model_copy(update={"environments": {"whole": short}})
+    with pytest.raises(InputError, match="was begun with another rollout"):
+        run(other, open_environment, base)
+
+
+def test_a_fingerprint_is_of_weights_and_settings_not_of_workers(store, base, rollout, short):
+    ref = PolicyRef("base", str(base))
+    first = policy_fingerprint(ref, rollout)
+    assert policy_fingerprint(ref, rollout.model_copy(update={"num_workers": 7})) == first
+    assert policy_fingerprint(ref, short)["policy_digest"] == first["policy_digest"]
+    assert policy_fingerprint(PolicyRef("oracle"), rollout) != first
+    store.start_phase("eval/x/y", first)
+    check_fingerprint(store, "eval/x/y", first)
+    with pytest.raises(InputError, match="another policy"):
+        check_fingerprint(store, "eval/x/y", {"policy_digest": "z"})
+
+
+def test_gates_of_an_environment_are_named(config, rollout, open_environment, base, tmp_path):
+    loose = rollout.model_copy(update={"grading": GradingConfig(is_inspected=False)})
+    config = config.model_copy(update={"environments": {"loose": loose}, "policies": {"start": POLICIES["start"]}})
+    run(config, open_environment, base)
+    with RunStore.open(tmp_path / "run.db") as store:
+        assert build_matrix(store, config, num_resamples=50).cells[0].disabled_gates == ("detectors",)
+
+
+@pytest.mark.parametrize(
+    ("update", "message"),
+    [
+        ({"policies": {"a/b": MatrixPolicy(policy="oracle")}}, "letters, digits"),
+        ({"policies": {"a": MatrixPolicy(policy="oracle", trained_in="moon")}}, "trained_in is 'moon'"),
+        ({"policies": {"a": MatrixPolicy(policy="oracle", start="b")}}, "start is 'b'"),
+    ],
+)
+def test_names_must_mean_something(update, message):
+    values = {"policies": POLICIES, "environments": {"whole": RolloutConfig()}, **update}
+    with pytest.raises((ConfigError, ValueError), match=message):
+        MatrixConfig(**values)

@@ -1,0 +1,33 @@
+"""The oracle and the do-nothing agent in every pipeline, through the pool, the tools and the grader."""
+
+from __future__ import annotations
+
+import pytest
+
+from mendwright.config.commands import RolloutCommandConfig
+from mendwright.config.loading import load_config
+from mendwright.models.loading import load_tokenizer
+from mendwright.models.renderer import ChatMLRenderer
+from mendwright.pipelines.registry import PIPELINES
+from mendwright.recipes.run import Run
+from mendwright.recipes.scaffolds import measure_scaffold, mixed_tasks
+from mendwright.rollout.local import LocalPool
+from mendwright.rollout.store import RunStore
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+
+@pytest.mark.parametrize("name", sorted(PIPELINES))
+def test_every_pipeline_is_sound(name, base, tmp_path, many_tasks, scripted_answer):
+    overrides = [f"rollout.pipeline.type={name}", "rollout.engine.max_len_tokens=1048576"]
+    config = load_config(RolloutCommandConfig, None, overrides).rollout
+    renderer = ChatMLRenderer(load_tokenizer(base))
+    layers = TaskLayers(tmp_path, tmp_path)
+    pool = LocalPool(config, lambda: ScriptedBackend(scripted_answer), lambda task: layers, renderer)
+    with RunStore.create(tmp_path / "run.db") as store:
+        run = Run(tmp_path, store, pool, many_tasks)
+        rates = measure_scaffold(run, name, mixed_tasks(run, 2))
+    assert (rates.num_solved, rates.num_solved_by_nothing, rates.num_invalid) == (2, 0, 0)
+    assert rates.is_sound
+    assert not rates.model_copy(update={"num_solved": 1}).is_sound
+    assert not rates.model_copy(update={"num_solved_by_nothing": 1}).is_sound

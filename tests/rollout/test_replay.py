@@ -1,0 +1,106 @@
+"""Replays: what was said is said again token by token; what is read may differ in nothing but times and names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.config.pipeline import PipelineConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.renderer import ChatRenderer
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun, Trajectory, VerdictKind
+from mendwright.rollout.jobs import make_group
+from mendwright.rollout.replay import Replay, compare, normalise, replay
+from mendwright.rollout.runner import Runner
+from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+CONFIG = RolloutConfig(pipeline=PipelineConfig(max_turns=5))
+
+
+@pytest.fixture(scope="module")
+def renderer() -> ChatRenderer:
+    return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
+
+
+def make_runner(tree: Path, renderer: ChatRenderer, message: Callable[[], str]) -> Runner:
+    def answer(files: Files, request: TestRequest) -> TestRun:
+        outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+        results = {name: TestResult(outcome=outcome, message=message()) for name in request.test_ids}
+        return TestRun(results=results, exit_status=0)
+
+    return Runner(CONFIG, ScriptedBackend(answer), lambda task: TaskLayers(tree, tree), renderer)
+
+
+def record_and_replay(
+    task: Task, tree: Path, renderer: ChatRenderer, then: Callable[[], str]
+) -> tuple[list[Trajectory], list[Replay]]:
+    async def both() -> tuple[list[Trajectory], list[Replay]]:
+        jobs = make_group("teacher", 0, task.id, 12, seed=1)
+        first = make_runner(tree, renderer, lambda: "took 0.25 s in /tmp/tmpa1b2")
+        stored = [t async for t in first.run(jobs, {task.id: task}, ScriptedPolicy("random", renderer))]
+        second = make_runner(tree, renderer, then)
+        return stored, [one async for one in replay(stored, {task.id: task}, second, renderer)]
+
+    return asyncio.run(both())
+
+
+def test_episodes_replay_in_new_sandboxes(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
+    stored, found = record_and_replay(task, tmp_path, renderer, lambda: "took 0.31 s in /tmp/tmpc3d4")
+    assert {one.difference for one in found} == {""}
+    assert {one.trajectory_id for one in found} == {one.id for one in stored}
+    assert sum(one.num_turns for one in found) == sum(one.num_equal + one.num_normalised for one in found)
+    assert any(one.num_normalised for one in found)  # an observation held the time
+
+
+def test_what_came_out_differently_is_told(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
+    stored, found = record_and_replay(task, tmp_path, renderer, lambda: "took a while")
+    has_tested = {t.id for t in stored if any("took" in turn.observation for turn in t.turns)}
+    assert has_tested
+    assert {one.trajectory_id for one in found if one.difference} == has_tested
+    assert any("'0.25 s" in one.difference or "<duration>" in one.difference for one in found)
+
+
+def test_patch_turns_and_verdict_are_compared(trajectory_maker: Callable[..., Trajectory]) -> None:
+    stored = trajectory_maker()
+    assert compare(stored, stored).difference == ""
+    assert compare(stored, replace(stored, final_patch="")).difference == "the patch differs"
+    failed = trajectory_maker(kind=VerdictKind.FAILED)
+    assert compare(stored, failed).difference.startswith("the verdict passed became failed")
+    assert compare(stored, replace(stored, turns=stored.turns[:2])).difference == "3 turns became 2"
+
+
+def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
+    from mendwright.agent.replay import ReplayPolicy
+
+    async def both() -> tuple[Trajectory, Trajectory]:
+        (job,) = make_group("teacher", 0, task.id, 1, seed=1)
+        runner = make_runner(tmp_path, renderer, lambda: "no")
+        stored = await runner.run_job(job, task, ScriptedPolicy("oracle", renderer), 1.0)
+        return stored, await runner.run_job(job, task, ReplayPolicy([stored], renderer), 1.0)
+
+    stored, again = asyncio.run(both())
+    for name in ("token_id", "is_action", "log_prob", "policy_version"):
+        assert np.array_equal(getattr(stored.ledger, name), getattr(again.ledger, name))
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("1 passed in 0.03s", "1 passed in <duration>"),
+        ("at 2026-01-02 03:04:05.678", "at <time>"),
+        ("File /tmp/pytest-of-agent/x", "File <temporary>/x"),
+        ("<f object at 0x7f0a1b2c3d4e>", "<f object at <address>>"),
+        ("assert 0x10 == 16 and 3 s", "assert 0x10 == 16 and 3 s"),
+        ("/tmp/m.py:12: 1.5 == 2.5", "/tmp/m.py:12: 1.5 == 2.5"),
+    ],
+)
+def test_only_what_no_two_runs_share_is_replaced(text: str, normal: str) -> None:
+    assert normalise(text) == normal

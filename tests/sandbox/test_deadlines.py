@@ -1,0 +1,81 @@
+"""Deadlines on a busy machine: time in which nothing could run does not count, and cannot be bought."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mendwright.errors import SandboxError
+from mendwright.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, scheduled
+from mendwright.sandbox.patience import answer_timeout_s, check_had_time
+
+
+def passed(timeout_s: float, running_s: float, waiting_s: float) -> Deadline:
+    """A deadline whose processes have these counts when it passes by the clock."""
+    return Deadline(timeout_s, lambda: Scheduled(running_s, waiting_s))
+
+
+def test_waiting_for_a_processor_does_not_count():
+    deadline = passed(0.004, running_s=0.0, waiting_s=0.02)
+    assert 0.004 < deadline.remaining_s() <= 0.024
+    assert passed(0.004, running_s=0.0, waiting_s=0.0).remaining_s() == 0.0
+
+
+def test_what_was_counted_before_it_began_is_left_out():
+    counts = iter([Scheduled(1.0, 3.02), Scheduled(1.0, 3.04), Scheduled(1.0, 3.04)])
+    deadline = Deadline(0.004, lambda: next(counts), before=Scheduled(1.0, 3.0))
+    assert 0.01 < deadline.remaining_s() <= 0.024
+
+
+def test_computing_counts_as_time_even_where_many_wait():
+    deadline = passed(0.004, running_s=0.01, waiting_s=30.0)
+    assert deadline.remaining_s() == 0.0
+    assert not deadline.is_starved
+
+
+def test_waiting_is_bounded():
+    deadline = passed(0.001, running_s=0.0, waiting_s=30.0)
+    assert deadline.remaining_s() <= 0.03
+    while deadline.remaining_s():
+        pass
+    assert deadline.is_starved
+    assert answer_timeout_s(5.0) > 5.0 + MAX_EXTENSION_S
+
+
+def test_a_starved_command_is_the_machines_trouble():
+    answer = {"is_starved": False, "duration_s": 1.0}
+    check_had_time(answer, 1.0)
+    assert answer == {"duration_s": 1.0}
+    with pytest.raises(SandboxError, match=r"deadline of 3 s hardly got a processor in 30 s"):
+        check_had_time({"is_starved": True, "duration_s": 30.0}, 3.0)
+
+
+STARVED = """
+import os, time
+from mendwright.sandbox.guest.deadlines import deadline_of_this_process
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for _ in range(4):
+    if os.fork() == 0:
+        end = time.monotonic() + 20
+        while time.monotonic() < end and os.getppid() != 1:
+            pass
+        os._exit(0)
+begin = time.process_time()
+deadline, start = deadline_of_this_process(0.3), time.monotonic()
+while time.process_time() < begin + 0.25:
+    pass
+print(time.monotonic() - start > 0.3, deadline.remaining_s() > 0, flush=True)
+while deadline.remaining_s():
+    pass
+print(time.process_time() - begin >= 0.29, flush=True)
+os.killpg(0, 9)
+"""
+
+
+@pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
+def test_a_process_that_shares_its_processor_has_its_time():
+    """Five processes on one processor: 0.25 s of work take a second, and a deadline of 0.3 s does not pass."""
+    done = subprocess.run(
+        [sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=False, start_new_session=True
+    )
+    assert done.stdout.split() == ["True", "True", "True"], done

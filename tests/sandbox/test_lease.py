@@ -1,0 +1,45 @@
+"""A bound on live sandboxes: creation waits, closing gives the place back once, failures take none."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mendwright.errors import SandboxError
+from mendwright.records import TestRun
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.lease import LeasedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+
+SPEC = SandboxSpec(environment=Path("e"), tree=Path("t"), files={"a": "text"})
+
+
+def make(num_failures: int = 0) -> LeasedBackend:
+    return LeasedBackend(ScriptedBackend(lambda files, request: TestRun(results={}, exit_status=0), num_failures), 2)
+
+
+@pytest.mark.asyncio
+async def test_creation_waits_for_a_place():
+    backend = make()
+    first, second = await backend.create(SPEC), await backend.create(SPEC)
+    waiting = asyncio.create_task(backend.create(SPEC))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await first.close()
+    await first.close()  # gives no second place back
+    third = await waiting
+    blocked = asyncio.create_task(backend.create(SPEC))
+    await asyncio.sleep(0)
+    assert not blocked.done()
+    assert (third.backend, await second.read_file("a")) == ("scripted", b"text")
+    await third.close()
+    await (await blocked).close()
+
+
+@pytest.mark.asyncio
+async def test_a_failed_creation_takes_no_place():
+    backend = make(num_failures=5)
+    for _ in range(5):
+        with pytest.raises(SandboxError):
+            await backend.create(SPEC)
+    assert [await backend.create(SPEC) for _ in range(2)]

@@ -1,0 +1,73 @@
+"""A full disk is one error, whatever the writer says."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mendwright.errors import ConfigError, DiskFullError, disk_full_as_mend_error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "x"),
+        OSError(errno.EDQUOT, "x"),
+        Exception(f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_said(error, tmp_path):
+    with pytest.raises(DiskFullError, match="free some"), disk_full_as_mend_error(tmp_path / "x"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EACCES, "x"), RuntimeError("shapes"), ConfigError("x")])
+def test_other_errors_stay_what_they_are(error, tmp_path):
+    with pytest.raises(type(error)) as found, disk_full_as_mend_error(tmp_path / "x" / "y"):
+        raise error
+    assert found.value is error
+
+
+SAVE = """
+import sys
+from pathlib import Path
+import torch
+from mendwright.config.learning import ComputeConfig, OptimizerConfig
+from mendwright.config.models import ModelConfig
+from mendwright.errors import DiskFullError
+from mendwright.learning.checkpoints import load_training_state, save_training_state
+from mendwright.learning.learner import Learner
+from mendwright.models.loading import create_model
+
+config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=32)
+learner = Learner(create_model(config), OptimizerConfig(), ComputeConfig())
+folder = Path(sys.argv[1])
+num_full = 0
+for padding_kib in range(400, 3600, 200):
+    state = folder / "state"
+    (folder / "padding").unlink(missing_ok=True)
+    save_training_state(learner, None, state, {"kept": padding_kib})
+    try:
+        (folder / "padding").write_bytes(bytes(padding_kib << 10))
+        save_training_state(learner, None, state, {"kept": -1})
+    except OSError as error:
+        num_full += isinstance(error, DiskFullError)
+        assert load_training_state(learner, state) == {"kept": padding_kib}, "the former state is not intact"
+        assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+print(num_full)
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_while_a_state_is_saved_leaves_the_former_one(tmp_path):
+    """On a file system of 4 MiB, filled so that another part of the state meets the end each time."""
+    mount = f"mount -t tmpfs -o size=4m none {tmp_path} && exec {sys.executable} -c '{SAVE}' {tmp_path}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, text=True, env=environment)
+    if "unshare" in done.stderr or "mount" in done.stderr.partition("\n")[0]:
+        pytest.skip(f"no file system can be mounted here: {done.stderr[:80]}")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 3

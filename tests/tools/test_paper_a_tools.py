@@ -1,0 +1,193 @@
+"""Paper A's tools that look, write, run and build: what agents read, and what they get for mistakes."""
+
+import asyncio
+import json
+
+import pytest
+
+from mendwright.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
+from mendwright.errors import ConfigError, TaskError
+from mendwright.records import BuildStep, MainError, TestOutcome, TestResult, TestRun
+from mendwright.sandbox.base import SandboxSpec
+from mendwright.sandbox.cache import ExecutionCache
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tools.ask_for_help import AskForHelpTool, described_fixes
+from mendwright.tools.base import ToolContext, ToolServices, UsageError
+from mendwright.tools.find_files import MAX_FILES, FindFilesTool
+from mendwright.tools.find_files_with_text import FindFilesWithTextTool
+from mendwright.tools.knowledge import KnowledgeBase, make_fix
+from mendwright.tools.read_file import ReadFileTool
+from mendwright.tools.registry import make_tools
+from mendwright.tools.run_sh import RunShTool
+from mendwright.tools.validate_and_build import ValidateAndBuildTool
+from mendwright.tools.workspace import Workspace
+from mendwright.tools.write_file import WriteFileTool
+
+FIXED = "def f(a, b):\n    return a <= b\n"
+
+
+def answer(files, request):
+    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+    results = {name: TestResult(outcome=outcome, message="assert 3 == 4") for name in request.test_ids}
+    return TestRun(results=results, exit_status=0)
+
+
+@pytest.fixture
+def backend():
+    return ScriptedBackend(answer)
+
+
+@pytest.fixture
+def context(task, tmp_path, backend):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text("one\ntwo words\n")
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'two'\n")
+    (tmp_path / "logo.png").write_bytes(b"\xff\x00two")
+
+    async def create(files):
+        return await backend.create(SandboxSpec(environment=tmp_path, tree=tmp_path, files=files))
+
+    return ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, create))
+
+
+async def call(tool, context, **values):
+    return await tool.run(context, tool.check(values))
+
+
+@pytest.mark.asyncio
+async def test_files_are_found_by_name_and_by_text(context):
+    assert (await call(FindFilesTool(), context, pattern="*.md")).text == "found 1\ndocs/a.md"
+    assert (await call(FindFilesTool(), context, pattern="*", folder="docs/")).text == "found 1\ndocs/a.md"
+    assert (await call(FindFilesTool(), context, pattern="docs/*")).text == "found 1\ndocs/a.md"
+    found = (await call(FindFilesWithTextTool(), context, text="two")).text
+    assert found.splitlines() == ["found 2", "docs/a.md:2 two words", "pyproject.toml:2 name = 'two'"]
+    assert (await call(FindFilesWithTextTool(), context, text="two", pattern="*.md")).text.startswith("found 1\n")
+    assert (await call(FindFilesWithTextTool(), context, text="")).error == "tool"
+
+
+@pytest.mark.asyncio
+async def test_long_lists_are_cut_and_say_so(context):
+    for number in range(MAX_FILES + 5):
+        await context.workspace.write(f"new/{number}.txt", "x\n")
+    text = (await call(FindFilesTool(), context, pattern="*.txt")).text
+    assert text.startswith(f"found {MAX_FILES + 5}\n")
+    assert text.endswith("\n... and 5 more")
+
+
+@pytest.mark.asyncio
+async def test_what_is_read_is_what_stands_there_and_what_is_written_is_read(context):
+    assert (await call(ReadFileTool(), context, path="./docs/a.md")).text == "one\ntwo words\n"
+    assert (await call(ReadFileTool(), context, path="docs/a.md", first_line=2, last_line=9)).text == "two words\n"
+    for values in ({"path": "absent"}, {"path": "docs/a.md", "first_line": 9}, {"path": "logo.png"}, {"path": "../x"}):
+        assert (await call(ReadFileTool(), context, **values)).error == "tool"
+    seen = await call(WriteFileTool(), context, path="docs/a.md", content="new\n")
+    assert seen.text == "wrote 1 lines to docs/a.md"
+    assert context.workspace.changes == {"docs/a.md": "new\n"}
+    with pytest.raises(PermissionError):
+        await call(WriteFileTool(), context, path="../x", content="")
+
+
+def test_text_formats_give_the_content_as_a_json_string():
+    tool = WriteFileTool()
+    assert tool.read('m.py "a\\nb"').content == "a\nb"
+    for text in ("m.py a b", "m.py", 'm.py ["a"]'):
+        with pytest.raises(UsageError):
+            tool.read(text)
+
+
+@pytest.mark.asyncio
+async def test_a_command_tells_its_exit_status(context):
+    tool = RunShTool(timeout_s=5.0, max_chars=100)
+    assert (await call(tool, context, command="true")).text == "exit status 0"
+    assert (await call(tool, context, command="false")).text == "exit status 1"
+
+
+@pytest.mark.asyncio
+async def test_the_build_says_its_main_error_and_ends_the_attempt_when_it_passes(context, backend):
+    tool = ValidateAndBuildTool(ExecutionCache(), 5.0, 500)
+    failed = await call(tool, context)
+    assert failed.text.splitlines() == [
+        "build passed (nothing to build), tests failed 1 of 1",
+        "main error: test error: test_m.py::test_f: assert 3 == 4",
+    ]
+    assert not failed.is_final
+    await call(tool, context)
+    assert len(backend.sandboxes) == 1, "equal states share one run"
+    await context.workspace.write("m.py", FIXED)
+    passed = await call(tool, context)
+    assert (passed.text, passed.is_final) == ("build passed (nothing to build), tests passed 1", True)
+    assert all(sandbox.is_closed for sandbox in backend.sandboxes)
+
+
+@pytest.mark.asyncio
+async def test_a_build_that_passes_before_any_change_ends_nothing(context):
+    tool = ValidateAndBuildTool(ExecutionCache(), 5.0, 500)
+    context.workspace = Workspace(context.workspace._tree, {"m.py": FIXED}, context.workspace._create_sandbox)
+    seen = await call(tool, context)
+    assert (seen.text.startswith("build passed"), seen.is_final) == (True, False)
+
+
+@pytest.mark.asyncio
+async def test_the_step_that_fails_is_named(context):
+    step = BuildStep(kind="install", command=("false", "ERROR: No matching distribution found for x>=999"))
+    context.task = context.task.model_copy(update={"build": (step,)})
+    seen = await call(ValidateAndBuildTool(ExecutionCache(), 5.0, 500), context)
+    assert seen.text.splitlines()[:2] == [
+        "build failed at install",
+        "main error: dependency error: No matching distribution found for x>=999",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_build_that_takes_too_long_is_a_tooltimeout(context):
+    async def never(files):
+        await asyncio.sleep(60)
+
+    context.workspace = Workspace(context.workspace._tree, {}, never)
+    seen = await call(ValidateAndBuildTool(ExecutionCache(), 0.01, 500), context)
+    assert seen.error == "tool"
+    assert seen.text.startswith("error: tooltimeout: ")
+
+
+@pytest.mark.asyncio
+async def test_help_is_past_fixes_and_never_the_answer(context, task, tmp_path):
+    other = task.model_copy(update={"id": "other"})
+    error = MainError(error_class="test", message="assert clamp(7) == 5")
+    with KnowledgeBase.create(tmp_path / "fixes.db") as knowledge:
+        fix, own = make_fix(other, error, "--- a/m.py\n+x"), make_fix(task, error, "+answer")
+        knowledge.add(fix, other)
+        knowledge.add(own, task)
+    services = ToolServices(
+        SimplifiedConfig(knowledge=KnowledgeConfig(path=str(tmp_path / "fixes.db"))), ExecutionCache()
+    )
+    tool = AskForHelpTool.create(services)
+    seen = await call(tool, context, question="clamp is wrong")
+    assert described_fixes(seen.text) == (fix.id,)
+    assert "answer" not in seen.text
+    assert (await call(tool, context, question="zebra")).text == "no past fix has these words"
+    assert (await call(tool, context, question=" ")).error == "tool"
+    context.task = task.model_copy(update={"id": "held-out", "split": "test"})
+    with pytest.raises(TaskError, match="offered answers"):
+        await call(tool, context, question="clamp")
+
+
+def test_help_needs_a_pipeline_that_has_a_knowledge_base():
+    with pytest.raises(ConfigError, match="of type full or simplified"):
+        make_tools(ToolServices(PipelineConfig(tools=("ask_for_help",)), ExecutionCache()))
+
+
+def test_the_ten_tools_of_the_paper_are_there():
+    tools = make_tools(ToolServices(SimplifiedConfig(), ExecutionCache()))
+    assert list(tools) == [
+        "ask_for_help",
+        "dependency_upgrade",
+        "find_files",
+        "find_files_with_text",
+        "remove_dependency",
+        "run_sh",
+        "upgrade_build_tool",
+        "validate_and_build",
+        "read_file",
+        "write_file",
+    ]
+    assert all(json.dumps(tool.arguments_type.model_json_schema()) for tool in tools.values())

@@ -1,0 +1,197 @@
+"""The pages in a real browser: keys, live updates, both colour schemes, and hostile text that does nothing.
+
+``make test ARGS="-m browser tests/view"``; needs Chromium (Debian: apt-get install chromium).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mendwright.records import VerdictKind
+from mendwright.rollout.store import RunStore
+
+sys.path.insert(0, str(Path(__file__).parent))
+from chromium import PROGRAM, Chromium
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not PROGRAM, reason="no Chromium here (Debian: apt-get install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with Chromium(tmp_path_factory.mktemp("chromium")) as opened:
+        yield opened
+
+
+def start_server(folder, *options):
+    """`mend view` on a free port; returns the process and the address that it prints."""
+    command = "from mendwright.cli.main import main; main()"
+    arguments = [sys.executable, "-c", command, "view", str(folder), "--port", "0", *options]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().split()[0]
+
+
+def stop(process):
+    process.send_signal(2)
+    assert process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def address(run_folder):
+    process, found = start_server(run_folder.parent)
+    yield found.rstrip("/")
+    stop(process)
+
+
+def here(browser):
+    return browser.evaluate("[...document.querySelectorAll('[data-row]')].findIndex(one => one.matches('.here'))")
+
+
+def test_the_list_is_used_by_keys_alone(browser, address):
+    browser.open(f"{address}/r/small/trajectories?order=oldest")
+    browser.press("j", "j", "k")
+    assert here(browser) == 0
+    browser.press("x", "j", "x")
+    assert browser.evaluate("document.querySelectorAll('input[name=of]:checked').length") == 2
+    browser.press("c")
+    browser.wait_for("location.pathname === '/compare' && document.readyState === 'complete'")
+    assert browser.evaluate("document.querySelectorAll('.compare > table > thead th').length") == 3
+    browser.press("u")
+    browser.wait_for("location.pathname === '/r/small' && document.readyState === 'complete'")
+
+
+def test_enter_opens_and_n_goes_on(browser, address):
+    browser.open(f"{address}/r/small/trajectories?order=oldest&phase=teacher")
+    browser.press("j", "Enter")
+    browser.wait_for("location.pathname === '/r/small/t/1' && document.readyState === 'complete'")
+    browser.press("n")
+    browser.wait_for("location.pathname === '/r/small/t/2' && document.readyState === 'complete'")
+    assert browser.evaluate("location.search") == "?phase=teacher&order=oldest"
+    browser.press("j")
+    assert browser.evaluate("document.activeElement.id") == "turn-1"
+    browser.press("Enter")
+    assert browser.evaluate("document.activeElement.classList.contains('folded')")
+    browser.press("t")
+    browser.wait_for("location.pathname === '/r/small/t/2/tokens'")
+
+
+def test_slash_searches_and_keys_are_text_there(browser, address):
+    browser.open(f"{address}/r/small")
+    browser.press("/", "t", "i", "n", "y", "-", "2")
+    assert browser.evaluate("document.activeElement.value") == "tiny-2"
+    browser.press("Enter")
+    browser.wait_for("location.search === '?q=tiny-2' && document.readyState === 'complete'")
+    assert browser.evaluate("document.querySelectorAll('tbody [data-row]').length") == 8
+
+
+def test_help_opens_and_closes(browser, address):
+    browser.open(f"{address}/")
+    browser.press("?")
+    assert browser.evaluate("document.getElementById('help').open")
+    browser.press("j", "Escape")
+    browser.wait_for("!document.getElementById('help').open")
+
+
+def test_shading_is_remembered(browser, address):
+    browser.open(f"{address}/r/small/t/1")
+    before = browser.evaluate("document.body.classList.contains('shaded')")
+    browser.press("s")
+    browser.open(f"{address}/r/small/t/2")
+    assert browser.evaluate("document.body.classList.contains('shaded')") is not before
+
+
+def test_pages_are_quiet_and_ask_nobody_else(browser, address):
+    for path in ("/", "/r/small", "/r/small/t/1", "/r/small/t/1/tokens", "/r/small/groups", "/r/small/trajectories"):
+        browser.open(address + path)
+        assert browser.complaints() == []
+        assert all(asked.startswith(address) for asked in browser.requests()), browser.requests()
+
+
+def test_hostile_text_runs_nothing(browser, hostile_folder):
+    process, address = start_server(hostile_folder)
+    try:
+        run = f"{address}r/a%20%3Cb%3E%20&%20'c'"
+        for path in ("", "/trajectories", "/t/1", "/t/1/tokens", "/groups", "/t/1/observation.txt?of=1"):
+            browser.open(run + path)
+            assert browser.complaints() == [], path
+            assert browser.evaluate("document.querySelectorAll('img, script:not([src])').length") == 0
+            assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), path
+    finally:
+        stop(process)
+
+
+def test_a_running_run_is_followed(browser, tmp_path, trajectory_maker):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.start_phase("dapo")
+        store.add_trajectory(trajectory_maker("a"), phase="dapo", step=1, split="train")
+        process, address = start_server(tmp_path)
+        try:
+            browser.open(f"{address}r/{tmp_path.name}/trajectories")
+            count = "document.querySelectorAll('tbody [data-row]').length"
+            assert browser.evaluate(count) == 1
+            browser.press("j")
+            failed = trajectory_maker("b", kind=VerdictKind.FAILED)
+            store.add_trajectory(failed, phase="dapo", step=1, split="train")
+            browser.wait_for(f"{count} === 2")
+            assert here(browser) == 0
+            assert browser.complaints() == []
+        finally:
+            stop(process)
+        browser.wait_for("document.getElementById('live-state').textContent === 'server is gone'", 400)
+
+
+def test_a_token_opens_the_door_once(browser, run_folder):
+    process, address = start_server(run_folder, "--token", "correct-horse-battery-staple")
+    try:
+        bare = address.partition("?")[0]
+        browser.open(bare)
+        assert "a token is needed" in browser.evaluate("document.body.textContent")
+        browser.open(address)
+        assert browser.evaluate("location.href") == bare
+        browser.open(f"{bare}r/small")
+        assert browser.evaluate("document.querySelector('h1').textContent") == "small"
+    finally:
+        stop(process)
+
+
+CONTRAST = """(() => {
+  const light = text => { const [r, g, b] = text.match(/[\\d.]+/g).map(Number).map(v => v / 255)
+      .map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+  const probe = (name, under) => { const one = document.createElement('i'); one.style.color = `var(--${name})`;
+      document.body.append(one); const value = getComputedStyle(one).color; one.remove(); return light(value); };
+  const found = [];
+  for (const under of ['bg', 'card', 'code']) 
+  for (const ink of ['ink', 'muted', 'accent', 'good', 'bad', 'warn', 'odd']) {
+    const [a, b] = [probe(ink), probe(under)].sort((x, y) => y - x); found.push([ink, under, (a + .05) / (b + .05)]); }
+  return found; })()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_in_both_schemes(browser, address, scheme):
+    browser.media(scheme)
+    browser.open(f"{address}/r/small/t/1")
+    weak = [one for one in browser.evaluate(CONTRAST) if one[2] < 4.5]
+    assert weak == []
+    browser.media()
+
+
+def test_print_leaves_the_frame_out(browser, address):
+    browser.open(f"{address}/r/small/t/1")
+    browser.media(kind="print")
+    hidden = "[...document.querySelectorAll('.top, .outline')].every(one => getComputedStyle(one).display === 'none')"
+    assert browser.evaluate(hidden)
+    browser.media()
+
+
+def test_a_narrow_window_needs_no_sideways_scrolling(browser, address):
+    browser.resize((420, 800))
+    for path in ("/", "/r/small", "/r/small/t/1", "/r/small/trajectories"):
+        browser.open(address + path)
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth + 1"), path
+    browser.resize((1280, 860))

@@ -1,0 +1,91 @@
+"""Who is let in, and what a page may do."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from starlette.testclient import TestClient
+
+from mendwright.cli.main import main
+from mendwright.errors import InputError
+from mendwright.view.app import create_app
+from mendwright.view.guard import POLICY, is_loopback
+from mendwright.view.server import serve
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def guarded(run_folder):
+    return TestClient(create_app(run_folder, hosts=("box.example",), token=TOKEN), base_url="http://box.example")
+
+
+def test_every_answer_forbids_other_origins(client):
+    for path in ("/", "/r/small", "/r/nope", "/static/view.js", "/pulse"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"] == POLICY
+        assert headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in POLICY
+
+
+def test_an_unknown_host_name_is_refused(client):
+    for host in ("evil.example", "localhost.evil.example", ""):
+        assert client.get("/", headers={"host": host}).status_code == 421
+    for host in ("localhost:8320", "127.0.0.1", "[::1]:8320"):
+        assert client.get("/", headers={"host": host}).status_code == 200
+
+
+def test_nothing_but_reading_is_answered(client):
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert client.request(method, "/r/small").status_code == 405
+
+
+def test_without_the_token_nothing_is_shown(guarded):
+    for path in ("/", "/r/small", "/static/view.css", "/pulse", "/?token=", "/?token=wrong"):
+        answer = guarded.get(path)
+        assert answer.status_code == 401
+        assert "small" not in answer.text
+    assert guarded.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
+    assert guarded.get("/", headers={"cookie": 'mend_view="x"; a=b; =;;'}).status_code == 401
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(guarded):
+    answer = guarded.get(f"/r/small/trajectories?q=a&token={TOKEN}", follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/r/small/trajectories?q=a"
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert guarded.get("/r/small").status_code == 200
+
+
+def test_the_token_does_not_lead_elsewhere(guarded):
+    answer = guarded.get(f"http://box.example//evil.example/?token={TOKEN}", follow_redirects=False)
+    assert not answer.headers.get("location", "/").startswith(("//", "http"))
+
+
+def test_a_program_may_send_the_token_as_a_header(guarded):
+    assert guarded.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
+def test_loopback_is_told_from_the_rest():
+    assert [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "127.8.8.8")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "::", "box", "")] == [False] * 5
+
+
+def test_what_cannot_be_served_is_an_input_error(run_folder, tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        serve(tmp_path / "none", host="127.0.0.1", port=0, token="", tell=print)
+    with pytest.raises(InputError, match="expected 16 or more"):
+        serve(run_folder, host="127.0.0.1", port=0, token="short", tell=print)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="cannot listen"):
+        serve(run_folder, host="127.0.0.1", port=taken.getsockname()[1], token="", tell=print)
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["view", str(tmp_path / "none")])
+    assert ended.value.code == 3
+    assert "is no folder" in capsys.readouterr().err

@@ -1,0 +1,320 @@
+"""Pages over real small runs, over hostile ones, and over what is not whole."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import pytest
+from starlette.testclient import TestClient
+
+from mendwright.rollout.store import RunStore
+from mendwright.view.app import create_app
+
+GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
+
+
+class Page(HTMLParser):
+    """Tags, links, ids and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def links(self) -> set[str]:
+        return {given["href"] for tag, given in self.tags if tag == "a" and given.get("href")}
+
+
+def open_page(client, path, status=200) -> Page:
+    answer = client.get(path)
+    assert answer.status_code == status, answer.text[:2000]
+    return Page(answer.text)
+
+
+def kind_of(path: str) -> tuple[str, ...]:
+    """What kind of page an address leads to: its path without numbers, and which keys it has."""
+    path, _, query = path.partition("?")
+    return re.sub(r"\d+", "N", path), *sorted({item.partition("=")[0] for item in query.split("&")})
+
+
+def crawl(client, start="/", num_per_kind=2) -> dict[str, Page]:
+    """A few pages of each kind that can be reached by links."""
+    waiting, seen, counts = [start], {}, {}
+    while waiting:
+        path = waiting.pop(0)
+        kind = kind_of(path)
+        counts[kind] = counts.get(kind, 0) + 1
+        if path in seen or counts[kind] > num_per_kind:
+            continue
+        answer = client.get(path)
+        assert answer.status_code == 200, (path, answer.text[:500])
+        seen[path] = Page(answer.text) if answer.headers["content-type"].startswith("text/html") else None
+        if seen[path]:
+            waiting += sorted({link.partition("#")[0] for link in seen[path].links() if link.startswith("/")})
+    return {path: page for path, page in seen.items() if page}
+
+
+@pytest.fixture(scope="module")
+def pages(client):
+    return crawl(client)
+
+
+@pytest.fixture(scope="module")
+def hostile_client(hostile_folder):
+    return TestClient(create_app(hostile_folder), base_url="http://localhost")
+
+
+@pytest.fixture(scope="module")
+def hostile_pages(hostile_client):
+    return crawl(hostile_client)
+
+
+def test_every_link_leads_to_a_page(pages):
+    kinds = {kind_of(path)[0] for path in pages}
+    assert kinds >= {"/", "/r/small", "/r/small/phase", "/r/small/groups", "/r/small/group", "/r/small/trajectories"}
+    assert kinds >= {"/r/small/t/N", "/r/small/t/N/tokens", "/r/small/task"}
+
+
+def test_pages_load_nothing_from_elsewhere_and_carry_no_inline_code(pages, hostile_pages):
+    for path, page in [*pages.items(), *hostile_pages.items()]:
+        for tag, given in page.tags:
+            assert not [name for name in given if name.startswith("on") or name == "style"], (path, tag, given)
+            for name in ("src", "href", "action"):
+                assert (given.get(name) or "/").startswith(("/", "#")), (path, tag, given)
+        scripts = [given for tag, given in page.tags if tag == "script"]
+        assert scripts == [{"src": "/static/view.js", "defer": None}], path
+        assert not [tag for tag, _ in page.tags if tag in ("style", "iframe", "object", "embed", "base", "img")]
+
+
+def test_pages_are_labelled_for_those_who_cannot_see(pages):
+    for path, page in pages.items():
+        ids = [given["id"] for _, given in page.tags if "id" in given]
+        assert len(ids) == len(set(ids)), path
+        assert [tag for tag, _ in page.tags].count("h1") == 1, path
+        assert any(tag == "html" and given.get("lang") for tag, given in page.tags)
+        inside_label = False
+        for tag, given in page.tags:
+            inside_label = tag == "label" or (inside_label and tag in ("input", "select", "option", "kbd"))
+            if tag in ("input", "select"):
+                assert inside_label or given.get("aria-label"), (path, tag, given)
+            if tag == "svg":
+                assert given.get("aria-label") or given.get("aria-hidden"), (path, given)
+
+
+def test_a_trajectory_shows_what_happened(client):
+    page = open_page(client, "/r/small/trajectories?phase=teacher&q=tiny-0&order=most_turns")
+    path = next(link for link in sorted(page.links()) if link.startswith("/r/small/t/"))
+    reading = open_page(client, path)
+    assert "f in m.py is wrong" in reading.text
+    assert "must be mended" in reading.text
+    assert "test_m.py::test_f" in reading.text
+    assert "The diff is not shown" not in reading.text
+    actions = [given for tag, given in reading.tags if tag == "article"]
+    assert actions[0]["id"] == "turn-1"
+    assert "Whole diff after this turn" in reading.text
+    assert re.search(r"return a <(=|>)? b|return a [<>=]", reading.text)
+
+
+def test_the_list_says_how_many_there_are(client):
+    assert re.search(
+        r"12\s+trajectories\s+of 24", " ".join(open_page(client, "/r/small/trajectories?phase=teacher").text.split())
+    )
+    page = open_page(client, "/r/small/trajectories?q=nothing-like-that")
+    assert "No trajectory is like that" in page.text
+
+
+def test_pages_of_a_list_follow_each_other(run_folder):
+    client = TestClient(create_app(run_folder, page_size=5), base_url="http://localhost")
+    seen, path = [], "/r/small/trajectories?order=oldest"
+    while path:
+        page = open_page(client, path)
+        rows = [link for link in page.links() if re.match(r"/r/small/t/\d+\?", link)]
+        seen.append({int(re.findall(r"/t/(\d+)", link)[0]) for link in rows})
+        path = next((given["href"] for tag, given in page.tags if tag == "a" and given.get("rel") == "next"), None)
+    assert [len(one) for one in seen] == [5, 5, 5, 5, 4]
+    assert set.union(*seen) == set(range(1, 25))
+
+
+def test_a_trajectory_knows_its_neighbours_in_the_list(client):
+    page = open_page(client, "/r/small/t/5?phase=teacher&order=oldest")
+    assert {"/r/small/t/4?phase=teacher&order=oldest", "/r/small/t/6?phase=teacher&order=oldest"} <= page.links()
+
+
+def test_long_curves_are_thinned_and_keep_their_end(tmp_path):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.start_phase("dapo")
+        for step in range(1_000):
+            store.add_metrics("dapo", step, {"train/loss": float(step)})
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    page = open_page(client, f"/r/{tmp_path.name}/phase?name=dapo")
+    (line,) = [given["points"] for tag, given in page.tags if tag == "polyline"]
+    assert 200 < len(line.split()) <= 300
+    assert 'href="/r/' in client.get(f"/r/{tmp_path.name}").text
+
+
+def test_groups_show_their_members_side_by_side(client):
+    page = open_page(client, GROUP)
+    assert "differs from here" in page.text
+    assert "patch A" in page.text
+    assert page.text.count("submitted") >= 4
+
+
+def test_one_task_at_two_checkpoints_is_compared(client):
+    task = open_page(client, "/r/small/task?id=tiny-1")
+    boxes = [given["value"] for tag, given in task.tags if tag == "input" and given.get("name") == "of"]
+    assert len(boxes) == 8
+    page = open_page(client, f"/compare?of={quote(boxes[0])}&of={quote(boxes[-1])}")
+    assert "teacher" in page.text
+    assert "eval/oracle/test-mutations" in page.text
+
+
+@pytest.mark.parametrize(
+    "query", ["", "of=small:1", "of=small:1&of=small:999", "of=small:1&of=x", "of=small:1&of=small:-1"]
+)
+def test_a_comparison_that_cannot_be_is_refused(client, query):
+    assert "Traceback" not in open_page(client, f"/compare?{query}", 400).text
+
+
+def test_tokens_have_mask_version_and_likelihood(client, run_folder):
+    page = open_page(client, "/r/small/t/1/tokens")
+    tokens = [given for tag, given in page.tags if tag == "span" and "tok" in (given.get("class") or "").split()]
+    with RunStore.open(run_folder / "run.db", is_read_only=True) as store:
+        ledger = store.trajectory(store.rows()[0].id).ledger
+    starts = {int(given["id"][1:]) for given in tokens}
+    assert starts <= set(range(len(ledger)))
+    sampled = {int(given["id"][1:]) for given in tokens if "ctx" not in given["class"]}
+    assert sampled == {place for place in starts if ledger.is_action[place]}
+    assert any("p = 1, log p = 0.000, version 0" in given["title"] for given in tokens)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/r/none", 404),
+        ("/r/..%2F..%2Fetc", 404),
+        ("/r/small/t/999", 404),
+        ("/r/small/t/99999999999999999999999", 404),
+        ("/r/small/phase?name=none", 404),
+        ("/r/small/task?id=none", 404),
+        ("/r/small/group?phase=x&step=1&id=y", 404),
+        ("/r/small/group?phase=x&step=one&id=y", 400),
+        ("/r/small/trajectories?after=x", 400),
+        ("/r/small/trajectories?after=1-2", 404),
+        ("/r/small/trajectories?step=99999999999999999999", 400),
+        ("/r/small/t/1/observation.txt?of=99", 404),
+        ("/r/small/t/1/secret.txt", 404),
+        ("/r/small/report", 404),
+        ("/static/../app.py", 404),
+        ("/static/%2e%2e/app.py", 404),
+        ("/nowhere", 404),
+    ],
+)
+def test_what_is_not_there_is_a_page_that_says_so(client, path, status):
+    answer = client.get(path)
+    assert answer.status_code == status
+    assert "problem" in answer.text
+
+
+def test_hostile_text_is_shown_and_does_nothing(hostile_client, hostile_pages):
+    assert len(hostile_pages) > 8
+    reading = hostile_client.get("/r/a%20%3Cb%3E%20&%20'c'/t/1").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in reading
+    assert "<script>alert" not in reading
+    assert '<span class="a-ink1">red</span>' in reading
+    assert "\u202e" not in reading
+    assert len(reading) < 400_000
+    assert "characters left out" in reading
+    assert "on a line of the diff" in reading
+    assert "far from the diff" in reading
+    assert "Attempt 2" in reading
+    assert "gates turned off (differential)" in reading
+    assert "between the attempts of this pipeline files are taken back" not in reading  # there is no task to begin with
+
+
+def test_a_broken_line_of_the_task_file_hides_no_other_task(hostile_client):
+    page = open_page(hostile_client, "/r/a%20%3Cb%3E%20&%20'c'/task?id=it")
+    assert "<script>alert(1)</script>" in page.text
+    assert "Nothing has tried this task" in page.text
+
+
+def test_raw_text_is_whole_and_can_do_nothing(hostile_client):
+    answer = hostile_client.get("/r/a%20%3Cb%3E%20&%20'c'/t/1/observation.txt?of=2")
+    assert len(answer.content) == 3_000_000
+    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    assert hostile_client.get("/r/a%20%3Cb%3E%20&%20'c'/t/1/patch.txt").content.startswith(b"--- a/m.py")
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "good")
+    for name, content in (("empty", b""), ("text", b"this is no database at all " * 20)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.db").write_bytes(content)
+    whole = (run_folder / "run.db").read_bytes()
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "run.db").write_bytes(whole[: len(whole) // 2])
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    page = open_page(client, "/")
+    assert page.text.count("unreadable") >= 2
+    assert "24 trajectories" in page.text
+    assert "older schema 0" in open_page(client, "/r/empty", 404).text
+    assert client.get("/r/torn").status_code in (404, 500)
+    assert "Traceback" not in client.get("/r/torn").text
+    assert open_page(client, "/r/good")
+
+
+def test_a_damaged_trajectory_shows_its_row(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    with sqlite3.connect(tmp_path / "run" / "run.db") as connection:
+        connection.execute("UPDATE documents SET document = x'00', ledger = x'00' WHERE number = 1")
+    connection.close()
+    client = TestClient(create_app(tmp_path), base_url="http://localhost")
+    assert "cannot be read: it is damaged" in open_page(client, "/r/run/t/1").text
+    assert "cannot be read" in open_page(client, "/r/run/t/1/tokens", 404).text
+    assert "cannot be read: it is damaged" in open_page(client, f"{GROUP.replace('small', 'run')}").text
+
+
+def test_a_half_written_run_is_shown_as_far_as_it_goes(tmp_path, trajectory_maker):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.plan_phases(["teacher", "dapo"])
+        client = TestClient(create_app(tmp_path), base_url="http://localhost")
+        key = tmp_path.name
+        assert "No trajectory" in open_page(client, f"/r/{key}/trajectories").text
+        store.start_phase("dapo")
+        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        page = open_page(client, "/")
+        assert "running" in page.text
+        reading = open_page(client, f"/r/{key}/t/1")
+        assert "does not hold this task" in reading.text
+        assert "shown as their numbers" in open_page(client, f"/r/{key}/t/1/tokens").text
+
+
+def test_the_pulse_changes_when_the_run_writes(tmp_path, trajectory_maker):
+    with RunStore.create(tmp_path / "run.db") as store:
+        client = TestClient(create_app(tmp_path), base_url="http://localhost")
+        path = f"/r/{tmp_path.name}/pulse"
+        first = client.get(path).json()
+        client.get(f"/r/{tmp_path.name}")
+        assert client.get(path).json() == first
+        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        assert client.get(path).json() != first
+        page = client.get(f"/r/{tmp_path.name}/trajectories")
+        assert f'data-stamp="{client.get(path).json()["stamp"]}"' in page.text
+
+
+def test_viewing_writes_nothing(run_folder, tmp_path):
+    shutil.copytree(run_folder, tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    crawl(TestClient(create_app(tmp_path), base_url="http://localhost"))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
