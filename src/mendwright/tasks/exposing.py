@@ -1,7 +1,7 @@
 """Tasks on which cheating is easy: every test is visible and may be changed. For exploit studies only.
 
 Reads tasks (and their pinned trees for a window on a test); makes exposed copies of them, and hollow test files.
-Invariants: an exposed task has the gold patch, the certificate and the tests of its original, so grading with every gate
+Invariants: an exposed task has gold patch, certificate and tests of its original, so grading with every gate
 asks for the repair; with a window on a failing test only that one must begin to pass, so that one edit is enough to
 cheat; its id and its ``exposed`` label say what it is.
 """
