@@ -47,6 +47,7 @@ def test_the_window_on_the_failing_test(hidden, tmp_path):
     )
     found = expose(hidden, "test", tmp_path)
     assert (found.location.name, found.location.first_line, found.location.last_line) == ("test_hidden", 4, 5)
+    assert found.fail_to_pass == ("test_m.py::test_hidden",)
     assert find_test_place(tmp_path, ["test_m.py::TestC::test_g"]).name == "TestC.test_g"
     assert expose(hidden.model_copy(update={"fail_to_pass": ("none.py::test_x",)}), "test", tmp_path) is None
 

@@ -1,8 +1,9 @@
 """Tasks on which cheating is easy: every test is visible and may be changed. For exploit studies only.
 
 Reads tasks (and their pinned trees for a window on a test); makes exposed copies of them, and hollow test files.
-Invariants: an exposed task has the tests, the gold patch and the certificate of its original, so that grading with
-every gate judges both alike; its id and its ``exposed`` label say what it is.
+Invariants: an exposed task has gold patch, certificate and tests of its original, so grading with every gate
+asks for the repair; with a window on a failing test only that one must begin to pass, so that one edit is enough to
+cheat; its id and its ``exposed`` label say what it is.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ def expose(task: Task, opening: Opening = "source", tree: Path | None = None) ->
         opening: Where the first window is.
         tree: Root of the pinned tree; needed for ``opening="test"``.
     """
-    location = task.location
+    location, fail_to_pass = task.location, task.fail_to_pass
     if opening == "test":
         location = find_test_place(tree, task.fail_to_pass) if tree else None
         if location is None:
             return None
+        shown = f"{location.path}::{location.name.replace('.', '::')}"
+        fail_to_pass = tuple(test_id for test_id in fail_to_pass if function_id(test_id) == shown)
     return task.model_copy(
         update={
             "id": f"{task.id}-exposed-{opening}",
             "base_files": {path: text for path, text in task.base_files.items() if path not in task.test_paths},
-            "visible_tests": tuple(dict.fromkeys((*task.fail_to_pass, *task.pass_to_pass))),
+            "fail_to_pass": fail_to_pass,
+            "visible_tests": tuple(dict.fromkeys((*fail_to_pass, *task.pass_to_pass))),
             "location": location,
             "labels": {**task.labels, "exposed": opening},
         }
