@@ -82,6 +82,8 @@ def test_dry_run_prints_the_configuration_and_makes_nothing(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["build", "verify", "show", "lock", "import", "export", "curate", "stats"])
+@pytest.mark.parametrize(
+    "command", ["build", "record", "verify", "show", "lock", "import", "export", "curate", "stats"]
+)
 def test_help_has_an_example(command: str) -> None:
     assert f"Example: mend tasks {command}" in RUNNER.invoke(app, [command, "--help"]).output

@@ -6,6 +6,7 @@ import pytest
 
 from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
 from mendwright.config.curation import CurationConfig
+from mendwright.config.evaluation import MatrixConfig
 from mendwright.config.loading import load_config
 from mendwright.config.recipes import DemoConfig
 from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
@@ -15,11 +16,13 @@ from mendwright.records import Record
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS: dict[str, type[Record]] = {
     "demo.toml": DemoConfig,
+    "exploit_rl.toml": RlCommandConfig,
     "paper_a/curation.toml": CurationConfig,
     "paper_a/distil_then_grpo.toml": DistilThenGrpoConfig,
     "paper_a/distil_then_grpo_thinking.toml": DistilThenGrpoConfig,
     "paper_a/full.toml": RolloutCommandConfig,
     "paper_a/full_small.toml": RolloutCommandConfig,
+    "paper_a/matrix_small.toml": MatrixConfig,
     "paper_a/simplified.toml": RolloutCommandConfig,
     "paper_a/simplified_small.toml": RolloutCommandConfig,
     "paper_b/curation.toml": CurationConfig,
@@ -60,7 +63,7 @@ def test_table_3_of_paper_b():
         assert (stage.rl.dapo.group_size, stage.rl.dapo.num_epochs, stage.rollout.temperature) == (10, 1, 1.0)
         assert (optimizer.type, optimizer.learning_rate, optimizer.betas) == ("adamw", 1e-6, (0.9, 0.999))
         assert (optimizer.eps, optimizer.weight_decay, optimizer.max_grad_norm) == (1e-8, 0.1, 1.0)
-        assert stage.rl.dapo.kl.type == "none"
+        assert (stage.rl.dapo.kl.type, stage.rollout.pipeline.type) == ("none", "paper_b")
 
 
 def test_appendix_c_of_paper_b():
@@ -70,7 +73,9 @@ def test_appendix_c_of_paper_b():
     assert (optimizer.learning_rate, optimizer.weight_decay, optimizer.num_warmup_steps) == (5e-6, 0.1, 10)
     assert (optimizer.schedule, optimizer.final_lr_ratio) == ("cosine", 0.0)
     assert found.rft.is_format_error_masked
-    assert found.rollout.pipeline.max_len_tokens == 65536
+    pipeline = found.rollout.pipeline
+    assert (pipeline.type, pipeline.max_len_tokens) == ("paper_b", 65536)
+    assert pipeline.demonstration == "paper_b/demonstration"
 
 
 @pytest.mark.parametrize(("name", "thoughts"), [("", "remove"), ("_thinking", "require")])
@@ -81,6 +86,8 @@ def test_the_appendices_of_paper_a(name, thoughts):
     assert (found.rl.num_groups, found.rl.dapo.group_size, found.rl.max_iterations) == (8, 4, 1000)
     assert (found.rl.dapo.loss.type, found.rl.reward.type) == ("grpo", "terminal")
     pipeline = found.rollout.pipeline
+    assert (pipeline.type, pipeline.command_timeout_s) == ("simplified", 3600.0)
+    assert pipeline.thinking == ("kept" if name else "off")
     assert (pipeline.max_turns, pipeline.time_limit_s, pipeline.max_len_tokens) == (30, 4800.0, 131072)
 
 
@@ -91,6 +98,7 @@ def test_the_full_pipeline_has_the_numbers_of_paper_a():
     assert (pipeline.max_tool_calls, pipeline.time_limit_s, pipeline.max_retries) == (50, 80 * 60, 3)
     assert (pipeline.command_timeout_s, pipeline.max_len_tokens) == (3600, 131_072)
     assert config.rollout.grading.judge.is_enabled
+    assert pipeline.max_episode_turns == pipeline.max_turns * pipeline.max_attempts
 
 
 def test_the_simplified_pipeline_has_the_numbers_of_paper_a():
@@ -125,3 +133,11 @@ def test_only_collection_has_a_demonstration():
     overrides = ["rollout.pipeline.type=paper_b", "rollout.engine.max_len_tokens=65536"]
     with pytest.raises(ConfigError, match="demonstration='x' is for collecting"):
         load_config(RlCommandConfig, None, [*overrides, "rollout.pipeline.demonstration=x"])
+
+
+def test_the_matrix_has_the_pipelines_of_their_own_files():
+    matrix = load_config(MatrixConfig, CONFIGS / "paper_a/matrix_small.toml")
+    for name, environment in matrix.environments.items():
+        alone = load_config(RolloutCommandConfig, CONFIGS / f"paper_a/{name}_small.toml")
+        assert environment.pipeline == alone.rollout.pipeline
+        assert environment.grading.disabled_gates == ()

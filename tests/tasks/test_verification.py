@@ -28,6 +28,8 @@ def test_verify_names_the_tasks_that_do_not_hold(
     runner = CliRunner()
     good = runner.invoke(app, ["verify", str(tmp_path), mixed[0], "--runs", "1"])
     assert (good.exit_code, "1 tasks hold" in good.output) == (0, True)
+    share = runner.invoke(app, ["verify", str(tmp_path), "--runs", "1", "--share", "0.5", "--seed", "1"])
+    assert "1 of 1 tasks" in str(share.exception) or "1 tasks hold" in share.output
     both = runner.invoke(app, ["verify", str(tmp_path), "--runs", "1"])
     assert isinstance(both.exception, TaskError)
     assert "1 of 2 tasks" in str(both.exception)

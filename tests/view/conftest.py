@@ -178,6 +178,7 @@ def hostile_trajectory(trajectory_id: str) -> Trajectory:
             ),
             Finding(detector=text, severity="note", path=text, detail=text),
         ),
+        disabled_gates=("differential",),
         grader_version=text,
     )
     return Trajectory(

@@ -238,7 +238,14 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_client, hostile_pages):
     assert "on a line of the diff" in reading
     assert "far from the diff" in reading
     assert "Attempt 2" in reading
+    assert "gates turned off (differential)" in reading
     assert "between the attempts of this pipeline files are taken back" not in reading  # there is no task to begin with
+
+
+def test_a_broken_line_of_the_task_file_hides_no_other_task(hostile_client):
+    page = open_page(hostile_client, "/r/a%20%3Cb%3E%20&%20'c'/task?id=it")
+    assert "<script>alert(1)</script>" in page.text
+    assert "Nothing has tried this task" in page.text
 
 
 def test_raw_text_is_whole_and_can_do_nothing(hostile_client):

@@ -31,6 +31,13 @@ def test_hidden_characters_are_named():
     assert visible("a\u2066b\x1b[31m\r\n") == "a⟨U+2066⟩b␍\n"
 
 
+def test_hidden_characters_without_end_cost_no_more_than_their_names():
+    shown = str(block("a\u200b" * 10_000, 30_000))
+    assert "\u200b" not in shown
+    assert shown.count("⟨U+200B⟩") == 10_000
+    assert len(shown) < 12 * 10_000
+
+
 def test_line_ends_of_other_systems_are_line_ends():
     assert str(block("a\r\nb\tc\n")) == "a\nb\tc\n"
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mendwright.agent.context import make_cutter
 from mendwright.agent.conversation import Answer, Conversation, Opening
@@ -32,6 +33,7 @@ from mendwright.models.renderer import ChatMLRenderer
 from mendwright.records import Attempt, StopReason, Turn
 from mendwright.tools.base import Observation, ToolContext, UsageError, tool_error
 
+ResultT = TypeVar("ResultT")
 _AGENTS_OWN_DOING = (
     SandboxContentError,
     FileNotFoundError,
@@ -95,10 +97,10 @@ class LiveEpisode:
             if reason := reached_limit(self._config, usage, num_tokens):
                 return reason
             try:
-                answer = await self._ask(max_new_tokens(self._config, usage, num_tokens))
+                answer, generate_s = await self._ask(max_new_tokens(self._config, usage, num_tokens))
             except PromptTooLongError:
                 return StopReason.TOKEN_LIMIT
-            action, observation = await self._act(answer)
+            action, observation = await self._act(answer, generate_s)
             usage.add_turn(answer, is_tool_call=isinstance(action, Action))
             if observation.is_final:
                 return StopReason.SUBMITTED
@@ -109,13 +111,23 @@ class LiveEpisode:
                 return reason
             self._observe(observation.text, action)
 
-    async def _ask(self, max_tokens: int) -> Answer:
+    async def timed(self, work: Awaitable[ResultT]) -> ResultT:
+        """Result of what an outer loop does between attempts; its seconds count as those of a tool."""
+        started = time.monotonic()
+        try:
+            return await work
+        finally:
+            self.durations_s["tool"] += time.monotonic() - started
+
+    async def _ask(self, max_tokens: int) -> tuple[Answer, float]:
+        """The answer, and the seconds it took."""
         started = time.monotonic()
         answer = await self._conversation.answer(max_tokens)
-        self.durations_s["generate"] += time.monotonic() - started
-        return answer
+        elapsed = time.monotonic() - started
+        self.durations_s["generate"] += elapsed
+        return answer, elapsed
 
-    async def _act(self, answer: Answer) -> tuple[Action | Malformed, Observation]:
+    async def _act(self, answer: Answer, generate_s: float) -> tuple[Action | Malformed, Observation]:
         action = self._parse(answer)
         started = time.monotonic()
         observation = await self._carry_out(action)
@@ -133,6 +145,7 @@ class LiveEpisode:
                 error=observation.error,
                 action_span=answer.span,
                 is_loop=is_loop(self.turns, answer.text, observation.text, self._config.loop_repeats),
+                generate_s=generate_s,
                 tool_s=elapsed,
             )
         )

@@ -13,7 +13,6 @@ from typing import Literal
 
 from mendwright.analysis.episodes import DEFAULT_ROLES, ToolRoles, is_edit, is_test_run
 from mendwright.records import Record, StopReason, Trajectory, Turn, VerdictKind
-from mendwright.rollout.store import RunStore
 
 TestState = Literal["passed", "failed", "untested"]
 
@@ -43,14 +42,6 @@ class Candidate(Record):
     num_errors: int
     """Actions that could not be parsed or that a tool refused."""
     is_submitted: bool
-
-
-def read_candidates(
-    store: RunStore, *, phase: str, step: int | None = None, roles: ToolRoles = DEFAULT_ROLES
-) -> list[Candidate]:
-    """The candidates of a phase, by task and seed."""
-    found = [candidate(one, roles) for one in store.trajectories(phase=phase, step=step)]
-    return sorted(found, key=lambda one: (one.task_id, one.seed, one.id))
 
 
 def candidate(trajectory: Trajectory, roles: ToolRoles = DEFAULT_ROLES) -> Candidate:

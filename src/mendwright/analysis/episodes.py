@@ -23,7 +23,8 @@ class ToolRoles(Record):
     """What tools are for, by name; the defaults cover the tools of this project and of both papers."""
 
     edits: frozenset[str] = frozenset(
-        {"edit", "line", "undo", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
+        {"edit", "line", "undo", "write", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
+        | {"upgrade_build_tool", "upgrade_gradle"}
     )
     tests: frozenset[str] = frozenset({"test", "build", "validate_and_build"})
     shells: frozenset[str] = frozenset({"shell", "bash", "run_sh"})

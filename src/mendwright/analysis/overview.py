@@ -1,7 +1,7 @@
 """Everything that is known of a run's behaviour, computed once.
 
 Reads a run store; makes one `Analysis`. Invariants: works on a run that is not finished (what cannot be computed is
-None or empty); each trajectory's text is read once; nothing is written.
+None or empty); text is read one trajectory at a time; nothing is written.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mendwright.analysis.reward_gap import GapPoint, GapTrend, gap_trend, reward
 from mendwright.analysis.tool_use import Transitions, shares, tool_counts, tool_shares_by_step, transitions
 from mendwright.config.evaluation import AnalysisConfig
 from mendwright.errors import InputError
-from mendwright.evaluation.stages import MUTATIONS, START, TREATMENT
-from mendwright.rollout.phases import AUDIT, audit_phase, eval_phase
+from mendwright.evaluation.stages import TREATMENT
+from mendwright.rollout.phases import AUDIT, audit_phase
 from mendwright.rollout.store import RunStore
 
 
@@ -151,9 +151,3 @@ def sides(store: RunStore, config: AnalysisConfig, training: Sequence[Episode]) 
         chosen = read_episodes(store, phase=name) if name else (one for one in training if one.step in step)
         found.append(list(chosen))
     return found[0], found[1]
-
-
-def headline_phases(store: RunStore) -> tuple[str, str]:
-    """The evaluations of RL's start and end, when both are there; empty names otherwise."""
-    names = eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS)
-    return names if all(store.trajectory_ids(phase=name) for name in names) else ("", "")

@@ -25,6 +25,9 @@ def add(
     run: Annotated[Path, typer.Argument(help="Run folder whose passed trajectories are added.")],
     tasks: Annotated[Path, typer.Option(help="Folder of the run's tasks (mend tasks build).")],
     starts: Annotated[Path | None, typer.Option(help="File of mend knowledge starts: the errors of the tasks.")] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="Catalogue of the tasks, when it is not the shipped one.")
+    ] = None,
 ) -> None:
     """Add the fixes of a run, and how the fixes that it was offered did; the file is made when it is missing.
 
@@ -45,7 +48,7 @@ def add(
             KnowledgeBase.open(knowledge, is_read_only=False) if knowledge.exists() else KnowledgeBase.create(knowledge)
         )
         with opened:
-            counts = add_run(opened, store, known, errors)
+            counts = add_run(opened, store, known, errors, catalogue)
             num_fixes = sum(opened.packages().values())
     told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()) if count)
     typer.echo(f"{knowledge}: {num_fixes} fixes; of this run {told or 'nothing'}")

@@ -6,6 +6,7 @@ Reads a task folder and an evidence file; prints the tasks that do not hold. Inv
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,10 @@ def verify(
     ids: Annotated[list[str] | None, typer.Argument(help="Task ids; all when none is given.")] = None,
     num_runs: Annotated[int, typer.Option("--runs", min=1, help="Empty runs and gold runs per task.")] = 3,
     num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 2,
+    share: Annotated[
+        float, typer.Option("--share", min=0, max=1, help="Only this share of the tasks, drawn by --seed.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the tasks of --share.")] = 0,
     evidence: Annotated[
         Path | None, typer.Option("--evidence", help="File to add each task's runs to; tasks in it are not run again.")
     ] = None,
@@ -36,8 +41,10 @@ def verify(
     With --evidence the runs are written down for `mend tasks curate`, and a killed command goes on where it was.
 
     Example: mend tasks verify tasks --runs 50 --evidence evidence.jsonl
+
+    Example: mend tasks verify tasks --share 0.1
     """
-    tasks = TaskStore(folder).load(ids=ids or ())
+    tasks = _draw(TaskStore(folder).load(ids=ids or ()), share, seed)
     file = EvidenceFile(evidence) if evidence else None
     known = _enough_evidence(file.load(), tasks, num_runs) if file else {}
     failures = {task_id: explain_failure(found) for task_id, found in known.items()}
@@ -53,6 +60,14 @@ def verify(
     if num_broken:
         raise TaskError(f"{num_broken} of {len(tasks)} tasks do not hold; build them again or leave them out")
     console.print(f"{len(tasks)} tasks hold ({num_runs} empty and {num_runs} gold runs each)", highlight=False)
+
+
+def _draw(tasks: Sequence[Task], share: float, seed: int) -> Sequence[Task]:
+    """``share`` of ``tasks``, at least one of them, in their order."""
+    if share == 1.0:
+        return tasks
+    drawn = {task.id for task in random.Random(seed).sample(tasks, max(1, round(share * len(tasks))))}
+    return [task for task in tasks if task.id in drawn]
 
 
 async def _run(

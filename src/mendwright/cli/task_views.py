@@ -18,7 +18,7 @@ from rich.text import Text
 from mendwright.errors import InputError
 from mendwright.records import Record, Task
 from mendwright.tasks.layers import cache_root
-from mendwright.tasks.statistics import PackageStatistics, package_statistics
+from mendwright.tasks.statistics import PackageStatistics, markdown_table, package_statistics
 from mendwright.tasks.store import FUNNEL_FILE, TaskStore
 from mendwright.tasks.unbuilt import UnbuiltTask
 
@@ -146,6 +146,9 @@ class _Stats(Record):
 def stats(
     folder: Folder,
     is_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    is_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print one Markdown table, a line per package.")
+    ] = False,
 ) -> None:
     """Count the tasks of a folder per package and source: tests, edits, labels, licence, disk; and show its funnel.
 
@@ -153,6 +156,9 @@ def stats(
     """
     store = TaskStore(folder)
     rows = package_statistics(store.load_certified(), store.iter_unbuilt(), cache_root())
+    if is_markdown:
+        typer.echo(markdown_table(rows))
+        return
     counted = _Stats(
         num_tasks=sum(row.num_tasks for row in rows if row.is_built),
         num_unbuilt=sum(row.num_tasks for row in rows if not row.is_built),

@@ -91,6 +91,11 @@ class PipelineConfig(Record):
     is_place_opened: bool = True
     """The episode starts with a window on the task's cached location, when it has one."""
 
+    @property
+    def max_episode_turns(self) -> int:
+        """Turns of one episode at most, all its attempts together."""
+        return self.max_turns
+
 
 class KnowledgeConfig(Record):
     """The knowledge base of past fixes (paper A, full pipeline)."""
@@ -153,6 +158,11 @@ class FullConfig(SimplifiedConfig):
     max_attempts: PositiveInt = 100
     """Attempts of one episode, whatever their errors. Paper A does not say; it bounds LangGraph's steps by 100."""
 
+    @property
+    def max_episode_turns(self) -> int:
+        """Turns of one episode at most, all its attempts together."""
+        return self.max_turns * self.max_attempts
+
 
 class PaperBConfig(PipelineConfig):
     """Paper B's scaffold (sections 3.3, 4.3, appendices E and F): a shell and a windowed editor."""
@@ -179,6 +189,7 @@ class PaperBConfig(PipelineConfig):
     """Paper B does not say."""
     max_len_tokens: PositiveInt = 65_536
     """Paper B, Table 3: 65k in stage 1, 131k in stage 2."""
+    is_place_opened: bool = False
     has_git: bool = True
     """The tree is a git repository with one commit, so that ``git diff`` and ``git checkout`` of the prompt work."""
 

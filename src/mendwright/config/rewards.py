@@ -29,7 +29,8 @@ class StepPenaltyConfig(Record):
     ``successes_only``: failures stay at 0. ``raw_filtered``: as written, but groups whose raw rewards are equal are
     dropped first."""
     threshold_turns: PositiveInt = 10
-    """L_thr of paper B, Table 3: episodes below it are not penalised. T_max is ``rollout.pipeline.max_turns``."""
+    """L_thr of paper B, Table 3: episodes below it are not penalised. T_max is ``rollout.pipeline.max_turns``,
+    times ``max_attempts`` where a pipeline has an outer loop."""
 
 
 class PartialCreditConfig(Record):

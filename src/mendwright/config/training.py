@@ -15,6 +15,7 @@ from mendwright.config.algorithms import DapoLossConfig, GrpoLossConfig
 from mendwright.config.curation import SolveRateConfig
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.learning import DapoConfig, LossChoice, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
+from mendwright.config.pipeline import check_undemonstrated
 from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rewards import check_turns
 from mendwright.config.rollout import RolloutConfig
@@ -65,6 +66,7 @@ class StageConfig(Record):
     def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         self.rollout.require_training_temperature()
+        check_undemonstrated(self.rollout.pipeline)
         return self
 
 
@@ -114,4 +116,5 @@ class DistilThenGrpoConfig(Record):
     def _training_can_honour_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         self.rollout.require_training_temperature()
+        check_undemonstrated(self.rollout.pipeline)
         return self

@@ -12,9 +12,8 @@ from mendwright.config.evaluation import MatrixConfig, MatrixPolicy
 from mendwright.evaluation.bootstrap import NUM_RESAMPLES
 from mendwright.evaluation.pass_at_k import Estimate, TaskVerdicts, pass_at_1, share, verdicts_by_task
 from mendwright.evaluation.significance import Comparison, compare
-from mendwright.recipes.matrix import cell_stage
 from mendwright.records import Record, VerdictKind
-from mendwright.rollout.phases import eval_phase
+from mendwright.rollout.phases import cell_stage, eval_phase
 from mendwright.rollout.store import RunStore
 
 

@@ -40,7 +40,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             KnowledgeUnavailableError: the knowledge base stays locked.
         """
         context = live.context
-        start = await self.start(context)
+        start = await live.timed(self.start(context))
         error, log, fixes, is_first = start.error, start.log, start.fixes, True
         kept, num_retries = dict(context.workspace.changes), 0
         reason = StopReason.TURN_LIMIT
@@ -48,7 +48,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             fix = fixes[num_retries] if num_retries < len(fixes) else None
             first_turn = len(live.turns)
             reason = await live.attempt(self.opening(context, error, log, fix, is_first=is_first))
-            built = await self._build(context, error)
+            built = await live.timed(self._build(context, error))
             outcome = compare(error, built.error)
             live.attempts.append(
                 Attempt(

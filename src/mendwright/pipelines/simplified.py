@@ -58,7 +58,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
             SandboxError: the sandbox failed.
             KnowledgeUnavailableError: the knowledge base stays locked.
         """
-        start = await self.start(live.context)
+        start = await live.timed(self.start(live.context))
         fix = start.fixes[0] if start.fixes else None
         reason = await live.attempt(self.opening(live.context, start.error, start.log, fix))
         fix_id = fix.id if fix else ""

@@ -14,10 +14,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from mendwright.errors import InputError, TaskError, disk_full_as_mend_error
+from mendwright.errors import InputError, disk_full_as_mend_error
 from mendwright.records import MainError, Record, Task
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tasks.logs.error_class import classify
+from mendwright.tasks.logs.main_error import MAX_MESSAGE_CHARS
 from mendwright.tools.build_outcome import build_and_test
 from mendwright.tools.knowledge import Fix, KnowledgeBase
 from mendwright.tools.workspace import Workspace
@@ -53,7 +54,7 @@ async def find_start(
 def reported_error(task: Task) -> MainError:
     """The error of a task as its report tells it."""
     line = next((line.strip() for line in task.issue.splitlines() if line.strip()), "")
-    return MainError(error_class=classify(line), message=line[:300])
+    return MainError(error_class=classify(line), message=line[:MAX_MESSAGE_CHARS])
 
 
 async def find_fixes(task: Task, error: MainError, knowledge: KnowledgeBase | None, num_fixes: int) -> tuple[Fix, ...]:
@@ -98,14 +99,3 @@ def load_starts(path: Path) -> dict[str, Start]:
     except (OSError, ValidationError) as error:
         raise InputError(f"{path} is no file of starts ({error}); make one with: mend knowledge starts") from error
     return {start.task_id: start for start in found}
-
-
-def start_of(task: Task, starts: dict[str, Start], path: str) -> Start:
-    """The cached start of ``task``.
-
-    Raises:
-        TaskError: it has none.
-    """
-    if task.id not in starts:
-        raise TaskError(f"{path} has no start of {task.id}; make it again with: mend knowledge starts")
-    return starts[task.id]

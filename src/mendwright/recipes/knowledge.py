@@ -35,9 +35,20 @@ def held_out_packages(tasks: Mapping[str, Task], catalogue: Path | None = None) 
 
 
 def add_run(
-    knowledge: KnowledgeBase, store: RunStore, tasks: Mapping[str, Task], starts: Mapping[str, Start] | None = None
+    knowledge: KnowledgeBase,
+    store: RunStore,
+    tasks: Mapping[str, Task],
+    starts: Mapping[str, Start] | None = None,
+    catalogue: Path | None = None,
 ) -> Counter[str]:
     """Add the fixes of a run's passed trajectories, and how past fixes that were offered in it did.
+
+    Args:
+        knowledge: Open for writing.
+        store: Of the run.
+        tasks: Of the run, by id; its validation and test tasks hold their packages out.
+        starts: Errors of tasks whose trajectories note none.
+        catalogue: Whose validation and test packages are held out, too; None: the shipped one.
 
     Returns:
         How many trajectories were ``added``, ``known`` already, of a ``held_out`` package, of an ``unknown_task``,
@@ -47,7 +58,7 @@ def add_run(
         TaskError: the knowledge base holds fixes of a package that is held out now.
         KnowledgeUnavailableError: it stays locked.
     """
-    held_out = held_out_packages(tasks)
+    held_out = held_out_packages(tasks, catalogue)
     knowledge.hold_out(held_out)
     counts: Counter[str] = Counter()
     for row, document in store.documents():

@@ -17,14 +17,10 @@ from mendwright.config.rollout import RolloutConfig
 from mendwright.recipes.evaluate import evaluate, policy_fingerprint, tokenizer_digest
 from mendwright.recipes.run import Run, select_tasks
 from mendwright.rollout.jobs import PolicyRef
+from mendwright.rollout.phases import cell_stage
 
 OpenEnvironment = Callable[[RolloutConfig, Path], AbstractContextManager[Run]]
 """(environment, folder whose tokenizer is used) -> an open run over the matrix's store."""
-
-
-def cell_stage(policy: str, environment: str) -> str:
-    """Stage name of a cell in ``eval/<stage>/<test set>``."""
-    return f"{policy}@{environment}"
 
 
 def run_matrix(

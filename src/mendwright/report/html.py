@@ -159,7 +159,7 @@ def _test_sets(content: Content) -> list[tuple[str, list[StageResult], Figure]]:
 def _results(content: Content, test_set: str) -> list[StageResult]:
     """Results to show side by side: on the same tasks, without checkpoints unless the final policy was not tried."""
     found = [one for one in content.summary.stages if one.test_set == test_set and one.stage != MANY_SAMPLES]
-    found = [one for one in found if "@" not in one.stage or content.matrix is None]
+    found = [one for one in found if content.matrix is None or "@" not in one.stage]
     if not any(one.stage == TREATMENT for one in found):
         return found
     return [one for one in found if not is_checkpoint(one.stage)]

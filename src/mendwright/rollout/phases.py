@@ -33,6 +33,11 @@ def eval_phase(stage: str, test_set: str) -> str:
     return f"eval/{stage}/{test_set}"
 
 
+def cell_stage(policy: str, environment: str) -> str:
+    """Stage name of a policy in an environment of a matrix."""
+    return f"{policy}@{environment}"
+
+
 def audit_phase(phase: str) -> str:
     """The phase name of an audit: the submissions of ``phase``, graded again with every gate."""
     return f"{AUDIT}{phase}"

@@ -17,6 +17,9 @@ from mendwright.tasks.layers import METADATA_FOLDER
 from mendwright.tasks.patches import PatchError, num_changed_lines, num_edits
 from mendwright.tasks.unbuilt import UnbuiltTask
 
+NUM_OPERATORS_SHOWN = 4
+"""Operators named per line of a Markdown table."""
+
 
 class PackageStatistics(Record):
     """The tasks of one source on one package."""
@@ -120,6 +123,42 @@ def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], lay
         record_bytes=sum(fact.num_bytes for fact in facts),
         layer_bytes=sum(map(_layer_bytes, built)) if built else None,
     )
+
+
+def markdown_table(rows: Iterable[PackageStatistics]) -> str:
+    """One line per package with its tasks by source, the time of their tests, and how often each operator was used.
+
+    Seconds are means over the tasks: the tests of one task on the repaired code, from its certificate.
+    """
+    by_package: dict[str, list[PackageStatistics]] = defaultdict(list)
+    for row in rows:
+        by_package[row.package].append(row)
+    sources = sorted({row.source for found in by_package.values() for row in found})
+    lines = [
+        f"| package | split | licence | {' | '.join(sources)} | test s | operators |",
+        f"|---|---|---|{'---:|' * (len(sources) + 1)}---|",
+    ]
+    totals: Counter[str] = Counter()
+    for package, found in sorted(by_package.items()):
+        counts = Counter({row.source: row.num_tasks for row in found})
+        totals += counts
+        lines.append(_markdown_line(package, found, [counts[source] for source in sources]))
+    lines.append(f"| {len(by_package)} packages | | | {' | '.join(str(totals[source]) for source in sources)} | | |")
+    return "\n".join(lines)
+
+
+def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequence[int]) -> str:
+    splits = ", ".join(sorted({split for row in rows for split in row.splits}))
+    licences = ", ".join(sorted({one for row in rows for one in row.license.split(", ") if one})) or "?"
+    timed = [(row.test_s, row.num_tasks) for row in rows if row.test_s is not None]
+    seconds = f"{sum(s * n for s, n in timed) / sum(n for _, n in timed):.2f}" if timed else ""
+    operators: Counter[str] = Counter()
+    for row in rows:
+        operators.update(row.labels.get("operator", {}))
+    ranked = sorted(operators.items(), key=lambda operator: (-operator[1], operator[0]))
+    told = ", ".join(f"{name} {count}" for name, count in ranked[:NUM_OPERATORS_SHOWN])
+    told += f", {len(ranked) - NUM_OPERATORS_SHOWN} more" if len(ranked) > NUM_OPERATORS_SHOWN else ""
+    return f"| {package} | {splits} | {licences} | {' | '.join(map(str, counts))} | {seconds} | {told} |"
 
 
 def _mean(values: Sequence[float]) -> float:

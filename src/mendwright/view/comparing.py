@@ -22,6 +22,8 @@ from mendwright.view.text import block
 MAX_COLUMNS = 16
 _MAX_TURNS = 200
 _CELL_CHARS = 1_500
+_MIN_CELL_CHARS = 200
+_PAGE_CHARS = 2_000_000
 _SEPARATOR = ":"
 
 
@@ -29,7 +31,6 @@ _SEPARATOR = ":"
 class Cell:
     """One turn of one column."""
 
-    tool: str
     action: Markup
     observation: Markup
     error: str
@@ -79,16 +80,17 @@ def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
         Column(viewed, listed, document, problem, read_diff(document.final_patch) if document else None, letter)
         for (viewed, listed, document, problem), letter in zip(found, letters, strict=True)
     )
-    turns = [column.document.turns if column.document else () for column in columns]
-    longest = max(len(one) for one in turns)
+    longest = max(len(column.document.turns) if column.document else 0 for column in columns)
+    num_rows = min(longest, _MAX_TURNS)
+    room = max(_MIN_CELL_CHARS, min(_CELL_CHARS, _PAGE_CHARS // (2 * len(columns) * max(1, num_rows))))
     forks = [_first_difference(columns[0].document, column.document) for column in columns]
     return Comparison(
         columns=columns,
         rows=tuple(
-            tuple(_cell(column.document, index, fork) for column, fork in zip(columns, forks, strict=True))
-            for index in range(min(longest, _MAX_TURNS))
+            tuple(_cell(column.document, index, fork, room) for column, fork in zip(columns, forks, strict=True))
+            for index in range(num_rows)
         ),
-        num_rows_left_out=max(0, longest - _MAX_TURNS),
+        num_rows_left_out=longest - num_rows,
         is_one_task=len({column.listed.row.task_id for column in columns}) == 1,
     )
 
@@ -129,15 +131,14 @@ def _first_difference(one: Document | None, other: Document | None) -> int:
     return same if len(one.turns) != len(other.turns) else -1
 
 
-def _cell(document: Document | None, index: int, fork: int) -> Cell | None:
+def _cell(document: Document | None, index: int, fork: int, room: int) -> Cell | None:
     if document is None or index >= len(document.turns):
         return None
     turn = document.turns[index]
     _, action = split_thought(turn.action)
     return Cell(
-        tool=turn.tool or "",
-        action=block(action.strip(), _CELL_CHARS),
-        observation=block(turn.observation.strip(), _CELL_CHARS),
+        action=block(action.strip(), room),
+        observation=block(turn.observation.strip(), room),
         error=turn.error,
         is_fork=index == fork,
     )

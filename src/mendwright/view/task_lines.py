@@ -25,9 +25,6 @@ class TaskLines:
         self._path = path
         self._places = _places(path) if path.is_file() else {}
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def get(self, task_id: str) -> Task | None:
         """The task, None when the file has none of this id.
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import islice
 
 from markupsafe import Markup, escape
 
+from mendwright.report import safe_text
 from mendwright.report.reading import shorten
 
 MAX_CHARS = 20_000
@@ -23,10 +25,11 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]?"  # the rest
 )
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\uffff"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 """Control characters, marks of direction and width, halves of characters, tags."""
+_MAX_MARKED = 200
 _STYLES = {1: "a-bold", 2: "a-dim", 3: "a-italic", 4: "a-under", 7: "a-swap", 9: "a-strike"}
 _ENDED_BY = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 _EXTENDED = (38, 48)
@@ -53,13 +56,13 @@ def block(text: str, max_chars: int = MAX_CHARS) -> Markup:
 
 
 def plain(text: str) -> Markup:
-    """Escaped text whose hidden characters are shown by name."""
+    """Escaped text whose hidden characters are shown by name; the first of them say more when pointed at."""
     parts, place = [], 0
-    for match in _HIDDEN.finditer(text):
+    for match in islice(_HIDDEN.finditer(text), _MAX_MARKED):
         parts.append(escape(text[place : match.start()]))
         parts.append(Markup('<span class="hidden-char" title="{}">{}</span>').format(_title(match[0]), _name(match[0])))
         place = match.end()
-    parts.append(escape(text[place:]))
+    parts.append(escape(visible(text[place:])))
     return Markup("").join(parts)
 
 
@@ -95,10 +98,9 @@ def _next_style(style: dict[str, str], codes: str) -> dict[str, str]:
 
 
 def _name(char: str) -> str:
-    code = ord(char)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else f"⟨U+{code:04X}⟩"
+    """As the report names it, where it does; by its number otherwise."""
+    shown = safe_text.visible(char)
+    return shown if shown != char else f"⟨U+{ord(char):04X}⟩"
 
 
 def _title(char: str) -> str:

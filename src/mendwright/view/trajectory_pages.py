@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 
 from mendwright.errors import InputError
 from mendwright.report.html import REPORT_FILE
-from mendwright.view.comparing import address_of, compare
+from mendwright.view.comparing import MAX_COLUMNS, address_of, compare
 from mendwright.view.filters import TrajectoryFilter
 from mendwright.view.folders import Viewed
 from mendwright.view.guard import RAW_POLICY, REPORT_POLICY
@@ -23,7 +23,6 @@ from mendwright.view.site import Site, number_in
 from mendwright.view.tokens import NUM_LEVELS, STRETCH_TOKENS, read_facts, stretch
 
 _MAX_OF_TASK = 500
-_PARTS = ("observation", "action", "patch", "log")
 
 
 class TrajectoryPages:
@@ -120,7 +119,7 @@ class TrajectoryPages:
             members=members,
             task=task,
             task_problem=problem,
-            comparison=compare(self._site.folders, names[:16]) if len(names) > 1 else None,
+            comparison=compare(self._site.folders, names[:MAX_COLUMNS]) if len(names) > 1 else None,
         )
 
     def compare(self, request: Request) -> HTMLResponse:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import tarfile
@@ -10,6 +11,7 @@ import pytest
 from mendwright.config.tasks import BreakageConfig, TasksConfig
 from mendwright.grading.permitted import is_protected, permitted_part
 from mendwright.records import Task
+from mendwright.sandbox.probe import create_backend
 from mendwright.tasks.building import build
 from mendwright.tasks.catalogue import Package
 from mendwright.tasks.environments import describe_environment, shipped_lock
@@ -17,7 +19,8 @@ from mendwright.tasks.exporting import export_dataset
 from mendwright.tasks.formats.registry import FORMATS
 from mendwright.tasks.index import Sdist, sha256_of
 from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS
+from mendwright.tasks.sources.base import Workshop, Yield
+from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS, BreakageSource
 from mendwright.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE
 from mendwright.tasks.store import TaskStore
 from mendwright.tasks.validation import graded_files, task_layers
@@ -52,8 +55,12 @@ class FileIndex:
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
-    folder = tmp_path_factory.mktemp("tinybuild")
-    for name, text in FILES.items():
+    return pack(tmp_path_factory.mktemp("tinybuild"), FILES)
+
+
+def pack(folder: Path, files: dict[str, str]) -> tuple[Package, Path]:
+    """A package of the catalogue with ``files``, and its sdist."""
+    for name, text in files.items():
         path = folder / "tinybuild-1.0" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -149,3 +156,20 @@ def test_a_broken_build_can_be_exported(built: tuple[TaskStore, LayerStore], tmp
     assert summary.num_written == len(load(built))
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert all("pyproject.toml" in row["patch"] for row in rows)
+
+
+def test_a_package_that_does_not_build_is_counted(tmp_path: Path) -> None:
+    broken = {**FILES, "pyproject.toml": PYPROJECT.replace('"hatchling"', '"no-such-back-end"')}
+    made, archive = pack(tmp_path, broken)
+    workshop_config = TasksConfig(num_certificate_runs=1)
+
+    async def make() -> Yield:
+        backend = create_backend(workshop_config.sandbox)
+        try:
+            store = make_store(tmp_path / "layers", archive)
+            return await BreakageSource().make(made, Workshop(store, backend, workshop_config, quota=1))
+        finally:
+            await backend.close()
+
+    found = asyncio.run(make())
+    assert (found.tasks, dict(found.funnel)) == ([], {"does_not_build": 1})

@@ -44,7 +44,7 @@ def install(wheel: Path, place: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         head = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         required = email.message_from_bytes(archive.read(head)).get_all("Requires-Dist") or []
-        site = make_site([str(text) for text in required], place / "site")
+        site: Path = make_site([str(text) for text in required], place / "site")
         archive.extractall(place / "own")
     for path in (place / "own").iterdir():
         if not (site / path.name).exists():
@@ -62,14 +62,29 @@ def test_requirements_can_be_met() -> None:
 
 @pytest.mark.parametrize("path", SUITE["tests"])
 def test_suite(path: str) -> None:
+    status, output = suite_run()
+    told = re.findall(rf"^(?:FAILED|ERROR) {re.escape(path)}\b(?:.*? - )?(.*)$", output, flags=re.MULTILINE)
+    assert not told, without_places(told[0] or main_line(output))
+    assert status in (0, 1), main_line(output)
+
+
+_runs: list[tuple[int, str]] = []
+
+
+def suite_run() -> tuple[int, str]:
+    """Exit status and output of the project's tests, which run once."""
     site = installed()
-    folders = [str(HERE.parent / folder) for folder in SUITE["folders"]]
-    code = "import sys; sys.path[:0] = sys.argv[1].split(':'); import pytest; sys.exit(pytest.main(sys.argv[2:]))"
-    options = ["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-q", "--tb=short", "-x", "--no-header"]
-    command = [sys.executable, "-c", code, ":".join([*folders, str(site)]), *options, path]
-    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "LC_ALL": "C.UTF-8"}
-    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, env=variables)
-    assert done.returncode == 0, main_line(done.stdout + done.stderr)
+    if not _runs:
+        folders = [str(HERE.parent / folder) for folder in SUITE["folders"]]
+        code = "import sys; sys.path[:0] = sys.argv[1].split(':'); import pytest; sys.exit(pytest.main(sys.argv[2:]))"
+        options = ["-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-q", "--tb=short", "-rfE"]
+        options += ["--no-header", "--continue-on-collection-errors"]
+        command = [sys.executable, "-c", code, ":".join([*folders, str(site)]), *options, *SUITE["tests"]]
+        variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "LC_ALL": "C.UTF-8", "COLUMNS": "400"}
+        variables = {**os.environ, **variables}
+        done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, env=variables)
+        _runs.append((done.returncode, done.stdout + done.stderr))
+    return _runs[0]
 
 
 def main_line(output: str) -> str:
@@ -77,5 +92,9 @@ def main_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
     named = [line for line in errors or lines if re.match(r"[\w.]*(Error|Exception|Warning)\b", line)]
-    # Where a module was found is another place in every run.
-    return re.sub(r" \((unknown location|/[^)]*)\)", "", (named or errors or lines or ["no output"])[0])
+    return without_places((named or errors or lines or ["no output"])[0])
+
+
+def without_places(line: str) -> str:
+    """``line`` without the folder in which a module was found: it is another one in every run."""
+    return re.sub(r" \((unknown location|/[^)]*)\)", "", line)

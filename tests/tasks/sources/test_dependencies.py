@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from mendwright.config.tasks import RebuildConfig, TasksConfig
+from mendwright.records import Task
+from mendwright.sandbox.probe import create_backend
+from mendwright.tasks.catalogue import Package
+from mendwright.tasks.environments import build_environment, resolve_lock, with_wheelhouse
+from mendwright.tasks.index import Sdist, sha256_of
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.rebuilding import rebuild_book
+from mendwright.tasks.recipe_book import RecipeBook, content_digest
+from mendwright.tasks.sources.base import Workshop
+from mendwright.tasks.sources.build_checks import BUILD_TEST, check_text
+from mendwright.tasks.sources.dependencies import aged_task, bounds_recipe, read_bounds
+from mendwright.tasks.validation import task_layers, verify
+
+SETUP_PY = """from setuptools import setup
+setup(
+    name="tinyload",
+    version="1.0",
+    py_modules=["tinyload"],
+    install_requires=["tomli>=1"],
+)
+"""
+FILES = {
+    "setup.py": SETUP_PY,
+    # tomli 2 reads binary files only.
+    "tinyload.py": "import io\nimport tomli\n\n\ndef load(text):\n    return tomli.load(io.StringIO(text))\n",
+    "tests/test_load.py": "import tinyload\n\n\ndef test_load():\n    assert tinyload.load('a = 1') == {'a': 1}\n",
+    "tests/test_other.py": "def test_other():\n    pass\n",
+}
+
+
+class FileIndex:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        return self.path
+
+
+def pack(folder: Path) -> tuple[Package, Path]:
+    """A release that asks for tomli 1 or newer and works with tomli 1 only, and its sdist."""
+    for name, text in FILES.items():
+        path = folder / "tinyload-1.0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    archive = folder / "tinyload-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "tinyload-1.0", "tinyload-1.0")
+    made = Package(
+        name="tinyload",
+        split="train",
+        version="1.0",
+        sdists={"1.0": sha256_of(archive)},
+        sources=("tinyload.py",),
+        tests=("tests/test_*.py",),
+        aged=("1.0",),
+    )
+    return made, archive
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The build check, in an environment whose wheelhouse is below ``tmp_path``."""
+    path = tmp_path / "test_build.py"
+    path.write_text(check_text(BUILD_TEST))
+    spec = importlib.util.spec_from_file_location("shipped_check", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    return module
+
+
+def add(folder: Path, name: str, version: str, *requires: str) -> None:
+    """One distribution in a folder of its own of the wheelhouse."""
+    place = folder / "wheelhouse" / f"{name}-{version}" / f"{name}-{version}.dist-info"
+    place.mkdir(parents=True)
+    needs = "".join(f"Requires-Dist: {text}\n" for text in requires)
+    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+
+
+def versions(check: ModuleType, *requirements: str) -> dict[str, str]:
+    return {name: found.version for name, found in check.distributions_for(list(requirements)).items()}
+
+
+def test_the_newest_versions_that_go_together_are_chosen(check: ModuleType, tmp_path: Path) -> None:
+    for version in ("1.0", "2.0", "10.0"):
+        add(tmp_path, "mendlib", version)
+    add(tmp_path, "mendapp", "1.0", "mendlib>=1", "mendextra; extra == 'more'")
+    add(tmp_path, "mendapp", "2.0", "mendlib>=10")
+    assert versions(check, "mendapp") == {"mendapp": "2.0", "mendlib": "10.0"}
+    # The bound on one makes the other older, whichever comes first.
+    for wanted in (("mendapp", "mendlib<10"), ("mendlib<10", "mendapp")):
+        assert versions(check, *wanted) == {"mendapp": "1.0", "mendlib": "2.0"}
+
+
+def test_what_cannot_be_met_names_the_versions_that_are_there(check: ModuleType, tmp_path: Path) -> None:
+    add(tmp_path, "mendlib", "1.0")
+    add(tmp_path, "mendlib", "2.0")
+    with pytest.raises(AssertionError, match=r"mendlib>2 \(from versions: 1.0, 2.0\)"):
+        versions(check, "mendlib>2")
+    with pytest.raises(AssertionError, match=r"no matching distribution found for no-such-thing$"):
+        versions(check, "no-such-thing")
+    add(tmp_path, "mendapp", "1.0", "mendlib<2")
+    with pytest.raises(AssertionError, match="conflicting dependencies"):
+        versions(check, "mendlib>=2", "mendapp")
+
+
+@pytest.mark.parametrize("place", ["build", "runtime"])
+def test_a_recipe_says_the_bounds(place: str) -> None:
+    told = bounds_recipe(place, {"werkzeug": ("2.1.0", "3.1.9"), "flask": ("2.2.0", "3.1.3")})
+    assert read_bounds(told) == (place, {"werkzeug": "<2.1.0", "flask": "<2.2.0"})
+
+
+@pytest.mark.network
+def test_a_wheelhouse_is_installed_beside_the_environment(tmp_path: Path) -> None:
+    newest, older = resolve_lock(()), resolve_lock(("iniconfig==2.0.0",))
+    part = older[older.index("iniconfig==2.0.0") : older.index("packaging==")]
+    lock = with_wheelhouse(newest, [part])
+    _, folder = build_environment(LayerStore(tmp_path), lock)
+    assert (folder / "wheelhouse" / "iniconfig-2.0.0" / "iniconfig" / "__init__.py").is_file()
+    assert not list(folder.glob("lib/*/site-packages/iniconfig-2.0.0.dist-info"))
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) -> None:
+    package, archive = pack(tmp_path)
+    store, config = LayerStore(tmp_path / "layers", FileIndex(archive)), TasksConfig(num_certificate_runs=1)
+
+    async def make() -> tuple[Task | str, bool]:
+        backend = create_backend(config.sandbox)
+        try:
+            made = await aged_task(package, "1.0", Workshop(store, backend, config, quota=1))
+            assert isinstance(made, Task), made
+            return made, (await verify(made, store, backend, num_runs=1)).is_valid
+        finally:
+            await backend.close()
+
+    task, is_valid = asyncio.run(make())
+    assert isinstance(task, Task)
+    assert is_valid
+    assert task.provenance.recipe.startswith("runtime requirements: tomli <2.0.0 (newest ")
+    assert '+    install_requires=["tomli>=1,<2.0.0"],' in task.gold_patch.splitlines()
+    assert [test_id.partition("[")[2] for test_id in task.fail_to_pass] == ["tests/test_load.py]"]
+    wheelhouse = task_layers(task, store).environment / "wheelhouse"
+    assert [path.name for path in wheelhouse.iterdir()] == ["tomli-1.2.3"]
+    # What was recorded comes back.
+    (tmp_path / "book.toml").write_text('recipes = "real"\n')
+    book = RecipeBook(tmp_path / "book.toml")
+    book.record([task], {"tinyload": package})
+    again = rebuild_book(book, tmp_path / "tasks", RebuildConfig(), store).load()
+    assert [content_digest(one) for one in again] == [content_digest(book.with_deadlines(task))]

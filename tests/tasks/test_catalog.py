@@ -1,0 +1,74 @@
+"""The book of recipes that comes with the repository."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from mendwright.config.tasks import RebuildConfig
+from mendwright.records import Task
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.rebuilding import rebuild_book
+from mendwright.tasks.recipe_book import RecipeBook, numbers
+from mendwright.tasks.verification import verify_tasks
+
+CATALOG = Path(__file__).parents[2] / "catalog"
+MAX_BYTES = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def book() -> RecipeBook:
+    return RecipeBook(CATALOG / "real.toml")
+
+
+def test_every_page_can_be_read_and_every_task_is_proven(book: RecipeBook) -> None:
+    seen: set[str] = set()
+    for name in book.names():
+        page = book.page(name)
+        assert page.package.name == name
+        for recipe in page.recipes.values():
+            assert book.lock(recipe)
+            tests = [*numbers(recipe.fail), *numbers(recipe.keep)]
+            assert tests == list(dict.fromkeys(tests))
+            assert max(tests) < len(page.shared.tests)
+            num_empty, num_failed, num_gold, num_passed = recipe.runs
+            assert num_empty == num_failed >= 3
+            assert num_gold == num_passed >= 3
+            assert recipe.id not in seen
+            seen.add(recipe.id)
+    assert seen
+
+
+def test_the_catalogue_can_be_reviewed() -> None:
+    assert sum(path.stat().st_size for path in CATALOG.rglob("*") if path.is_file()) < MAX_BYTES
+
+
+def test_splits_are_by_package(book: RecipeBook) -> None:
+    # A page has one package, and a package one split; all three splits are there.
+    assert {book.page(name).package.split for name in book.names()} == {"train", "validation", "test"}
+
+
+@pytest.mark.network
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_sample_comes_out_equal_twice_and_holds(book: RecipeBook, tmp_path: Path) -> None:
+    chosen = random.Random(0).sample(book.names(), 3)
+    made: list[tuple[Task, ...]] = []
+    for name in ("one", "two"):
+        layers = LayerStore(tmp_path / name / "layers")
+        made.append(rebuild_book(book, tmp_path / name / "tasks", RebuildConfig(packages=tuple(chosen)), layers).load())
+    assert [task.digest() for task in made[0]] == [task.digest() for task in made[1]]
+    assert len(made[0]) == sum(len(book.page(name).recipes) for name in chosen)
+    sample = random.Random(0).sample(made[0], 3)
+    failures = [told async for _, told in verify_tasks(sample, layers=LayerStore(tmp_path / "one" / "layers"))]
+    assert failures == ["", "", ""]
+
+
+def test_the_documented_table_is_of_this_book(book: RecipeBook) -> None:
+    table = (CATALOG.parent / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    recipes = [recipe for name in book.names() for recipe in book.page(name).recipes.values()]
+    sources = sorted({recipe.source for recipe in recipes})
+    counts = " | ".join(str(sum(recipe.source == source for recipe in recipes)) for source in sources)
+    assert f"| {len(book.names())} packages | | | {counts} | | |" in table
