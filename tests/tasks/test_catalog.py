@@ -64,3 +64,11 @@ async def test_a_sample_comes_out_equal_twice_and_holds(book: RecipeBook, tmp_pa
     sample = random.Random(0).sample(made[0], 3)
     failures = [told async for _, told in verify_tasks(sample, layers=LayerStore(tmp_path / "one" / "layers"))]
     assert failures == ["", "", ""]
+
+
+def test_the_documented_table_is_of_this_book(book: RecipeBook) -> None:
+    table = (CATALOG.parent / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    recipes = [recipe for name in book.names() for recipe in book.page(name).recipes.values()]
+    sources = sorted({recipe.source for recipe in recipes})
+    counts = " | ".join(str(sum(recipe.source == source for recipe in recipes)) for source in sources)
+    assert f"| {len(book.names())} packages | | | {counts} | | |" in table

@@ -17,6 +17,9 @@ from mendwright.tasks.layers import METADATA_FOLDER
 from mendwright.tasks.patches import PatchError, num_changed_lines, num_edits
 from mendwright.tasks.unbuilt import UnbuiltTask
 
+NUM_OPERATORS_SHOWN = 4
+"""Operators named per line of a Markdown table."""
+
 
 class PackageStatistics(Record):
     """The tasks of one source on one package."""
@@ -146,13 +149,15 @@ def markdown_table(rows: Iterable[PackageStatistics]) -> str:
 
 def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequence[int]) -> str:
     splits = ", ".join(sorted({split for row in rows for split in row.splits}))
-    licences = ", ".join(sorted({row.license for row in rows if row.license})) or "?"
+    licences = ", ".join(sorted({one for row in rows for one in row.license.split(", ") if one})) or "?"
     timed = [(row.test_s, row.num_tasks) for row in rows if row.test_s is not None]
     seconds = f"{sum(s * n for s, n in timed) / sum(n for _, n in timed):.2f}" if timed else ""
     operators: Counter[str] = Counter()
     for row in rows:
         operators.update(row.labels.get("operator", {}))
-    told = ", ".join(f"{name} {count}" for name, count in sorted(operators.items(), key=lambda o: (-o[1], o[0])))
+    ranked = sorted(operators.items(), key=lambda operator: (-operator[1], operator[0]))
+    told = ", ".join(f"{name} {count}" for name, count in ranked[:NUM_OPERATORS_SHOWN])
+    told += f", {len(ranked) - NUM_OPERATORS_SHOWN} more" if len(ranked) > NUM_OPERATORS_SHOWN else ""
     return f"| {package} | {splits} | {licences} | {' | '.join(map(str, counts))} | {seconds} | {told} |"
 
 

@@ -3,31 +3,70 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from mendwright.config.tasks import TasksConfig
+from mendwright.config.tasks import RebuildConfig, TasksConfig
 from mendwright.records import Task
 from mendwright.sandbox.probe import create_backend
 from mendwright.tasks.catalogue import Package
 from mendwright.tasks.environments import build_environment, resolve_lock, with_wheelhouse
+from mendwright.tasks.index import Sdist, sha256_of
 from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.rebuilding import rebuild_book
+from mendwright.tasks.recipe_book import RecipeBook, content_digest
 from mendwright.tasks.sources.base import Workshop
 from mendwright.tasks.sources.build_checks import BUILD_TEST, check_text
 from mendwright.tasks.sources.dependencies import aged_task, bounds_recipe, read_bounds
 from mendwright.tasks.validation import task_layers, verify
 
-M2R = Package(
-    name="m2r",
-    split="train",
-    version="0.2.0",
-    sdists={"0.2.0": "b64ee5ac870311a69967fe787be8607df67b02a329f0fc76c8bf477336a99c78"},
-    sources=("m2r.py",),
-    tests=("tests/test_renderer.py",),
-    aged=("0.2.0",),
+SETUP_PY = """from setuptools import setup
+setup(
+    name="tinyload",
+    version="1.0",
+    py_modules=["tinyload"],
+    install_requires=["tomli>=1"],
 )
+"""
+FILES = {
+    "setup.py": SETUP_PY,
+    # tomli 2 reads binary files only.
+    "tinyload.py": "import io\nimport tomli\n\n\ndef load(text):\n    return tomli.load(io.StringIO(text))\n",
+    "tests/test_load.py": "import tinyload\n\n\ndef test_load():\n    assert tinyload.load('a = 1') == {'a': 1}\n",
+    "tests/test_other.py": "def test_other():\n    pass\n",
+}
+
+
+class FileIndex:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        return self.path
+
+
+def pack(folder: Path) -> tuple[Package, Path]:
+    """A release that asks for tomli 1 or newer and works with tomli 1 only, and its sdist."""
+    for name, text in FILES.items():
+        path = folder / "tinyload-1.0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    archive = folder / "tinyload-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "tinyload-1.0", "tinyload-1.0")
+    made = Package(
+        name="tinyload",
+        split="train",
+        version="1.0",
+        sdists={"1.0": sha256_of(archive)},
+        sources=("tinyload.py",),
+        tests=("tests/test_*.py",),
+        aged=("1.0",),
+    )
+    return made, archive
 
 
 @pytest.fixture
@@ -98,12 +137,13 @@ def test_a_wheelhouse_is_installed_beside_the_environment(tmp_path: Path) -> Non
 @pytest.mark.network
 @pytest.mark.slow
 def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) -> None:
-    store, config = LayerStore(tmp_path), TasksConfig(num_certificate_runs=1)
+    package, archive = pack(tmp_path)
+    store, config = LayerStore(tmp_path / "layers", FileIndex(archive)), TasksConfig(num_certificate_runs=1)
 
     async def make() -> tuple[Task | str, bool]:
         backend = create_backend(config.sandbox)
         try:
-            made = await aged_task(M2R, "0.2.0", Workshop(store, backend, config, quota=1))
+            made = await aged_task(package, "1.0", Workshop(store, backend, config, quota=1))
             assert isinstance(made, Task), made
             return made, (await verify(made, store, backend, num_runs=1)).is_valid
         finally:
@@ -112,6 +152,14 @@ def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) 
     task, is_valid = asyncio.run(make())
     assert isinstance(task, Task)
     assert is_valid
-    assert task.labels["operator"] == "newer_dependency"
-    assert task_layers(task, store).environment.joinpath("wheelhouse").is_dir()
-    assert [line for line in task.gold_patch.splitlines() if line.startswith("+ ") and "<" in line]
+    assert task.provenance.recipe.startswith("runtime requirements: tomli <2.0.0 (newest ")
+    assert '+    install_requires=["tomli>=1,<2.0.0"],' in task.gold_patch.splitlines()
+    assert [test_id.partition("[")[2] for test_id in task.fail_to_pass] == ["tests/test_load.py]"]
+    wheelhouse = task_layers(task, store).environment / "wheelhouse"
+    assert [path.name for path in wheelhouse.iterdir()] == ["tomli-1.2.3"]
+    # What was recorded comes back.
+    (tmp_path / "book.toml").write_text('recipes = "real"\n')
+    book = RecipeBook(tmp_path / "book.toml")
+    book.record([task], {"tinyload": package})
+    again = rebuild_book(book, tmp_path / "tasks", RebuildConfig(), store).load()
+    assert [content_digest(one) for one in again] == [content_digest(book.with_deadlines(task))]

@@ -76,10 +76,13 @@ async def aged_task(package: Package, version: str, workshop: Workshop) -> Task 
     if not broken:
         return "holds_with_newest"
     search = _Search(bench, first, broken, PackageIndex())
-    repair = await search.find()
-    if not repair:
-        return "no_versions_repair"
-    return await bench.prove(repair, search.place, tuple(first.results))
+    try:
+        repair = await search.find()
+        if not repair:
+            return "no_versions_repair"
+        return await bench.prove(repair, search.place, tuple(first.results))
+    finally:
+        bench.discard_tried()
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class _Bench:
     pinned_files: dict[str, str]
     wheels: dict[tuple[str, str], str] = field(default_factory=dict)
     """(name, version) -> its part of a lock, of each version that was resolved."""
+    tried: set[str] = field(default_factory=set)
+    """Environments that only the search needs."""
 
     @classmethod
     def set_up(cls, package: Package, version: str, workshop: Workshop) -> _Bench:
@@ -150,6 +155,11 @@ class _Bench:
         """The newest versions, with others (that `older_versions` told) in the wheelhouse."""
         return with_wheelhouse(self.newest_lock, [self.wheels[pin] for pin in sorted(wheelhouse.items())])
 
+    def discard_tried(self) -> None:
+        """Remove the environments of the search. Not before its end: warm interpreters run in them."""
+        for digest in self.tried:
+            self.workshop.store.discard("environments", digest)
+
     async def run(self, files: Files, lock: str) -> TestRun:
         """The whole check with ``files`` in the environment of ``lock``."""
         _, folder = build_environment(self.workshop.store, lock)
@@ -163,6 +173,7 @@ class _Bench:
         if gold is None:
             return "no_list_of_requirements"
         environment, folder = build_environment(self.workshop.store, lock)
+        self.tried.discard(environment.digest)
         request = build_request(self.package, self.workshop, DEPENDENCY_TEST)
         backend, num_runs = self.workshop.backend, self.workshop.config.num_certificate_runs
         spec = self.spec.model_copy(update={"environment": folder})
@@ -277,8 +288,8 @@ class _Search:
         if files is None or not wheelhouse:
             return frozenset()
         lock = self.bench.lock_with(wheelhouse)
+        self.bench.tried.add(describe_environment(lock).digest)
         run = await self.bench.run(files, lock)
-        self.bench.workshop.store.discard("environments", describe_environment(lock).digest)
         failing = {i for i in self.first.results if run.outcome(i) is not TestOutcome.PASSED and "::" in i}
         return frozenset() if failing - self.broken else self.broken - failing
 

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from mendwright.tasks.statistics import markdown_table, package_statistics
+from mendwright.tasks.store import TaskStore
+
+
+def test_a_markdown_table_has_a_line_per_package(built: TaskStore, tmp_path: Path) -> None:
+    head, rule, line, total = markdown_table(package_statistics(built.load(), (), tmp_path)).splitlines()
+    assert head == "| package | split | licence | mutations | releases | test s | operators |"
+    assert rule.count("|") == head.count("|") == line.count("|") == total.count("|")
+    assert line.startswith("| tinycalc | train | ? | 4 | 2 | 0.")
+    assert "release 2" in line
+    assert total == "| 1 packages | | | 4 | 2 | | |"
