@@ -19,11 +19,13 @@ from mendwright.config.loading import load_config
 from mendwright.config.models import ModelConfig
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
 from mendwright.learning.losses import POLICY_LOSSES
-from mendwright.learning.parallel import process_group
+from mendwright.learning.parallel import World, process_group
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample
 from mendwright.learning.sft import SftTrainer
 from mendwright.models.loading import create_model
+from mendwright.recipes.demo import shipped_base
+from mendwright.recipes.updates import Updates
 
 SMALL = ModelConfig(
     vocab_size=120, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=64
@@ -75,8 +77,23 @@ def update_all() -> dict[str, dict[str, float]]:
     return found
 
 
+def reinforce(folder: Path, world: World) -> None:
+    """Two updates of the shipped base: the leader has the samples, whoever else is there follows."""
+    config = DapoConfig(batch_size=12, compute=ComputeConfig(micro_batch_tokens=90))
+    updates = Updates(shipped_base(), folder, config)
+    if not world.is_leader:
+        updates.follow()
+        return
+    made = [replace(sample, advantage=(-1.0) ** at, group_id=f"g{at % 3}") for at, sample in enumerate(samples())]
+    for _ in range(2):
+        updates.lead(made, [], 0.0)
+        updates.commit()
+    updates.close()
+
+
 def main(folder: Path) -> None:
     with process_group() as world:
+        reinforce(folder / "rl", world)
         found = {kind: supervise(folder / kind, kind, 2) for kind in KINDS} | update_all()
         if world.is_leader:
             (folder / "metrics.json").write_text(json.dumps(found))
