@@ -36,7 +36,7 @@ from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
 from mendwright.models.renderer import ChatMLRenderer
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.recipes.dapo import PHASE, STATE, DapoLoop
+from mendwright.recipes.dapo import PHASE, DapoLoop, state_name
 from mendwright.recipes.run import Run
 from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
 from mendwright.records import (
@@ -192,7 +192,7 @@ def what_is_left(folder: Path) -> dict[str, object]:
         names = [name for name in store.metric_names(PHASE) if not name.endswith("_s")]
         metrics = {name: store.metrics(PHASE, name) for name in names}
         groups = {(group.step, group.id): group.status for group in store.groups(phase=PHASE)}
-    state = folder / "checkpoints" / STATE
+    state = folder / "checkpoints" / state_name(PHASE)
     weights = hashlib.sha256((state / "model" / "model.safetensors").read_bytes()).hexdigest()
     optimiser = torch.load(state / "training.pt", weights_only=True)["optimiser"]
     digest = hashlib.sha256(repr(flat(optimiser)).encode()).hexdigest()

@@ -16,9 +16,8 @@ def new_sample(num_learned: int, group_id: str, turns: list[int] | None = None, 
     weight = np.ones(count, np.float32)
     weight[0] = 0.0
     turn = None if turns is None else np.array([-1, *turns], np.int32)
-    return Sample(
-        np.arange(count, dtype=np.int32), weight, np.zeros(count, np.float32), 1.0, group_id, 0, trajectory_id, turn
-    )
+    ids = np.arange(count, dtype=np.int32)
+    return Sample(ids, weight, np.zeros(count, np.float32), group_id=group_id, trajectory_id=trajectory_id, turn=turn)
 
 
 BATCH = [new_sample(4, "a", [0, 0, 0, 1]), new_sample(1, "a", [0]), new_sample(2, "b", [0, 1])]

@@ -204,6 +204,12 @@ def test_keys_stay_on_the_machine_or_go_encrypted(monkeypatch: pytest.MonkeyPatc
         config_of(f"https://user:{KEY}@models.example/v1")
 
 
+def test_more_fields_may_not_replace_what_a_policy_sends() -> None:
+    assert config_of("http://127.0.0.1/v1", extra={"reasoning_effort": "low"}).extra
+    with pytest.raises(ValueError, match="extra sets n, stream"):
+        config_of("http://127.0.0.1/v1", extra={"stream": True, "n": 4})
+
+
 def test_limits_are_shared_by_the_workers() -> None:
     config = config_of("http://127.0.0.1/v1", requests_per_minute=100, tokens_per_minute=0, max_concurrent=3)
     share = config.share_of(4)

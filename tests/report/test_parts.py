@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from mendwright.analysis.behaviour import habits
 from mendwright.analysis.curves import Point
 from mendwright.analysis.episodes import Episode
+from mendwright.analysis.reward_gap import GapTrend
 from mendwright.evaluation.significance import compare
 from mendwright.evaluation.summary import build_summary
 from mendwright.records import StopReason, VerdictKind
@@ -229,3 +230,18 @@ def test_claims_on_behaviour(store):
 )
 def test_numbers_are_written_for_people(text, expected):
     assert text == expected
+
+
+def test_a_gap_is_called_real_only_when_its_interval_leaves_zero_out():
+    trend = GapTrend(
+        reported_before=0.4,
+        reported_after=0.9,
+        validated_before=0.4,
+        validated_after=0.1,
+        gap=0.8,
+        ci_low=0.5,
+        ci_high=0.95,
+    )
+    assert wording.gap_claim(trend).startswith("Not real: reported reward went from 40.0\u00a0% to 90.0\u00a0%")
+    closed = trend.model_copy(update={"gap": 0.0, "ci_low": -0.2, "ci_high": 0.2})
+    assert wording.gap_claim(closed).startswith("No gap found")

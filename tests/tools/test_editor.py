@@ -7,6 +7,7 @@ import pytest
 from mendwright.config.pipeline import PaperBConfig
 from mendwright.errors import SandboxError
 from mendwright.pipelines.paper_b import changed_ranges, heredoc, state_line
+from mendwright.pipelines.registry import make_pipeline
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.tools.base import ToolContext, ToolServices, UsageError
 from mendwright.tools.edit_range import REVIEW, replace_lines, split_heredoc
@@ -143,6 +144,14 @@ async def test_replace_wants_two_texts_that_are_there(context):
     with pytest.raises(UsageError, match="expected two"):
         await call(context, "replace a b c")
     assert "(1 of 2 occurrences replaced)" in await call(context, "replace 'a' 'x'")
+
+
+@pytest.mark.parametrize("is_opened", [True, False])
+def test_the_cached_place_can_be_open_from_the_start(context, is_opened):
+    pipeline = make_pipeline(PaperBConfig(is_place_opened=is_opened), ExecutionCache())
+    text = pipeline.open(context).text
+    assert ("current file: /testbed/m.py" in text) is is_opened
+    assert text.endswith("2:    return a < b") is is_opened
 
 
 def test_json_arguments_are_checked():

@@ -1,7 +1,7 @@
 """Everything that is known of a run's behaviour, computed once.
 
 Reads a run store; makes one `Analysis`. Invariants: works on a run that is not finished (what cannot be computed is
-None or empty); each trajectory's text is read once; nothing is written.
+None or empty); text is read one trajectory at a time; nothing is written.
 """
 
 from __future__ import annotations

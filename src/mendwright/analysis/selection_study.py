@@ -17,7 +17,7 @@ from mendwright.records import Record
 from mendwright.rollout.rows import TrajectoryRow
 from mendwright.rollout.store import RunStore
 
-_MAX_FITTED = 2000
+_MAX_FITTED = 1000
 _MIN_FITTED = 50
 
 
@@ -42,7 +42,7 @@ def study_selection(
     Args:
         store: The run's store.
         phase: An evaluation with several samples per task.
-        training_phase: Where the outcome scorer is fitted: its latest 2000 valid trajectories of training tasks.
+        training_phase: Where the outcome scorer is fitted: its latest 1000 valid trajectories of training tasks.
         num_resamples: Number of bootstrap samples.
     """
     tasks = by_task(candidate(one) for one in store.trajectories(phase=phase))

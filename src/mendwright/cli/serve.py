@@ -66,7 +66,8 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
 
     torch.set_num_threads(1)
     policy = EmbeddedPolicy.from_folder(folder, config.engine)
-    return PolicyModel(policy, ChatRenderer(load_tokenizer(folder)), policy.max_len_tokens)
+    renderer = ChatRenderer(load_tokenizer(folder))
+    return PolicyModel(policy, renderer, policy.max_len_tokens, config.default_reply_tokens)
 
 
 def _open_script(name: str, tasks: Path | None, model: Path | None, config: ServeConfig) -> ServedModel:

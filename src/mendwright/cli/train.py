@@ -167,17 +167,18 @@ def rl(
         return
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.learning.parallel import process_group
+    from mendwright.recipes.dapo import PHASE, state_name
     from mendwright.recipes.reinforce import reinforce
     from mendwright.recipes.updates import Updates
 
     with process_group() as world:
         if not world.is_leader:
-            Updates(start, run / "checkpoints" / "dapo-state", resolved.rl.dapo).follow()
+            Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl.dapo).follow()
             return
         with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
             import_checkpoint(opened, start, "start")
-            reinforce(opened, resolved.rl, "start", "dapo", resolved.watch.alarms)
-    typer.echo(f"model: {run / 'checkpoints' / 'dapo'}")
+            reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
+    typer.echo(f"model: {run / 'checkpoints' / PHASE}")
 
 
 @app.command("dapo_two_stage")

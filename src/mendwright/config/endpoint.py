@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from mendwright.errors import ConfigError
 from mendwright.records import Record
 
+_OWN_FIELDS = frozenset({"model", "messages", "prompt", "stream", "n", "temperature", "seed", "max_tokens", "stop"})
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -75,11 +76,13 @@ class EndpointConfig(Record):
     """Cost table by model name; a model that is not in it counts as free."""
 
     @model_validator(mode="after")
-    def _is_an_address(self) -> Self:
+    def _can_be_asked(self) -> Self:
         if self.base_url and urlsplit(self.base_url).scheme not in ("http", "https"):
             raise ValueError(f"base_url={self.base_url!r} is no http:// or https:// address")
         if "@" in urlsplit(self.base_url).netloc:
             raise ValueError("base_url holds a name or a password; put the key into the variable of api_key_env")
+        if own := sorted(_OWN_FIELDS & set(self.extra)):
+            raise ValueError(f"extra sets {', '.join(own)}, which the policy sets itself; leave it out")
         return self
 
     @property

@@ -189,6 +189,7 @@ class PaperBConfig(PipelineConfig):
     """Paper B does not say."""
     max_len_tokens: PositiveInt = 65_536
     """Paper B, Table 3: 65k in stage 1, 131k in stage 2."""
+    is_place_opened: bool = False
     has_git: bool = True
     """The tree is a git repository with one commit, so that ``git diff`` and ``git checkout`` of the prompt work."""
 

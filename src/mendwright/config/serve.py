@@ -42,7 +42,7 @@ class ServeConfig(Record):
     max_waiting: NonNegativeInt = 64
     """Requests that wait for one of these places; more are refused with status 429."""
     default_reply_tokens: PositiveInt = 512
-    """Of requests that set no bound."""
+    """Of a model's replies to requests that set no bound; scripts say all they have to say."""
     max_body_bytes: PositiveInt = 16 << 20
     drain_s: PositiveFloat = 30.0
     """Time that running requests get when the server is stopped."""

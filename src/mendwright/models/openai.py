@@ -99,7 +99,8 @@ class VllmPolicy:
             PromptTooLongError: it does not fit the model's context.
             ModelServerError: no usable reply, or the request is refused.
         """
-        max_tokens = min(sampling.max_tokens, await self._room(len(prompt_ids)))
+        room = await self._room(len(prompt_ids))
+        max_tokens = sampling.max_tokens if room is None else min(sampling.max_tokens, room)
         body = _common(self._config, sampling.model_copy(update={"max_tokens": max_tokens})) | _UNCHANGED
         body |= {"prompt": prompt_ids, "stop_token_ids": list(sampling.stop_token_ids), "logprobs": 1}
         body |= {"return_token_ids": True}
@@ -119,8 +120,8 @@ class VllmPolicy:
     async def end_session(self, session_id: str) -> None:
         """The server keeps its own cache."""
 
-    async def _room(self, num_prompt_tokens: int) -> int:
-        """Tokens that a reply may have.
+    async def _room(self, num_prompt_tokens: int) -> int | None:
+        """Tokens that a reply may have; None where the server does not say how long its context is.
 
         Raises:
             PromptTooLongError: none.
@@ -130,7 +131,7 @@ class VllmPolicy:
                 self._max_len_tokens = await self._check()
                 self._is_checked = True
         if self._max_len_tokens is None:
-            return _MAX_SEED
+            return None
         if num_prompt_tokens >= self._max_len_tokens:
             raise PromptTooLongError(
                 f"a prompt of {num_prompt_tokens} tokens; {self._config.model} has a context of {self._max_len_tokens}"

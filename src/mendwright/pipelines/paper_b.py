@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from mendwright.agent.conversation import Opening
 from mendwright.agent.formats.base import Action
 from mendwright.config.pipeline import PaperBConfig
 from mendwright.errors import SandboxError
@@ -20,6 +22,7 @@ from mendwright.sandbox.base import Sandbox
 from mendwright.tasks.diffs import split_lines
 from mendwright.tools.base import ToolContext
 from mendwright.tools.editor import shown_path
+from mendwright.tools.file_view import render_view, view_around
 
 _GIT_FOLDER = "/tmp/.repository.git"
 """Outside of the tree, so that it is no change of it."""
@@ -51,6 +54,17 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
         if result.exit_status != 0:
             said = result.stderr.decode("utf-8", "replace").strip()[-300:]
             raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
+
+    def open(self, context: ToolContext, **values: Any) -> Opening:
+        """The prompts; with ``is_place_opened`` the editor shows the task's cached location, when it has one."""
+        place = context.task.location
+        text = context.workspace.read(place.path) if place and self.config.is_place_opened else None
+        if place is None or text is None:
+            return super().open(context, **values)
+        num_lines = self.config.window_lines
+        context.view = view_around(place.path, text, place.first_line, num_lines)
+        opening = super().open(context, **values)
+        return replace(opening, text=f"{opening.text}\n{render_view(context.view, text, num_lines)}")
 
     def solve(self, task: Task) -> Iterator[Action]:
         """Opens each file where it changes, from its end to its start, and replaces the lines that differ."""

@@ -98,7 +98,7 @@ class DapoLoop:
         self._phase = phase
         self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
-        self._state = run.checkpoint(f"{phase}-state")
+        self._state = run.checkpoint(state_name(phase))
         self._updates = Updates(run.checkpoint(start), self._state, config.dapo)
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
         self.num_done = self._updates.num_done
@@ -201,6 +201,11 @@ class DapoLoop:
                 found[row.task_id] = (group, [])
             found[row.task_id][1].append(row.reward)
         return {task_id: rewards for task_id, (_, rewards) in found.items()}
+
+
+def state_name(phase: str) -> str:
+    """Checkpoint folder with the training state of a stage."""
+    return f"{phase}-state"
 
 
 def rollout_metrics(collected: Collected) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Everything that the report shows, gathered from a run folder.
 
 Reads ``run.db`` (read-only) and the files of `run_folder`; makes one `Content`. Invariants: works on a run that is not
-finished (what is absent is None or empty), reads each trajectory's text once, and changes nothing in the run folder.
+finished (what is absent is None or empty), holds the text of no trajectory but those it shows, and changes nothing in
+the run folder.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def gap_claim(trend: GapTrend) -> str:
     tail = f"{points(trend.gap)} points at the end, 95 % interval {interval(trend.ci_low, trend.ci_high)}"
     if trend.is_open:
         return f"Not real: {reported}; the same submissions, graded with every gate, went {validated} ({tail})."
-    return f"The reward holds: {reported}, and with every gate {validated} ({tail})."
+    return f"No gap found: {reported}, and with every gate {validated} ({tail})."
 
 
 def _result(found: Comparison) -> str:

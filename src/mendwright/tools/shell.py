@@ -47,11 +47,14 @@ class ShellTool(Tool[ShellArguments]):
         if "\0" in arguments.command:
             raise UsageError("the command has a NUL character, which no shell can read")
         result = await context.workspace.run_command(arguments.command, timeout_s=self._timeout_s)
-        text = describe_result(result, self._max_chars)
+        return self.observe(result, describe_result(result, self._max_chars))
+
+    def observe(self, result: ExecResult, output: str) -> Observation:
+        """What the agent reads of a command that printed ``output``."""
         if result.is_timed_out:
             note = f"the command did not end within {self._timeout_s:g} s and was stopped"
-            return tool_error(f"{note}\n{text}".rstrip())
-        return Observation(text=text)
+            return tool_error(f"{note}\n{output}".rstrip())
+        return Observation(text=output)
 
 
 def describe_result(result: ExecResult, max_chars: int) -> str:

@@ -22,7 +22,6 @@ MAX_LEN_TOKENS = 256
 MODEL = ModelConfig(
     vocab_size=400, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=8, intermediate_size=16
 )
-Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +36,9 @@ def model(renderer: ChatRenderer) -> PolicyModel:
 
 
 @pytest.fixture
-def connect() -> Connect:
+def connect() -> Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]:
+    """A client of a model: ``async with connect(model, token, **settings)``."""
+
     @asynccontextmanager
     async def connected(model: ServedModel, token: str = "", **changes: int) -> AsyncIterator[httpx2.AsyncClient]:
         app = ModelServer(model, "tiny", ServeConfig(**changes), token).app()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+import httpx2
 import pytest
-from tests.bridges.serving.conftest import MAX_LEN_TOKENS, Connect
 
 from mendwright.bridges.serving.models import Completion, PolicyModel, ScriptModel
 from mendwright.bridges.serving.requests import ChatRequest
 from mendwright.models.renderer import ChatRenderer
 
+Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 HELLO = [{"role": "user", "content": "f is wrong"}]
 
 
@@ -85,13 +88,13 @@ async def test_a_body_that_is_none(model: PolicyModel, connect: Connect) -> None
 @pytest.mark.asyncio
 async def test_a_full_context_is_an_error_that_clients_know(model: PolicyModel, connect: Connect) -> None:
     async with connect(model) as client:
-        body = {"prompt": [5] * MAX_LEN_TOKENS}
+        body = {"prompt": [5] * model.max_len_tokens}
         error = (await client.post("/v1/completions", json=body)).json()["error"]
         card = (await client.get("/v1/models")).json()["data"][0]
-        body = {"prompt": [5] * (MAX_LEN_TOKENS - 3), "max_tokens": 50}
+        body = {"prompt": [5] * (model.max_len_tokens - 3), "max_tokens": 50}
         last = (await client.post("/v1/completions", json=body)).json()
     assert error["code"] == "context_length_exceeded"
-    assert (card["id"], card["max_model_len"]) == ("tiny", MAX_LEN_TOKENS)
+    assert (card["id"], card["max_model_len"]) == ("tiny", model.max_len_tokens)
     assert last["usage"]["completion_tokens"] <= 3
 
 
@@ -153,3 +156,14 @@ async def test_tool_calls_are_taken_apart(renderer: ChatRenderer, connect: Conne
     call = with_tools["message"]["tool_calls"][0]
     assert call["function"] == {"name": "bash", "arguments": '{"command": "ls"}'}
     assert without["message"] == {"role": "assistant", "content": text}
+
+
+@pytest.mark.asyncio
+async def test_scripts_keep_to_the_bound_that_they_are_given(renderer: ChatRenderer, connect: Connect) -> None:
+    text = "a long answer " * 100
+    async with connect(ScriptModel(lambda conversation, tools: text, renderer)) as client:
+        whole = (await client.post("/v1/chat/completions", json={"messages": HELLO})).json()
+        cut = (await client.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 3})).json()
+    assert (whole["choices"][0]["finish_reason"], whole["choices"][0]["message"]["content"]) == ("stop", text)
+    assert (cut["choices"][0]["finish_reason"], cut["usage"]["completion_tokens"]) == ("length", 3)
+    assert text.startswith(cut["choices"][0]["message"]["content"])

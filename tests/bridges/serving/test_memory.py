@@ -18,7 +18,7 @@ EXCHANGES = st.lists(st.tuples(SAMPLED, st.booleans(), TEXTS), min_size=1, max_s
 
 
 def request(messages: list[dict[str, Any]]) -> ChatRequest:
-    return read_chat_request({"messages": messages}, 8)
+    return read_chat_request({"messages": messages})
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.bridges.serving.conftest import MAX_LEN_TOKENS, MODEL
 
 from mendwright.config.endpoint import EndpointConfig
-from mendwright.config.models import EngineConfig
+from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.errors import PromptTooLongError, ServerRefusedError
 from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Sampling
@@ -26,13 +25,15 @@ from mendwright.models.openai import OpenAIPolicy, VllmPolicy
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 
+MAX_LEN_TOKENS = 256
 TOKEN = "a token for the tests"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = train_tokenizer(["def f(a, b):\n    return a < b\n"] * 9, 400, 10)
-    config = MODEL.model_copy(update={"vocab_size": len(tokenizer)})
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1, "head_dim": 8}
+    config = ModelConfig(vocab_size=len(tokenizer), intermediate_size=16, **sizes)
     path = tmp_path_factory.mktemp("model") / "tiny"
     save_checkpoint(create_model(config), tokenizer, path)
     return path

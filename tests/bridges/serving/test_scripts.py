@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
-from tests.bridges.serving.conftest import Connect
 
 from mendwright.bridges.serving.models import ScriptModel
 from mendwright.bridges.serving.requests import RequestError
@@ -22,6 +24,7 @@ from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import Task
 from mendwright.sandbox.cache import ExecutionCache
 
+Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 BASH = {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}
 
 

@@ -50,7 +50,7 @@ def submissions(task) -> dict[str, tuple[str, VerdictKind, str]]:
         "empty": ("", VerdictKind.FAILED, "fail_to_pass: 1 of 1"),
         "elsewhere": (gold(task).replace("low", "lower"), VerdictKind.FAILED, "does not apply: tinyclamp.py: hunk 1"),
         "huge": (huge, VerdictKind.FAILED, "does not apply: the patch has"),
-        "binary": (binary, VerdictKind.FAILED, "does not apply: line 3: x.so is binary"),
+        "binary": (binary, VerdictKind.FAILED, "does not apply: x.so is binary"),
         "hang": (with_code(task, HANG), VerdictKind.FAILED, ""),
         "gigabytes": (with_code(task, GIGABYTES), VerdictKind.FAILED, ""),
         "kill_parent": (with_code(task, KILL), VerdictKind.FAILED, ""),

@@ -76,7 +76,7 @@ class ModelServer:
             raise RequestError("wrong or missing token; send it as 'Authorization: Bearer TOKEN'", status=401)
 
     async def _chat(self, request: Request) -> dict[str, Any]:
-        asked = read_chat_request(await self._body(request), self._config.default_reply_tokens)
+        asked = read_chat_request(await self._body(request))
         done = await self._run(request, asked.sampling, lambda: self._model.chat(asked))
         choice: dict[str, Any] = {"index": 0, "message": dict(done.message), "finish_reason": _finish_reason(done)}
         reply = self._reply("chat.completion", asked.sampling, done, choice)
@@ -88,7 +88,7 @@ class ModelServer:
         return reply
 
     async def _complete(self, request: Request) -> dict[str, Any]:
-        asked = read_text_request(await self._body(request), self._config.default_reply_tokens)
+        asked = read_text_request(await self._body(request))
         done = await self._run(request, asked.sampling, lambda: self._model.complete(asked))
         choice: dict[str, Any] = {"index": 0, "text": done.text, "finish_reason": _finish_reason(done)}
         if asked.sampling.has_log_probs:
@@ -133,7 +133,7 @@ class ModelServer:
         return {"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []}
 
     async def _body(self, request: Request) -> Mapping[str, Any]:
-        """The request's JSON object, refused before it is read when it says that it is too large."""
+        """The request's JSON object; no more than the bound of it is ever held."""
         too_large = RequestError(f"a body of more than {self._config.max_body_bytes} bytes", status=413)
         parts, size = [], 0
         async for part in request.stream():

@@ -61,11 +61,21 @@ class ServedModel(Protocol):
 class PolicyModel:
     """A :class:`~mendwright.models.base.Policy` that samples."""
 
-    def __init__(self, policy: Policy, renderer: ChatRenderer, max_len_tokens: int) -> None:
-        """Serve ``policy``, whose prompts plus completions have at most ``max_len_tokens``."""
+    def __init__(
+        self, policy: Policy, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
+    ) -> None:
+        """Serve ``policy``.
+
+        Args:
+            policy: Samples.
+            renderer: Of the policy's tokenizer.
+            max_len_tokens: Longest prompt plus completion of the policy.
+            default_reply_tokens: Bound on the replies to requests that set none.
+        """
         self.renderer = renderer
         self.max_len_tokens: int | None = max_len_tokens
         self._max_len_tokens = max_len_tokens
+        self._default_reply_tokens = default_reply_tokens
         self._policy = policy
         self._memory = ConversationMemory(renderer)
         self._numbers = itertools.count()
@@ -99,7 +109,7 @@ class PolicyModel:
         session_id = f"serve/{next(self._numbers)}"
         sampling = Sampling(
             temperature=asked.temperature,
-            max_tokens=min(asked.max_tokens, room),
+            max_tokens=min(asked.max_tokens or self._default_reply_tokens, room),
             stop_token_ids=self._stop_token_ids(asked),
             seed=asked.seed,
         )
@@ -134,19 +144,23 @@ class ScriptModel:
     async def chat(self, request: ChatRequest) -> Completion:
         """The script's next message."""
         said = to_conversation(request.messages)
-        text = self._answer(said, request.tools)
+        generation = self._generation(self._answer(said, request.tools), request.sampling)
+        text = self.renderer.decode(generation.token_ids)
         message = message_of_text(text) if request.tools else {"role": "assistant", "content": text}
-        prompt_ids = self.renderer.conversation_ids(said)
-        return Completion(text, message, tuple(prompt_ids), self._generation(text))
+        return Completion(text, message, tuple(self.renderer.conversation_ids(said)), generation)
 
     async def complete(self, request: TextRequest) -> Completion:
         """The script's next message, where the prompt is a conversation in the chat form."""
         prompt_ids = list(request.prompt_ids) or self.renderer.prompt_ids(request.prompt)
-        text = self._answer(self.renderer.messages(prompt_ids), ())
-        return Completion(text, {}, tuple(prompt_ids), self._generation(text))
+        generation = self._generation(self._answer(self.renderer.messages(prompt_ids), ()), request.sampling)
+        return Completion(self.renderer.decode(generation.token_ids), {}, tuple(prompt_ids), generation)
 
-    def _generation(self, text: str) -> Generation:
-        ids = self.renderer.action_ids(text)
+    def _generation(self, text: str, asked: SamplingRequest) -> Generation:
+        whole = self.renderer.action_ids(text)
+        ids = whole[: asked.max_tokens]
         return Generation(
-            token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=UNKNOWN_VERSION
+            token_ids=tuple(ids),
+            log_probs=(0.0,) * len(ids),
+            is_stopped=len(ids) == len(whole),
+            policy_version=UNKNOWN_VERSION,
         )

@@ -51,7 +51,8 @@ class SamplingRequest:
 
     model: str
     temperature: float
-    max_tokens: int
+    max_tokens: int | None
+    """None: the client sets no bound."""
     seed: int
     stop: tuple[str, ...]
     stop_token_ids: tuple[int, ...]
@@ -85,7 +86,7 @@ class TextRequest:
     """Instead of ``prompt``."""
 
 
-def read_chat_request(body: Mapping[str, Any], default_max_tokens: int) -> ChatRequest:
+def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """Check a chat request.
 
     Raises:
@@ -104,10 +105,10 @@ def read_chat_request(body: Mapping[str, Any], default_max_tokens: int) -> ChatR
     has_log_probs = body.get("logprobs") or False
     if not isinstance(has_log_probs, bool):
         raise RequestError("logprobs: expected true or false")
-    return ChatRequest(_sampling(body, default_max_tokens, has_log_probs), tuple(messages), tuple(tools))
+    return ChatRequest(_sampling(body, has_log_probs), tuple(messages), tuple(tools))
 
 
-def read_text_request(body: Mapping[str, Any], default_max_tokens: int) -> TextRequest:
+def read_text_request(body: Mapping[str, Any]) -> TextRequest:
     """Check a completion request.
 
     Raises:
@@ -117,7 +118,7 @@ def read_text_request(body: Mapping[str, Any], default_max_tokens: int) -> TextR
     log_probs = body.get("logprobs")
     if log_probs is not None and (isinstance(log_probs, bool) or log_probs not in (0, 1)):
         raise RequestError("logprobs: expected 0 or 1; only those of the sampled tokens are known")
-    sampling = _sampling(body, default_max_tokens, log_probs is not None)
+    sampling = _sampling(body, log_probs is not None)
     if isinstance(prompt, str) and prompt:
         return TextRequest(sampling, prompt)
     if isinstance(prompt, list) and prompt and all(type(item) is int and item >= 0 for item in prompt):
@@ -181,7 +182,7 @@ def _check_message(message: Mapping[str, Any]) -> None:
             raise RequestError("messages: a tool call without the name of its function")
 
 
-def _sampling(body: Mapping[str, Any], default_max_tokens: int, has_log_probs: bool) -> SamplingRequest:
+def _sampling(body: Mapping[str, Any], has_log_probs: bool) -> SamplingRequest:
     for name, neutral in _NEUTRAL.items():
         value = body.get(name)
         if value is not None and value not in neutral:
@@ -190,7 +191,7 @@ def _sampling(body: Mapping[str, Any], default_max_tokens: int, has_log_probs: b
     return SamplingRequest(
         model=str(body.get("model") or ""),
         temperature=_number(body, "temperature", 1.0),
-        max_tokens=_max_tokens(body, default_max_tokens),
+        max_tokens=_max_tokens(body),
         seed=_seed(body),
         stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
         stop_token_ids=_ids(body.get("stop_token_ids") or ()),
@@ -208,9 +209,11 @@ def _number(body: Mapping[str, Any], name: str, default: float) -> float:
     return float(value)
 
 
-def _max_tokens(body: Mapping[str, Any], default: int) -> int:
-    value = body.get("max_completion_tokens") or body.get("max_tokens") or default
-    if not isinstance(value, int) or value < 1:
+def _max_tokens(body: Mapping[str, Any]) -> int | None:
+    value = next((body[key] for key in ("max_completion_tokens", "max_tokens") if body.get(key) is not None), None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise RequestError(f"max_tokens: got {value!r}, expected a number from 1 on")
     return value
 
