@@ -96,7 +96,7 @@ $(STAMP): $(PINS)
 	@[ -x $(BIN)/python ] && $(BIN)/python $(IS_NEW_ENOUGH) && $(BIN)/python -m pip --version > /dev/null 2>&1 \
 		|| $(PYTHON) -m venv --clear $(VENV)
 	@echo "setup: locked packages, hashes checked"
-	@$(PIP) -qq --require-hashes --requirement requirements.lock
+	@$(PIP) -qq --require-hashes --no-deps --requirement requirements.lock
 	@echo "setup: torch $(TORCH)$(if $(wildcard /dev/nvidiactl),, (no GPU here: the CPU build where your index has one))"
 	@$(INSTALL_TORCH)
 	@$(PIP) -qq --no-deps --no-build-isolation --editable .
