@@ -25,7 +25,7 @@ from mendwright.agent.episode import EpisodeRunner
 from mendwright.config.pipeline import PaperBConfig
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.pipelines.registry import make_pipeline
 from mendwright.recipes.demo import shipped_base
 from mendwright.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
@@ -85,7 +85,7 @@ class PausingPolicy:
 
     id = "pausing"
 
-    def __init__(self, renderer: ChatMLRenderer, clock: Clock) -> None:
+    def __init__(self, renderer: ChatRenderer, clock: Clock) -> None:
         self.clock = clock
         answers = [
             (kind, renderer.action_ids(f"I go on with the next step.\n\n```command\n{text}\n```" if text else "Hm."))
@@ -154,7 +154,7 @@ def make_task() -> Task:
     )
 
 
-async def play(tree: Path, renderer: ChatMLRenderer, config: PaperBConfig, number: int) -> Clock:
+async def play(tree: Path, renderer: ChatRenderer, config: PaperBConfig, number: int) -> Clock:
     clock = Clock()
     task = make_task()
     pipeline = make_pipeline(config, ExecutionCache())
@@ -171,7 +171,7 @@ async def play(tree: Path, renderer: ChatMLRenderer, config: PaperBConfig, numbe
 
 
 async def measure(num_in_flight: int, num_turns: int) -> dict[str, float]:
-    renderer = ChatMLRenderer(load_tokenizer(shipped_base()))
+    renderer = ChatRenderer(load_tokenizer(shipped_base()))
     config = PaperBConfig(max_turns=num_turns, max_len_tokens=1 << 20)
     with tempfile.TemporaryDirectory() as folder:
         begin, cpu = time.perf_counter(), time.process_time()

@@ -34,7 +34,7 @@ from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.recipes.dapo import PHASE, DapoLoop, state_name
 from mendwright.recipes.run import Run
@@ -264,7 +264,7 @@ def tiny_start(root: Path) -> Start:
 def open_tiny(folder: Path, base: Path | None = None) -> Iterator[Run]:
     """A run over four tiny tasks in ``folder``, with the tokenizer of ``base``."""
     path = folder / "run.db"
-    renderer = ChatMLRenderer(load_tokenizer((base or folder) / "checkpoints" / "base"))
+    renderer = ChatRenderer(load_tokenizer((base or folder) / "checkpoints" / "base"))
     pool = LocalPool(ROLLOUT, lambda: ScriptedBackend(answer), lambda _: TaskLayers(folder, folder), renderer)
     with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
         yield Run(folder, store, pool, {task.id: task for task in map(tiny_task, range(4))})

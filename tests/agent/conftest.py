@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mendwright.models.base import Generation, Sampling
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 
 
@@ -14,7 +14,7 @@ class Speaker:
 
     id = "speaker"
 
-    def __init__(self, renderer: ChatMLRenderer, texts: list[str], cost_usd: float = 0.0) -> None:
+    def __init__(self, renderer: ChatRenderer, texts: list[str], cost_usd: float = 0.0) -> None:
         self.renderer = renderer
         self.texts = iter(texts)
         self.cost_usd = cost_usd
@@ -36,9 +36,9 @@ class Speaker:
 
 
 @pytest.fixture(scope="session")
-def chat_renderer() -> ChatMLRenderer:
+def chat_renderer() -> ChatRenderer:
     texts = ["user assistant system <think> edit test </think> lines left out ```command"] * 9
-    return ChatMLRenderer(train_tokenizer(texts, 400, 40))
+    return ChatRenderer(train_tokenizer(texts, 400, 40))
 
 
 @pytest.fixture(scope="session")

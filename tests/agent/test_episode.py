@@ -10,7 +10,7 @@ from mendwright.agent.scripted import ScriptedPolicy, window_edits
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.errors import ConfigError, SandboxContentError, SandboxError
 from mendwright.models.base import Generation, Sampling
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason, Task
@@ -27,7 +27,7 @@ class Replies:
 
     id = "replies"
 
-    def __init__(self, renderer: ChatMLRenderer, texts: list[str], *, is_stopped: bool = True) -> None:
+    def __init__(self, renderer: ChatRenderer, texts: list[str], *, is_stopped: bool = True) -> None:
         self.renderer = renderer
         self.texts = iter(texts)
         self.prompts: list[list[int]] = []
@@ -50,9 +50,9 @@ class Replies:
 
 
 @pytest.fixture(scope="module")
-def renderer() -> ChatMLRenderer:
+def renderer() -> ChatRenderer:
     texts = ["user\nassistant\nedit @1 < => <= test undo submit def f(a, b): return a < b\n"] * 20
-    return ChatMLRenderer(train_tokenizer(texts, 400, 40))
+    return ChatRenderer(train_tokenizer(texts, 400, 40))
 
 
 async def no_sandbox(files: dict[str, str | None]) -> Sandbox:

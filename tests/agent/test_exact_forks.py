@@ -15,7 +15,7 @@ from mendwright.learning.histories import split_histories
 from mendwright.learning.samples import policy_sample
 from mendwright.models.embedded import EmbeddedPolicy
 from mendwright.models.loading import create_model
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import Trajectory, Verdict, VerdictKind
@@ -34,7 +34,7 @@ async def test_every_history_has_the_log_probs_of_a_full_forward(
     task, tmp_path, context: ContextConfig, num_histories: int
 ):
     tokenizer = train_tokenizer(["user assistant edit test lines left out"] * 9, 400, 40)
-    renderer = ChatMLRenderer(tokenizer)
+    renderer = ChatRenderer(tokenizer)
     model = create_model(
         ModelConfig(
             vocab_size=len(tokenizer),

@@ -12,7 +12,7 @@ from mendwright.config.pipeline import FullConfig, KnowledgeConfig, SimplifiedCo
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import SandboxContentError, TaskError
 from mendwright.models.base import Generation
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.pipelines.full import compare
 from mendwright.pipelines.registry import make_pipeline
@@ -70,7 +70,7 @@ class Replies:
 
 @pytest.fixture(scope="module")
 def renderer():
-    return ChatMLRenderer(train_tokenizer(["user assistant write test submit def f(a, b): return a < b"] * 9, 400, 40))
+    return ChatRenderer(train_tokenizer(["user assistant write test submit def f(a, b): return a < b"] * 9, 400, 40))
 
 
 @pytest.fixture

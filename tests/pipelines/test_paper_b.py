@@ -9,7 +9,7 @@ from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.config.pipeline import PaperBConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.models.base import Generation
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason
@@ -44,7 +44,7 @@ class Agent:
 
 @pytest.fixture(scope="module")
 def renderer():
-    return ChatMLRenderer(train_tokenizer(["user assistant ```command edit submit (Current directory: )"] * 9, 400, 40))
+    return ChatRenderer(train_tokenizer(["user assistant ```command edit submit (Current directory: )"] * 9, 400, 40))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
 from mendwright.rollout.local import LocalPool
@@ -53,7 +53,7 @@ def tasks_of(task: Task) -> dict[str, Task]:
 
 def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) -> LocalPool:
     """A pool whose sandboxes are scripted and fail ``num_failures`` times a call; ``changes`` of its config."""
-    renderer = ChatMLRenderer(load_tokenizer(base))
+    renderer = ChatRenderer(load_tokenizer(base))
     config = ROLLOUT.model_copy(update=changes)
     return LocalPool(
         config, lambda: ScriptedBackend(answer, num_failures), lambda _: TaskLayers(folder, folder), renderer

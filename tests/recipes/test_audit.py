@@ -13,7 +13,7 @@ from mendwright.config.pipeline import GradingConfig
 from mendwright.errors import ConfigError, InputError
 from mendwright.grading.grader import Grader
 from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.recipes.audit import audit, choose_audited
 from mendwright.recipes.exploit_study import PHASE, cheat_shares, run_exploit_study
 from mendwright.recipes.run import Run
@@ -42,7 +42,7 @@ def answer(files: Files, request: TestRequest) -> TestRun:
 @pytest.fixture
 def run(tmp_path: Path, base, many_tasks) -> Run:
     (tmp_path / "test_m.py").write_text("from m import f\n\ndef test_f():\n    assert f(1, 1)\n")
-    renderer = ChatMLRenderer(load_tokenizer(base))
+    renderer = ChatRenderer(load_tokenizer(base))
     layers = TaskLayers(tmp_path, tmp_path)
     pool = LocalPool(STUDY.rollout, lambda: ScriptedBackend(answer), lambda _: layers, renderer)
     return Run(tmp_path, RunStore.create(tmp_path / "run.db"), pool, many_tasks)

@@ -14,7 +14,7 @@ from mendwright.errors import ConfigError, InputError
 from mendwright.evaluation.matrix import build_matrix
 from mendwright.evaluation.stages import parse_eval_phase
 from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.recipes.evaluate import check_fingerprint, policy_fingerprint
 from mendwright.recipes.matrix import run_matrix
 from mendwright.recipes.run import Run
@@ -46,7 +46,7 @@ def config(rollout, short):
 
 @pytest.fixture
 def open_environment(tmp_path, base, many_tasks, make_backend):
-    renderer = ChatMLRenderer(load_tokenizer(base))
+    renderer = ChatRenderer(load_tokenizer(base))
     opened = []
 
     @contextmanager

@@ -7,7 +7,7 @@ import pytest
 from mendwright.config.commands import RolloutCommandConfig
 from mendwright.config.loading import load_config
 from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.pipelines.registry import PIPELINES
 from mendwright.recipes.run import Run
 from mendwright.recipes.scaffolds import measure_scaffold, mixed_tasks
@@ -21,7 +21,7 @@ from mendwright.tasks.validation import TaskLayers
 def test_every_pipeline_is_sound(name, base, tmp_path, many_tasks, scripted_answer):
     overrides = [f"rollout.pipeline.type={name}", "rollout.engine.max_len_tokens=1048576"]
     config = load_config(RolloutCommandConfig, None, overrides).rollout
-    renderer = ChatMLRenderer(load_tokenizer(base))
+    renderer = ChatRenderer(load_tokenizer(base))
     layers = TaskLayers(tmp_path, tmp_path)
     pool = LocalPool(config, lambda: ScriptedBackend(scripted_answer), lambda task: layers, renderer)
     with RunStore.create(tmp_path / "run.db") as store:

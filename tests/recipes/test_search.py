@@ -9,7 +9,7 @@ from mendwright.config.models import EngineConfig
 from mendwright.config.recipes import CorrectionConfig
 from mendwright.engine.core import Engine
 from mendwright.models.loading import load_model, load_tokenizer
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.recipes.corpus import corpus_functions
 from mendwright.recipes.corrections import Corrections
 from mendwright.recipes.demo import shipped_base
@@ -39,7 +39,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def renderer():
-    return ChatMLRenderer(load_tokenizer(shipped_base()))
+    return ChatRenderer(load_tokenizer(shipped_base()))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import GradingConfig, PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import ConfigError
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import StopReason, TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
 from mendwright.rollout.jobs import make_group, make_groups
@@ -31,11 +31,11 @@ def answer(files: Files, request: TestRequest) -> TestRun:
 
 
 @pytest.fixture(scope="module")
-def renderer() -> ChatMLRenderer:
-    return ChatMLRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
+def renderer() -> ChatRenderer:
+    return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
 
 
-def make_runner(backend: ScriptedBackend, tree: Path, renderer: ChatMLRenderer) -> Runner:
+def make_runner(backend: ScriptedBackend, tree: Path, renderer: ChatRenderer) -> Runner:
     return Runner(CONFIG, backend, lambda task: TaskLayers(tree, tree), renderer)
 
 

@@ -16,7 +16,7 @@ from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.ledger import TokenLedger
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import (
     Attempt,
@@ -88,7 +88,7 @@ def write_tasks(folder: Path, tasks: list[Task]) -> None:
     (folder / "tasks" / "tasks.jsonl").write_text("".join(task.model_dump_json() + "\n" for task in tasks))
 
 
-async def _episodes(folder: Path, tasks: list[Task], renderer: ChatMLRenderer) -> list[tuple[str, Trajectory]]:
+async def _episodes(folder: Path, tasks: list[Task], renderer: ChatRenderer) -> list[tuple[str, Trajectory]]:
     runner = Runner(CONFIG, ScriptedBackend(answer), lambda task: TaskLayers(folder, folder), renderer)
     found = []
     for phase, name in (("teacher", "teacher"), ("eval/oracle/test-mutations", "oracle")):
@@ -110,7 +110,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.save_pretrained(folder / "checkpoints" / "rft")
     with RunStore.create(folder / "run.db") as store:
         store.plan_phases(["teacher", "eval/oracle/test-mutations"])
-        for phase, trajectory in asyncio.run(_episodes(folder, tasks, ChatMLRenderer(tokenizer))):
+        for phase, trajectory in asyncio.run(_episodes(folder, tasks, ChatRenderer(tokenizer))):
             store.add_trajectory(trajectory, phase=phase, step=0, split="train")
         store.start_phase("teacher")
         store.end_phase("teacher")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mendwright.agent.thoughts import count_thought_tokens
 from mendwright.ledger import UNKNOWN_VERSION, LedgerBuilder, Span, TokenLedger
 from mendwright.models.base import Policy, Sampling
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 
 SEED_STRIDE = 1_000_003
 """Turns of one episode draw their sampling seeds this far apart."""
@@ -59,7 +59,7 @@ class Conversation:
     """One episode's conversation with a policy that speaks tokens."""
 
     def __init__(
-        self, policy: Policy, renderer: ChatMLRenderer, session_id: str, seed: int, temperature: float = 1.0
+        self, policy: Policy, renderer: ChatRenderer, session_id: str, seed: int, temperature: float = 1.0
     ) -> None:
         """Say nothing yet; ``seed`` decides all sampling of the episode."""
         self._policy = policy

@@ -29,7 +29,7 @@ from mendwright.errors import (
 )
 from mendwright.ledger import TokenLedger
 from mendwright.models.base import Policy
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.records import Attempt, StopReason, Turn
 from mendwright.tools.base import Observation, ToolContext, UsageError, tool_error
 
@@ -197,7 +197,7 @@ class EpisodeRunner:
         self,
         scaffold: Scaffold,
         policy: Policy,
-        renderer: ChatMLRenderer,
+        renderer: ChatRenderer,
         *,
         temperature: float = 1.0,
         limits: PipelineConfig | None = None,

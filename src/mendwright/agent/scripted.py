@@ -19,7 +19,7 @@ from mendwright.agent.teacher import Teacher
 from mendwright.config.teacher import TeacherNoise
 from mendwright.errors import ConfigError
 from mendwright.models.base import Generation, Sampling
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.records import Task
 from mendwright.tasks.exposing import hollow_tests
 from mendwright.tasks.operators import Site, find_sites
@@ -34,7 +34,7 @@ MakeScript = Callable[[Task, random.Random, Scaffold], Script]
 class ScriptedPolicy:
     """A :class:`~mendwright.models.base.Policy` whose sessions are scripts. Call `begin_session` before `generate`."""
 
-    def __init__(self, name: str, renderer: ChatMLRenderer) -> None:
+    def __init__(self, name: str, renderer: ChatRenderer) -> None:
         """Look up ``name``.
 
         Raises:

@@ -173,10 +173,6 @@ class ChatRenderer:
         return int(token_id)
 
 
-ChatMLRenderer = ChatRenderer
-"""The name from when there was one family."""
-
-
 def _family_of(tokenizer: PreTrainedTokenizerFast) -> ChatFamily:
     vocabulary = tokenizer.get_vocab()
     for family in (CHATML, LLAMA3):

@@ -18,7 +18,7 @@ from mendwright.config.models import EngineConfig
 from mendwright.config.recipes import CorrectionConfig
 from mendwright.engine.core import Engine
 from mendwright.learning.samples import Sample
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.recipes.corpus import CorpusFunction
 from mendwright.recipes.search import Search, SearchScore, correction_samples, run_searches, score_searches
 
@@ -27,7 +27,7 @@ class Corrections:
     """Searches of the policy, made anew at each `refresh`, and the batches cut from them."""
 
     def __init__(
-        self, config: CorrectionConfig, model: PreTrainedModel, renderer: ChatMLRenderer, max_len_tokens: int, seed: int
+        self, config: CorrectionConfig, model: PreTrainedModel, renderer: ChatRenderer, max_len_tokens: int, seed: int
     ) -> None:
         """``model`` is copied when it first searches: the engine owns what it serves, weights and cache."""
         self._config = config

@@ -27,7 +27,7 @@ from mendwright.learning.checkpoints import load_training_state, save_training_s
 from mendwright.learning.samples import Sample
 from mendwright.learning.sft import SftTrainer
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.recipes.corpus import CorpusFunction, corpus_functions, distribution_files, function_digest
 from mendwright.recipes.corrections import Corrections
@@ -82,7 +82,7 @@ class _Pretraining:
         sft = SftConfig(optimizer=config.optimizer, compute=config.compute)
         self._trainer = SftTrainer(self.model, sft, num_steps=self.num_steps)
         self.log = _resume(self._trainer, state)
-        self._renderer = ChatMLRenderer(self.tokenizer)
+        self._renderer = ChatRenderer(self.tokenizer)
         self._probes = validation_probes(self._validation, self._renderer)
         self._corrections = Corrections(
             config.corrections, self.model, self._renderer, config.model.max_len_tokens // 2, config.seed
@@ -144,7 +144,7 @@ def _resume(trainer: SftTrainer, state: Path) -> list[dict[str, Any]]:
 def batch_of(
     config: PretrainingConfig,
     functions: Sequence[CorpusFunction],
-    renderer: ChatMLRenderer,
+    renderer: ChatRenderer,
     step: int,
     num_steps: int,
     corrections: Corrections | None = None,
@@ -166,7 +166,7 @@ def batch_of(
     return samples
 
 
-def weighted_sample(segments: Sequence[Segment], renderer: ChatMLRenderer, config: PretrainingConfig) -> Sample:
+def weighted_sample(segments: Sequence[Segment], renderer: ChatRenderer, config: PretrainingConfig) -> Sample:
     """An episode as tokens; guesses and typos weigh nothing."""
     ids: list[int] = []
     weights: list[float] = []
@@ -188,7 +188,7 @@ Probe = tuple[list[int], list[int]]
 """(prompt ids, ids of the right first edit)."""
 
 
-def validation_probes(functions: Sequence[CorpusFunction], renderer: ChatMLRenderer) -> list[Probe]:
+def validation_probes(functions: Sequence[CorpusFunction], renderer: ChatRenderer) -> list[Probe]:
     """Single-bug prompts with the edit that repairs them."""
     generator = random.Random(9)
     sure = TeacherNoise(knows_fix=1.0, mistypes=0.0)

@@ -17,7 +17,7 @@ import numpy as np
 
 from mendwright.engine.core import Engine
 from mendwright.learning.samples import Sample
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.recipes.corpus import CorpusFunction
 from mendwright.recipes.synthetic import SimulatedEpisode, break_function
 from mendwright.records import Record
@@ -55,7 +55,7 @@ class SearchScore(Record):
 
 
 def run_searches(
-    engine: Engine, renderer: ChatMLRenderer, functions: Sequence[CorpusFunction], max_edits: int, seed: int
+    engine: Engine, renderer: ChatRenderer, functions: Sequence[CorpusFunction], max_edits: int, seed: int
 ) -> list[Search]:
     """One search per function that can be broken; at most ``max_edits`` edits each, sampled at temperature 1."""
     generators = (random.Random(f"{seed}:{k}") for k in range(len(functions)))
@@ -79,7 +79,7 @@ def run_searches(
     return searches
 
 
-def _start(renderer: ChatMLRenderer, function: CorpusFunction, generator: random.Random) -> Search | None:
+def _start(renderer: ChatRenderer, function: CorpusFunction, generator: random.Random) -> Search | None:
     case = break_function(function, 1, generator)
     if case is None:
         return None
@@ -90,7 +90,7 @@ def _start(renderer: ChatMLRenderer, function: CorpusFunction, generator: random
 
 def _submit(
     engine: Engine,
-    renderer: ChatMLRenderer,
+    renderer: ChatRenderer,
     live: dict[int, tuple[Search, str]],
     search: Search,
     number: int,
@@ -108,7 +108,7 @@ def _submit(
     live[id(request)] = (search, str(number))
 
 
-def _answer(renderer: ChatMLRenderer, search: Search, action_ids: list[int], is_stopped: bool) -> None:
+def _answer(renderer: ChatRenderer, search: Search, action_ids: list[int], is_stopped: bool) -> None:
     """Let the environment answer an edit, then test and undo for the policy."""
     action = renderer.decode(action_ids)
     observation = search.episode.step(action)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from mendwright.config.rollout import RolloutConfig
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.records import Task, Trajectory
 from mendwright.rollout.failures import FailureStreak
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
@@ -29,7 +29,7 @@ class LocalPool:
         config: RolloutConfig,
         make_backend: Callable[[], SandboxBackend],
         find_layers: Callable[[Task], TaskLayers],
-        renderer: ChatMLRenderer,
+        renderer: ChatRenderer,
     ) -> None:
         self._config = config
         self._make_backend = make_backend

@@ -19,14 +19,14 @@ from mendwright.models.embedded import EmbeddedPolicy
 from mendwright.models.endpoint import EndpointClient
 from mendwright.models.loading import load_model
 from mendwright.models.openai import OpenAIPolicy, VllmPolicy
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 
 
 class PolicyCache:
     """The policy of the last request; weights are loaded when folder or version change."""
 
-    def __init__(self, config: RolloutConfig, renderer: ChatMLRenderer) -> None:
+    def __init__(self, config: RolloutConfig, renderer: ChatRenderer) -> None:
         """Nothing is loaded before it is asked for."""
         self._config = config
         self._renderer = renderer

@@ -22,7 +22,7 @@ from mendwright.grading.grader import Grader
 from mendwright.grading.judge.opening import open_judge
 from mendwright.ledger import LedgerBuilder
 from mendwright.models.base import Policy
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.pipelines.registry import make_pipeline
 from mendwright.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from mendwright.rollout.jobs import EpisodeJob
@@ -46,7 +46,7 @@ class Runner:
         config: RolloutConfig,
         backend: SandboxBackend,
         find_layers: Callable[[Task], TaskLayers],
-        renderer: ChatMLRenderer,
+        renderer: ChatRenderer,
     ) -> None:
         self._config = config
         self._backend = LeasedBackend(backend, config.max_sandboxes)

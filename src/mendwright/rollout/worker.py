@@ -24,7 +24,7 @@ from mendwright.child_process import end_with_parent
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import MendError
 from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatMLRenderer
+from mendwright.models.renderer import ChatRenderer
 from mendwright.records import Task
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
 from mendwright.rollout.policies import PolicyCache
@@ -86,7 +86,7 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
 
 
 async def _serve(connection: Connection, setup: WorkerSetup) -> None:
-    renderer = ChatMLRenderer(load_tokenizer(Path(setup.tokenizer_folder)))
+    renderer = ChatRenderer(load_tokenizer(Path(setup.tokenizer_folder)))
     backend = create_backend(setup.config.sandbox)
     store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
     runner = Runner(setup.config, backend, lambda task: task_layers(task, store), renderer)

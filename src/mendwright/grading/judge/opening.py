@@ -27,11 +27,11 @@ def open_judge(config: JudgeConfig) -> Judge | None:
         raise ConfigError("grading.judge.is_enabled is true, but grading.judge.model is empty; name a model folder")
     from mendwright.models.embedded import EmbeddedPolicy
     from mendwright.models.loading import load_tokenizer
-    from mendwright.models.renderer import ChatMLRenderer
+    from mendwright.models.renderer import ChatRenderer
     from mendwright.models.text import PolicyTextModel
 
     folder = Path(config.model)
-    renderer = ChatMLRenderer(load_tokenizer(folder))
+    renderer = ChatRenderer(load_tokenizer(folder))
     engine = EngineConfig(num_slots=1, max_len_tokens=config.max_len_tokens)
     policy = EmbeddedPolicy.from_folder(folder, engine)
     return Judge(PolicyTextModel(policy, renderer, temperature=config.temperature), config)
