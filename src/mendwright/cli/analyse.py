@@ -36,7 +36,7 @@ def analyse(
     from mendwright.analysis.tables import analysis_tables
     from mendwright.analysis.tool_use import tools_by_use
     from mendwright.cli.tables import print_table
-    from mendwright.report.export import export
+    from mendwright.report.data_files import export
     from mendwright.report.figures import NUM_COLOURS, exploit_plot, gap_plot, share_plot
     from mendwright.report.wording import gap_claim, shift_claim
     from mendwright.rollout.store import RunStore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mendwright.config.evaluation import ExportConfig, MatrixConfig
+from mendwright.config.evaluation import DataFilesConfig, MatrixConfig
 from mendwright.config.loading import load_config, to_toml
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import InputError
@@ -41,7 +41,7 @@ def matrix(
     from mendwright.evaluation.matrix import build_matrix
     from mendwright.recipes.demo import shipped_base
     from mendwright.recipes.matrix import run_matrix
-    from mendwright.report.export import export
+    from mendwright.report.data_files import export
     from mendwright.report.figures import heat_plot
     from mendwright.report.html import write_report
     from mendwright.report.run_folder import DATABASE_FILE, MATRIX_FILE
@@ -66,5 +66,5 @@ def matrix(
         print_table(one)
     for finding in found.findings:
         typer.echo(finding)
-    export(matrix_tables(found), [heat_plot(found)], run / FOLDER, ExportConfig())
+    export(matrix_tables(found), [heat_plot(found)], run / FOLDER, DataFilesConfig())
     typer.echo(f"tables and heat map: {run / FOLDER}; report: {write_report(run)}")

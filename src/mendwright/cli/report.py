@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from mendwright.config.evaluation import ExportConfig
+from mendwright.config.evaluation import DataFilesConfig
 from mendwright.config.loading import load_config
 from mendwright.errors import ConfigError
 
@@ -52,7 +52,7 @@ def report(
     else:
         path = write_report(runs[0])
         if is_data_written:
-            for written in write_data(runs[0], load_config(ExportConfig, None, export or [])):
+            for written in write_data(runs[0], load_config(DataFilesConfig, None, export or [])):
                 typer.echo(str(written))
     typer.echo(str(path))
     if is_opened:

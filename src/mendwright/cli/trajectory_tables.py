@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mendwright.config.export import ExportConfig
 from mendwright.config.loading import load_config, to_toml
+from mendwright.config.trajectory_tables import TrajectoryTablesConfig
 
 
 def parquet(
@@ -22,11 +22,11 @@ def parquet(
 
     Example: mend trajectories parquet runs/rl samples what=samples phase=dapo
     """
-    resolved = load_config(ExportConfig, config, overrides or [])
+    resolved = load_config(TrajectoryTablesConfig, config, overrides or [])
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         return
-    from mendwright.recipes.export import export_run
+    from mendwright.recipes.trajectory_tables import export_run
     from mendwright.rollout.store import RunStore
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:

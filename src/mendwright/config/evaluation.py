@@ -105,7 +105,7 @@ class ExploitStudyConfig(Record):
     """Without gates by default: that is what is studied. Turn them on to see the gap close."""
 
 
-class ExportConfig(Record):
+class DataFilesConfig(Record):
     """What `mend analyse` and `mend report --data` write beside the report."""
 
     tables: tuple[Literal["csv", "parquet"], ...] = ("csv", "parquet")
@@ -127,4 +127,4 @@ class AnalysisConfig(Record):
     """Length of the tool sequences that policy shift is measured on."""
     num_permutations: PositiveInt = 999
     seed: int = 0
-    export: ExportConfig = ExportConfig()
+    export: DataFilesConfig = DataFilesConfig()

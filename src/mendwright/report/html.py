@@ -24,7 +24,7 @@ from mendwright.analysis.tables import (
     selection_tables,
     stage_table,
 )
-from mendwright.config.evaluation import ExportConfig
+from mendwright.config.evaluation import DataFilesConfig
 from mendwright.errors import InputError, disk_full_as_mend_error
 from mendwright.evaluation.stages import (
     MANY_SAMPLES,
@@ -39,7 +39,7 @@ from mendwright.evaluation.stages import (
 from mendwright.evaluation.summary import StageResult, write_summary
 from mendwright.report import wording
 from mendwright.report.content import Content, gather
-from mendwright.report.export import export
+from mendwright.report.data_files import export
 from mendwright.report.figures import (
     Figure,
     abstention_plot,
@@ -77,7 +77,7 @@ def write_report(run_folder: Path) -> Path:
     return path
 
 
-def write_data(run_folder: Path, config: ExportConfig) -> list[Path]:
+def write_data(run_folder: Path, config: DataFilesConfig) -> list[Path]:
     """Every table and figure of the report as files in ``data/`` of the run folder; returns their paths.
 
     Raises:

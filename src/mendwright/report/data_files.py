@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mendwright.analysis.tables import Table
-from mendwright.config.evaluation import ExportConfig
+from mendwright.config.evaluation import DataFilesConfig
 from mendwright.errors import ConfigError, disk_full_as_mend_error
 from mendwright.report.figures import Figure
 from mendwright.report.raster import png, standalone
 from mendwright.report.safe_text import table_cell, visible
 
 
-def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, config: ExportConfig) -> list[Path]:
+def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, config: DataFilesConfig) -> list[Path]:
     """Write everything; returns the paths.
 
     Raises:
@@ -86,7 +86,7 @@ def _column(values: Sequence[object]) -> list[object]:
     return [visible(value) if isinstance(value, str) else value for value in values]
 
 
-def _write_figure(figure: Figure, stem: Path, kind: str, config: ExportConfig) -> Path:
+def _write_figure(figure: Figure, stem: Path, kind: str, config: DataFilesConfig) -> Path:
     svg = visible(figure.svg)
     content = standalone(svg).encode("utf-8") if kind == "svg" else png(svg, config.png_dpi)
     return _write(stem.with_name(f"{stem.name}.{kind}"), content)

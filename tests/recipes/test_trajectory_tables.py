@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from mendwright.config.export import ExportConfig
+from mendwright.config.trajectory_tables import TrajectoryTablesConfig
 from mendwright.errors import ConfigError, InputError
 from mendwright.ledger import Branch
-from mendwright.recipes.export import export_run
+from mendwright.recipes.trajectory_tables import export_run
 from mendwright.records import VerdictKind
 
 
@@ -28,7 +28,7 @@ def filled(store, trajectory_maker):
 
 
 def test_trajectories_come_out_bit_for_bit(filled, tmp_path):
-    assert export_run(filled, tmp_path / "t.parquet", ExportConfig(layout="parquet")) == 6
+    assert export_run(filled, tmp_path / "t.parquet", TrajectoryTablesConfig(layout="parquet")) == 6
     rows = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
     assert [row["id"] for row in rows] == ["a#0", "a#1", "a#2", "b#0", "b#1", "e#0"]
     for row in rows:
@@ -43,15 +43,17 @@ def test_trajectories_come_out_bit_for_bit(filled, tmp_path):
 
 
 def test_a_data_set_folder_has_a_shard_per_split(filled, tmp_path):
-    assert export_run(filled, tmp_path / "out", ExportConfig()) == 6
+    assert export_run(filled, tmp_path / "out", TrajectoryTablesConfig()) == 6
     files = sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.parquet"))
     assert files == ["data/test-00000-of-00001.parquet", "data/train-00000-of-00001.parquet"]
     with pytest.raises(InputError, match="not empty"):
-        export_run(filled, tmp_path / "out", ExportConfig())
+        export_run(filled, tmp_path / "out", TrajectoryTablesConfig())
 
 
 def test_samples_are_those_of_an_update(filled, tmp_path):
-    num_rows = export_run(filled, tmp_path / "s.parquet", ExportConfig(what="samples", layout="parquet", phase="dapo"))
+    num_rows = export_run(
+        filled, tmp_path / "s.parquet", TrajectoryTablesConfig(what="samples", layout="parquet", phase="dapo")
+    )
     rows = pyarrow.parquet.read_table(tmp_path / "s.parquet").to_pylist()
     # The invalid member has no reward and the group of equal ones teaches nothing.
     assert num_rows == 2
@@ -71,16 +73,16 @@ def test_a_forked_history_keeps_its_branches(store, trajectory_maker, tmp_path):
     store.add_trajectory(
         replace(one, ledger=replace(one.ledger, branches=branches)), phase="dapo", step=0, split="train"
     )
-    export_run(store, tmp_path / "t.parquet", ExportConfig(layout="parquet"))
+    export_run(store, tmp_path / "t.parquet", TrajectoryTablesConfig(layout="parquet"))
     (row,) = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
     assert row["branches"][1] == {"start": 9, "spans": [[0, 3], [9, len(one.ledger)]]}
 
 
 def test_what_cannot_be_exported_is_an_error_before_anything_is_written(filled, tmp_path):
     with pytest.raises(ConfigError, match="phase=dapo"):
-        export_run(filled, tmp_path / "out", ExportConfig(what="samples"))
+        export_run(filled, tmp_path / "out", TrajectoryTablesConfig(what="samples"))
     with pytest.raises(InputError, match=r"no trajectory of phase 'rollout'; its phases: dapo, eval/x/y"):
-        export_run(filled, tmp_path / "out", ExportConfig(phase="rollout"))
+        export_run(filled, tmp_path / "out", TrajectoryTablesConfig(phase="rollout"))
     with pytest.raises(InputError, match="is a folder"):
-        export_run(filled, tmp_path, ExportConfig(layout="parquet"))
+        export_run(filled, tmp_path, TrajectoryTablesConfig(layout="parquet"))
     assert not (tmp_path / "out").exists()

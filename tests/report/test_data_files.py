@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 
 from mendwright.analysis.tables import table
-from mendwright.config.evaluation import ExportConfig
+from mendwright.config.evaluation import DataFilesConfig
 from mendwright.errors import InputError
 from mendwright.report.comparison import write_comparison
 from mendwright.report.content import gather
-from mendwright.report.export import csv_text, export, file_name
+from mendwright.report.data_files import csv_text, export, file_name
 from mendwright.report.figures import Line, lines_plot
 from mendwright.report.html import figures, render, tables, write_data, write_report
 from mendwright.report.raster import png, standalone
@@ -43,7 +43,7 @@ def test_csv_and_parquet_hold_the_same(tmp_path):
     one = table("t", "T", ("name", "rate", "count"), [("=x", 0.5, 1), ("é", None, 2), ("\x1b", 1, None)])
     rows = list(csv.reader(io.StringIO(csv_text(one))))
     assert rows == [["name", "rate", "count"], ["'=x", "0.5", "1"], ["é", "", "2"], ["␛", "1", ""]]
-    (path,) = export([one], [], tmp_path, ExportConfig(tables=("parquet",)))
+    (path,) = export([one], [], tmp_path, DataFilesConfig(tables=("parquet",)))
     assert pyarrow.parquet.read_table(path).to_pydict() == {
         "name": ["=x", "é", "␛"],
         "rate": [0.5, None, 1.0],
@@ -60,7 +60,7 @@ def test_every_figure_of_a_report_becomes_svg_and_png_with_data(content, tmp_pat
     folder = tmp_path_factory.mktemp("data")
     drawn = figures(content)
     assert {"Paired differences", "Training reward", "Tools during training"} <= {one.title for one in drawn}
-    paths = export([], drawn, folder, ExportConfig(tables=("csv",), png_dpi=72))
+    paths = export([], drawn, folder, DataFilesConfig(tables=("csv",), png_dpi=72))
     assert len(paths) == 3 * len(drawn)
     for one in drawn:
         stem = folder / f"figure-{file_name(one.title)}"
@@ -103,7 +103,7 @@ def test_hostile_trajectories_in_a_report(tmp_path, trajectory_maker):
     assert "<script" not in text
     assert not set(text) & {"\x1b", "\x00", "\u202e", "\r"}
     assert len(text) < 2_000_000
-    write_data(tmp_path, ExportConfig(tables=("csv", "parquet"), figures=("svg",)))
+    write_data(tmp_path, DataFilesConfig(tables=("csv", "parquet"), figures=("svg",)))
     assert "<script" not in (tmp_path / "data" / "stages.csv").read_text()
 
 

@@ -11,7 +11,7 @@ ExportKind = Literal["trajectories", "samples"]
 ExportLayout = Literal["parquet", "dataset"]
 
 
-class ExportConfig(Record):
+class TrajectoryTablesConfig(Record):
     """`mend trajectories parquet`."""
 
     what: ExportKind = "trajectories"

@@ -14,7 +14,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from mendwright.config.export import ExportConfig
+from mendwright.config.trajectory_tables import TrajectoryTablesConfig
 from mendwright.errors import ConfigError, InputError
 from mendwright.learning.samples import Sample
 from mendwright.recipes.groups import advantages_of, make_trajectory_groups, samples_of
@@ -28,7 +28,7 @@ _BATCH_ROWS = 64
 """Rows in memory at once; a trajectory holds its texts and its tokens."""
 
 
-def export_run(store: RunStore, out: Path, config: ExportConfig) -> int:
+def export_run(store: RunStore, out: Path, config: TrajectoryTablesConfig) -> int:
     """Write what ``config`` asks for to ``out``; returns the number of rows.
 
     Raises:
@@ -69,7 +69,7 @@ def _write(arrow: Any, stream: Any, schema: Any, fields: Iterator[Fields]) -> in
     return num_rows
 
 
-def _fields(store: RunStore, rows: Iterable[TrajectoryRow], config: ExportConfig) -> Iterator[Fields]:
+def _fields(store: RunStore, rows: Iterable[TrajectoryRow], config: TrajectoryTablesConfig) -> Iterator[Fields]:
     if config.what == "trajectories":
         for row in rows:
             yield _trajectory_fields(row, store.trajectory(row.id))
@@ -127,7 +127,7 @@ def _sample_fields(row: TrajectoryRow, sample: Sample) -> Fields:
     }
 
 
-def _schema(arrow: Any, config: ExportConfig) -> Any:
+def _schema(arrow: Any, config: TrajectoryTablesConfig) -> Any:
     text, whole, real, ids = arrow.string(), arrow.int64(), arrow.float64(), arrow.list_(arrow.int32())
     tokens = [("token_id", ids), ("log_prob", arrow.list_(arrow.float32()))]
     if config.what == "samples":
