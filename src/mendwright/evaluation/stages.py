@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 
+from mendwright.recipes.plan import CONTINUED
+from mendwright.recipes.plan import MUTATIONS as MUTATIONS
+from mendwright.recipes.plan import RELEASES as RELEASES
+from mendwright.recipes.plan import VALIDATION as VALIDATION
 from mendwright.records import Record
-
-MUTATIONS = "test-mutations"
-VALIDATION = "validation-mutations"
-RELEASES = "test-releases"
 
 START = "rft"
 TREATMENT = "dapo"
@@ -33,7 +33,7 @@ _FIXED = {
     "sft": (3, "SFT"),
     START: (4, "RFT (start of RL)"),
     MANY_SAMPLES: (4, "RFT, many samples"),
-    "sft-continued": (6, "SFT continued"),
+    CONTINUED: (6, "SFT continued"),
     TREATMENT: (8, "DAPO"),
 }
 _TEMPERATURE = re.compile(r"(.+)-t(\d+(?:\.\d+)?)")

@@ -18,7 +18,7 @@ from mendwright.models.loading import load_tokenizer
 from mendwright.recipes.dapo import DapoLoop
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.held_out import held_out_digests
-from mendwright.recipes.plan import CHECKPOINT, CONTINUED, RELEASES, TESTS, VALIDATION, Budget, EvalStage, plan_demo
+from mendwright.recipes.plan import CHECKPOINT, CONTINUED, MUTATIONS, RELEASES, VALIDATION, Budget, EvalStage, plan_demo
 from mendwright.recipes.pretraining import pretrain
 from mendwright.recipes.progress import Progress, no_progress
 from mendwright.recipes.run import Run, locked
@@ -150,7 +150,7 @@ class Demo:
             if stage.name == CONTINUED:
                 self._phase(CONTINUED, lambda: self._continue(run))
             tests = run.select("test", limit=stage.num_tasks)
-            self._evaluate_once(run, stage.name, _policy(run, stage), TESTS, tests, stage.num_samples)
+            self._evaluate_once(run, stage.name, _policy(run, stage), MUTATIONS, tests, stage.num_samples)
         releases = run.select("test", "releases", limit=config.num_release_tasks)
         for name in ("rft", "dapo"):
             self._evaluate_once(run, name, run.policy(name), RELEASES, releases, config.num_samples)

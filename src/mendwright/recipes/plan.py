@@ -20,7 +20,7 @@ REFERENCE_MINUTES = 13.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
 CONTINUED_CONTROL_MINUTES = 40.0
 """Below this budget the continued-training control has no room: it costs as much as RL itself."""
-TESTS = "test-mutations"
+MUTATIONS = "test-mutations"
 VALIDATION = "validation-mutations"
 RELEASES = "test-releases"
 CONTINUED = "sft-continued"
@@ -88,7 +88,7 @@ class Plan:
 def _phases_of(stage: EvalStage) -> Iterator[str]:
     if stage.name == CONTINUED:
         yield CONTINUED
-    yield eval_phase(stage.name, TESTS)
+    yield eval_phase(stage.name, MUTATIONS)
 
 
 def plan_demo(config: DemoConfig) -> Plan:

@@ -23,6 +23,7 @@ from mendwright.evaluation.stages import (
     stage_label,
 )
 from mendwright.evaluation.summary import StageResult, Summary
+from mendwright.recipes.plan import CONTINUED
 from mendwright.rollout.phases import eval_phase
 
 _MIN_CLUSTERS = 10
@@ -156,7 +157,7 @@ def claims(summary: Summary, before: Habits | None, after: Habits | None) -> lis
 def _controls(summary: Summary) -> Iterator[str]:
     against = [one for one in summary.comparisons if one.treatment == TREATMENT and one.test_set == MUTATIONS]
     yield from _against([one for one in against if is_temperature_control(one.reference)], "sharper sampling alone")
-    continued = [one for one in against if one.reference == "sft-continued"]
+    continued = [one for one in against if one.reference == CONTINUED]
     yield from _against(continued, "as much further supervised training")
 
 
