@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
-
-import psutil
 
 from mendwright.errors import InputError, Interrupted
 from mendwright.rollout.connection import StoreConnection, now
 from mendwright.rollout.rows import PhaseRow
+from mendwright.rollout.usage import TreeUsage
 
 _COLUMNS = "name, status, started_at, ended_at, wall_s, cpu_s, peak_rss_bytes, detail"
 
@@ -98,23 +96,22 @@ class PhaseTable(StoreConnection):
     def phase(self, name: str, detail: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Run a phase and measure it; what is put into the yielded dict becomes part of its detail.
 
-        CPU seconds are those of the process tree. The peak is the sum of its processes' peaks since each began, an
-        upper bound. An exception ends the phase as ``interrupted`` (Ctrl-C) or ``failed``. Phases may be nested: the
-        outer one includes the inner.
+        CPU seconds and memory are those of the process tree (`TreeUsage`). An exception ends the phase as
+        ``interrupted`` (Ctrl-C) or ``failed``. Phases may be nested: the outer one includes the inner.
         """
         more: dict[str, Any] = {}
-        start_cpu_s = _cpu_s()
         self.start_phase(name, detail)
         status = "failed"
+        usage = TreeUsage()
         try:
-            yield more
+            with usage:
+                yield more
             status = "done"
         except (KeyboardInterrupt, Interrupted, asyncio.CancelledError):
             status = "interrupted"
             raise
         finally:
-            used_s = max(0.0, _cpu_s() - start_cpu_s)
-            self.end_phase(name, status=status, cpu_s=used_s, peak_rss_bytes=_peak_rss_bytes(), detail=more)
+            self.end_phase(name, status=status, cpu_s=usage.cpu_s, peak_rss_bytes=usage.peak_bytes, detail=more)
 
     def phase_status(self, name: str) -> str:
         """Status of a phase; ``missing`` when nothing is known of it."""
@@ -126,28 +123,3 @@ class PhaseTable(StoreConnection):
         found = self._fetch(f"SELECT {_COLUMNS} FROM phases ORDER BY number", ())
         rows = [dict(zip(PhaseRow.model_fields, values, strict=True)) for values in found]
         return [PhaseRow.model_validate({**row, "detail": json.loads(row["detail"])}) for row in rows]
-
-
-def _process_tree() -> list[psutil.Process]:
-    own = psutil.Process()
-    return [own, *own.children(recursive=True)]
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process, its living descendants, and what each of them has waited for."""
-    total = 0.0
-    for process in _process_tree():
-        with suppress(psutil.Error):
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
-def _peak_rss_bytes() -> int:
-    """Sum of the peaks of this process and its living descendants: an upper bound, shared pages count again."""
-    total_kib = 0
-    for process in _process_tree():
-        with suppress(OSError):
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            total_kib += sum(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
-    return total_kib * 1024

@@ -58,6 +58,7 @@ class PhaseRow(Record):
     """Seconds in which the phase ran, over all its resumptions; a killed stretch is not counted."""
     cpu_s: float = 0.0
     peak_rss_bytes: int = 0
+    """Memory of all processes at its peak (`TreeUsage`); in runs of schema 1 the sum of their peaks."""
     detail: dict[str, Any] = {}
 
 
