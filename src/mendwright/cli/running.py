@@ -68,12 +68,18 @@ def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> Policy
     return PolicyRef(folder.name, str(folder), 0, temperature)
 
 
-def import_checkpoint(run: Run, source: Path, stage: str) -> None:
-    """Copy a model folder into the run as checkpoint ``stage``, unless it is there."""
-    from mendwright.models.loading import copy_folder
+def import_checkpoint(run: Path, source: Path, stage: str) -> None:
+    """Copy a model folder into the run folder as checkpoint ``stage``, unless it is there.
 
-    target = run.checkpoint(stage)
+    Raises:
+        ModelFolderError: ``source`` holds no model with a tokenizer.
+    """
+    from mendwright.models.loading import copy_folder, load_tokenizer
+
+    load_tokenizer(source)
+    target = run / "checkpoints" / stage
     if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
         copy_folder(source, target)
 
 

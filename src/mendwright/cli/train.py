@@ -98,7 +98,7 @@ def rft(
     from mendwright.recipes.rft import START, rft
 
     with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
-        import_checkpoint(opened, start, START)
+        import_checkpoint(run, start, START)
         typer.echo(f"model: {rft(opened, resolved)}")
 
 
@@ -176,7 +176,7 @@ def rl(
             Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl.dapo).follow()
             return
         with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
-            import_checkpoint(opened, start, "start")
+            import_checkpoint(run, start, "start")
             reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
     typer.echo(f"model: {run / 'checkpoints' / PHASE}")
 
@@ -198,10 +198,10 @@ def dapo_two_stage(
     if _is_shown(resolved, dry_run):
         return
     _refuse_several_processes()
-    from mendwright.cli.running import open_run
+    from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.recipes.dapo_two_stage import dapo_two_stage
 
-    _import_start(run, start)
+    import_checkpoint(run, start, "start")
     dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved)
     typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
 
@@ -223,11 +223,11 @@ def distil_then_grpo(
     if _is_shown(resolved, dry_run):
         return
     _refuse_several_processes()
-    from mendwright.cli.running import open_run, policy_of
+    from mendwright.cli.running import import_checkpoint, open_run, policy_of
     from mendwright.recipes.distil_then_grpo import distil_then_grpo
 
     teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
-    _import_start(run, start)
+    import_checkpoint(run, start, "start")
     distil_then_grpo(
         lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved, teacher
     )
@@ -246,14 +246,3 @@ def _refuse_several_processes() -> None:
         raise ConfigError(
             "this command is for one process; torchrun is for mend train sft, rl, and rft without --tasks"
         )
-
-
-def _import_start(run: Path, start: Path) -> None:
-    """Copy the model to begin with into the run, unless it is there."""
-    from mendwright.models.loading import copy_folder, load_tokenizer
-
-    load_tokenizer(start)
-    target = run / "checkpoints" / "start"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        copy_folder(start, target)

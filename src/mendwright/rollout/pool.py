@@ -125,11 +125,6 @@ class WorkerPool:
             process, connection = start_worker(worker_main, self._setup)
             self._workers[connection] = process
 
-    def usage(self) -> tuple[float, int]:
-        """(CPU seconds, sum of peak resident bytes) of all workers at their last report."""
-        reports = self.reports.values()
-        return sum(report.cpu_s for report in reports), sum(report.peak_rss_bytes for report in reports)
-
     def counters(self) -> dict[str, float]:
         """Counters of all workers at their last report, added up."""
         found = Counter[str]()

@@ -7,7 +7,6 @@ computes with one thread, it ignores Ctrl-C (the parent decides) and it ends whe
 from __future__ import annotations
 
 import asyncio
-import resource
 import signal
 import threading
 import traceback
@@ -58,9 +57,6 @@ class WorkReport:
 
     num_jobs: int
     """Jobs of the request."""
-    cpu_s: float
-    """CPU seconds of the worker and its ended children so far."""
-    peak_rss_bytes: int
     counters: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -146,13 +142,9 @@ async def _answer(connection: Connection, request: WorkRequest, runner: Runner, 
 
 
 def _report(num_jobs: int, runner: Runner, policies: PolicyCache) -> WorkReport:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
     cache = {"cache/hits": float(runner.cache.num_hits), "cache/misses": float(runner.cache.num_misses)}
     return WorkReport(
         num_jobs=num_jobs,
-        cpu_s=own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
-        peak_rss_bytes=own.ru_maxrss * 1024,
         counters={**policies.counters(), **cache},
     )
 
