@@ -31,6 +31,7 @@ COMMANDS = (
     CommandEntry("replay", "mendwright.cli.replay", "Replay stored episodes in new sandboxes and compare."),
     CommandEntry("trajectories", "mendwright.cli.trajectories", "Trajectories for other systems and from them."),
     CommandEntry("plan", "mendwright.cli.plan", "Reckon memory and time of RL on given machines."),
+    CommandEntry("cluster", "mendwright.cli.cluster", "Prove a Ray cluster before money is spent on it."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
     CommandEntry("analyse", "mendwright.cli.analyse", "Show how a run's policy behaves, in tables and figures."),

@@ -175,7 +175,7 @@ def rl(
         if not world.is_leader:
             Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl.dapo).follow()
             return
-        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, resolved.cluster) as opened:
             import_checkpoint(run, start, "start")
             reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
     typer.echo(f"model: {run / 'checkpoints' / PHASE}")

@@ -21,7 +21,7 @@ from mendwright.config.layers import LayersConfig
 from mendwright.records import Record
 from mendwright.tasks.manifests import manifest_path
 
-KINDS = ("sdists", "trees", "environments", "bytecode", "repositories")
+KINDS = ("sdists", "trees", "environments", "bytecode", "repositories", "models")
 _held: dict[Path, int] = {}
 _holding = threading.Lock()
 

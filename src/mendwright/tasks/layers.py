@@ -5,6 +5,7 @@ Reads pinned sdists and locks; makes folders under ``$MEND_CACHE`` (default ``~/
     sdists/<sha256>/NAME-VERSION.tar.gz
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
+    models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
 
 Invariants: a layer appears under its name only when it is whole (built beside it, then renamed), processes that ask at
 once build once (file lock), and nothing writes into a layer after that. A built layer needs no network; building one

@@ -1,0 +1,244 @@
+"""Rollout workers as Ray actors on the nodes of a cluster, seen from the driver.
+
+Reads `WorkRequest` messages; makes what the pool reads. Invariants: each job is one call of one actor, so it ends as
+one value or as one loss, never both; each layer and each version of the weights goes into the object store once; a lost
+worker is replaced by another one, whose demand Ray (and its autoscaler) sees while it waits for room; only the driver
+writes anything about the run.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from mendwright.bridges.ray.connecting import live_nodes, worker_demand
+from mendwright.bridges.ray.fitness import describe_installation
+from mendwright.bridges.ray.parcels import Parcel, send_layer, send_model
+from mendwright.bridges.ray.worker import EpisodeActor, LayerParcels, RemoteRequest, Reply, WorkerOrder
+from mendwright.config.cluster import ClusterConfig
+from mendwright.errors import ClusterError, MendError
+from mendwright.records import Task
+from mendwright.rollout.jobs import EpisodeJob, PolicyRef
+from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkRequest
+from mendwright.rollout.workers import JobsLost, Message
+from mendwright.tasks.layers import LayerStore
+from mendwright.tasks.validation import task_layers
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+_MIN_CONCURRENCY = 1000
+"""Ray's own bound on the calls that one actor works on; a worker may hold more."""
+
+
+class RayWorkers:
+    """Actors, each on the node that Ray finds for it; their names are numbers."""
+
+    def __init__(self, ray: Any, setup: WorkerSetup, cluster: ClusterConfig) -> None:
+        self._ray = ray
+        self._setup = setup
+        self._cluster = cluster
+        self._sending = _Sending(ray.put, setup)
+        self._order: Any = None
+        self._actors: dict[int, Any] = {}
+        self._ready: dict[int, str] = {}
+        """Worker -> its node."""
+        self._starting: dict[Any, int] = {}
+        self._calls: dict[Any, tuple[int, EpisodeJob]] = {}
+        self._num_made = 0
+        self._num_lost = 0
+        self._idle_since_s = time.monotonic()
+
+    def start(self) -> None:
+        """Ask Ray for the workers that are missing; returns at once."""
+        self._idle_since_s = time.monotonic()
+        while len(self._actors) < self._setup.config.num_workers:
+            self._ask_for_one()
+
+    def _ask_for_one(self) -> None:
+        if self._order is None:
+            tokenizer = self._sending.tokenizer()
+            self._order = self._ray.put(WorkerOrder(self._setup.config, tokenizer, describe_installation()))
+        demand = worker_demand(self._cluster, self._setup.config)
+        actor = self._ray.remote(EpisodeActor).options(
+            num_cpus=demand.pop("CPU"),
+            resources=demand,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,
+            max_task_retries=0,
+            max_concurrency=max(_MIN_CONCURRENCY, self._setup.config.max_in_flight),
+        )
+        number = self._num_made
+        self._num_made += 1
+        self._actors[number] = actor.remote()
+        self._starting[self._actors[number].start.remote(self._order)] = number
+
+    def ready(self) -> Sequence[Hashable]:
+        """Those that have started, in the order in which they were asked for."""
+        return sorted(self._ready)
+
+    def give(self, worker: Hashable, request: WorkRequest) -> None:
+        """Send each job of ``request`` as a call of its own; what they share goes into the object store once."""
+        assert isinstance(worker, int)
+        remote = self._ray.put(self._sending.remote(request))
+        for job in request.jobs:
+            self._calls[self._actors[worker].run.remote(remote, job)] = worker, job
+
+    def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Hashable, Message]]:
+        """What has ended, whichever worker did it.
+
+        Raises:
+            ClusterError: no worker for `start_timeout_s`, or more than `max_lost_workers` lost.
+            MendError: a worker cannot be made.
+        """
+        waiting = [*self._starting, *self._calls]
+        for call in self._ended(waiting, timeout_s):
+            if call in self._starting:
+                self._finish_start(call)
+            elif call in self._calls:
+                yield from self._finish(call)
+        self._check_patience()
+
+    def _ended(self, waiting: list[Any], timeout_s: float) -> list[Any]:
+        try:
+            if not self._ray.wait(waiting, num_returns=1, timeout=timeout_s)[0]:
+                return []
+            return list(self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0])
+        except ConnectionError as error:
+            raise ClusterError(
+                f"the connection to the cluster is gone ({_first_line(error)}); run the same command again: it goes on"
+            ) from error
+
+    def _finish_start(self, call: Any) -> None:
+        number = self._starting.pop(call)
+        try:
+            found = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            self._replace(number, error)
+            return
+        if isinstance(found, WorkFailure):
+            raise found.error or MendError(found.message)
+        self._ready[number] = found
+
+    def _finish(self, call: Any) -> Iterator[tuple[int, Message]]:
+        number, _ = self._calls[call]
+        try:
+            reply = self._ray.get(call)
+        except self._ray.exceptions.RayError as error:
+            yield from self._lose(number, error)
+            return
+        del self._calls[call]
+        yield from _unpacked(number, reply)
+
+    def _lose(self, number: int, cause: Exception) -> Iterator[tuple[int, Message]]:
+        """Take what a lost worker has still delivered, and give the rest back."""
+        jobs = []
+        for call in [call for call, (owner, _) in self._calls.items() if owner == number]:
+            _, job = self._calls.pop(call)
+            try:
+                reply = self._ray.get(call, timeout=0)
+            except self._ray.exceptions.RayError:
+                jobs.append(job)
+            else:
+                yield from _unpacked(number, reply)
+        reason = f"worker {number} on {self._ready[number]} was lost: {_first_line(cause)}"
+        yield number, JobsLost(tuple(jobs), reason)
+        self._replace(number, cause)
+
+    def _replace(self, number: int, cause: Exception) -> None:
+        self._num_lost += 1
+        if self._num_lost > self._cluster.max_lost_workers:
+            raise ClusterError(
+                f"{self._num_lost} workers were lost, the last one: {_first_line(cause)}; look at the nodes (`mend "
+                "cluster check`, `ray status`), then run the same command again: it goes on"
+            )
+        self._ready.pop(number, None)
+        # It may live on where only the connection was lost; what it still does is nobody's.
+        with suppress(Exception):
+            self._ray.kill(self._actors[number], no_restart=True)
+        del self._actors[number]
+        self._ask_for_one()
+
+    def _check_patience(self) -> None:
+        if self._ready:
+            self._idle_since_s = time.monotonic()
+        waited_s = time.monotonic() - self._idle_since_s
+        if waited_s > self._cluster.start_timeout_s:
+            demand = worker_demand(self._cluster, self._setup.config)
+            nodes = "; ".join(f"{node.name}: {node.resources}" for node in live_nodes(self._ray)) or "none"
+            raise ClusterError(
+                f"no worker for {waited_s:.0f} s; each asks for {demand}, live nodes: {nodes}. Look at `ray "
+                "status` for what others hold, add nodes or raise cluster.start_timeout_s, then run the same command again"
+            )
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        for actor in self._actors.values():
+            with suppress(Exception):
+                self._ray.kill(actor, no_restart=True)
+        self._actors.clear()
+        self._ready.clear()
+        self._starting.clear()
+        self._calls.clear()
+
+
+def _unpacked(number: int, reply: Reply) -> Iterator[tuple[int, Message]]:
+    yield number, reply.outcome
+    yield number, reply.report
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+class _Sending:
+    """What has gone into the object store, by digest."""
+
+    def __init__(self, put: Any, setup: WorkerSetup) -> None:
+        self._put = put
+        self._setup = setup
+        self._store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
+        self._layers: dict[Path, Parcel] = {}
+        self._tasks: dict[str, LayerParcels] = {}
+        self._model: tuple[tuple[str, int], Parcel] | None = None
+
+    def tokenizer(self) -> Parcel:
+        """The tokenizer's folder without weights."""
+        with tempfile.TemporaryDirectory(prefix="mend-tokenizer-") as folder:
+            for path in Path(self._setup.tokenizer_folder).iterdir():
+                if path.is_file() and path.suffix not in _WEIGHTS:
+                    shutil.copy(path, folder)
+            return send_model(Path(folder), self._put)
+
+    def remote(self, request: WorkRequest) -> RemoteRequest:
+        """``request`` with its layers, built here when they are missing, and its weights.
+
+        Raises:
+            IndexUnavailableError: a layer is missing and no index answers.
+            TaskError: the layers of a task cannot be made.
+        """
+        layers = {task_id: self._of_task(task) for task_id, task in request.tasks.items()}
+        return RemoteRequest(request, layers, self._weights(request.policy))
+
+    def _of_task(self, task: Task) -> LayerParcels:
+        if task.id not in self._tasks:
+            found = task_layers(task, self._store)
+            self._tasks[task.id] = LayerParcels(self._layer(found.environment), self._layer(found.tree))
+        return self._tasks[task.id]
+
+    def _layer(self, layer: Path) -> Parcel:
+        if layer not in self._layers:
+            self._layers[layer] = send_layer(layer, self._put)
+        return self._layers[layer]
+
+    def _weights(self, policy: PolicyRef) -> Parcel | None:
+        if not policy.folder:
+            return None
+        key = policy.folder, policy.version
+        if self._model is None or self._model[0] != key:
+            # The parcel of the version before is dropped, and with it its place in the object store.
+            self._model = key, send_model(Path(policy.folder), self._put)
+        return self._model[1]

@@ -1,0 +1,204 @@
+"""A Ray cluster of several nodes on this machine, each with a layer store of its own, and tiny tasks to run on it."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import platform
+import shutil
+import socket
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mendwright.records import Certificate, Environment, Location, Provenance, Task
+from mendwright.sandbox.conformance import make_environment
+from mendwright.tasks.environments import describe_environment, shipped_lock
+from mendwright.tasks.index import Sdist, sha256_of
+from mendwright.tasks.layers import LayerStore, tree_digest
+from mendwright.tasks.store import TaskStore
+
+SOURCE = Path(__file__).parents[3] / "src"
+OBJECT_STORE_BYTES = 80 << 20
+"""Little more than the least that Ray accepts."""
+RUNNER = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+NUM_TASKS = 4
+BWRAP = "bwrap-of-the-good-nodes"
+
+
+@dataclass
+class Site:
+    """A cluster and what runs on it."""
+
+    cluster: Any
+    root: Path
+    client_port: int
+    nodes: list[Any] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    @property
+    def client_address(self) -> str:
+        return f"ray://127.0.0.1:{self.client_port}"
+
+    @property
+    def tools(self) -> Path:
+        """A folder of programs that the nodes find."""
+        return self.root / "tools"
+
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
+    def cache(self, name: str) -> Path:
+        """The layer store of the driver, or of a node."""
+        return self.root / "caches" / name
+
+    def add_node(self, name: str, **options: Any) -> Any:
+        environ = {"MEND_CACHE": str(self.cache(name)), "PATH": f"{self.tools}:{os.environ['PATH']}"}
+        environ |= options.pop("env_vars", {})
+        resources = options.pop("resources", {"mend_sandbox": 4})
+        node = self.cluster.add_node(
+            num_cpus=1, resources=resources, object_store_memory=OBJECT_STORE_BYTES, env_vars=environ, **options
+        )
+        self.nodes.append(node)
+        return node
+
+
+@pytest.fixture(scope="module")
+def ray_environ() -> Iterator[None]:
+    """What Ray's processes inherit: nothing in the home directory, this checkout, no report to anybody."""
+    home = tempfile.mkdtemp(prefix="mr-")
+    changed = {
+        "HOME": home,
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": str(SOURCE),
+        "OMP_NUM_THREADS": "1",
+    }
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    yield
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, ray_environ: None) -> Iterator[Site]:
+    """A head without sandboxes and two nodes with four each."""
+    from ray.cluster_utils import Cluster
+
+    sockets = tempfile.mkdtemp(prefix="mr-")  # a short path: the names of sockets are bounded
+    head = {
+        "num_cpus": 1,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "include_dashboard": False,
+        "temp_dir": sockets,
+        "ray_client_server_port": (client_port := free_port()),
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    found = Site(cluster, tmp_path_factory.mktemp("ray"), client_port)
+    try:
+        found.tools.mkdir()
+        if bwrap := shutil.which("bwrap"):
+            (found.tools / BWRAP).symlink_to(bwrap)
+        fill(found)
+        for name in ("one", "two"):
+            found.add_node(name)
+        yield found
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def fill(site: Site) -> None:
+    """Tasks, and their layers in the driver's store: nothing is downloaded, and only the driver has them."""
+    store = LayerStore(site.cache("driver"))
+    environment = describe_environment(shipped_lock(()))
+    store.build_once("environments", environment.digest, make_runner_environment)
+    tasks = []
+    for number in range(NUM_TASKS):
+        gold = f"def clamp(value, low, high):\n    return max(low, min(high, value)) + {number} * 0\n"
+        sdist = pack_sdist(site.root, number, gold)
+        LayerStore(site.cache("driver"), OneSdist(site.root)).tree(sdist)
+        tasks.append(make_task(sdist, number, gold, environment))
+    TaskStore(site.tasks).save(tasks, {}, {})
+
+
+class OneSdist:
+    """An index that serves a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        return self._folder / f"{sdist.name}-{sdist.version}.tar.gz"
+
+
+def make_runner_environment(place: Path) -> None:
+    """This interpreter and the packages of pytest, copied from the environment that runs these tests."""
+    make_environment(place)
+    target = place / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+    target.mkdir(parents=True)
+    for name in RUNNER:
+        origin = importlib.util.find_spec(name)
+        assert origin is not None
+        assert origin.origin is not None
+        shutil.copytree(Path(origin.origin).parent, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def pack_sdist(root: Path, number: int, gold: str) -> Sdist:
+    name = f"tinyclamp{number}"
+    tests = (
+        "from tinyclamp import clamp\n\n\ndef test_high():\n    assert clamp(7, 0, 5) == 5\n\n\n"
+        "def test_low():\n    assert clamp(-7, 0, 5) == 0\n"
+    )
+    path = root / f"{name}-1.0.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for file, text in {"tinyclamp.py": gold, "tests/test_clamp.py": tests}.items():
+            info = tarfile.TarInfo(f"{name}-1.0/{file}")
+            info.size = len(text.encode())
+            tar.addfile(info, io.BytesIO(text.encode()))
+    return Sdist(name=name, version="1.0", sha256=sha256_of(path))
+
+
+def make_task(sdist: Sdist, number: int, gold: str, environment: Environment) -> Task:
+    return Task(
+        id=f"tinyclamp-{number}",
+        source="mutations",
+        provenance=Provenance(package=sdist.name, version="1.0", sdist_sha256=sdist.sha256),
+        issue="clamp(7, 0, 5) returns 7",
+        base_tree=tree_digest(sdist),
+        base_files={"tinyclamp.py": gold.replace("min(high, value)", "max(high, value)")},
+        environment=environment.model_copy(update={"python": platform.python_version()}),
+        visible_tests=("tests/test_clamp.py::test_high",),
+        fail_to_pass=("tests/test_clamp.py::test_high", "tests/test_clamp.py::test_low"),
+        pass_to_pass=(),
+        test_paths=("tests/test_clamp.py",),
+        gold_files={"tinyclamp.py": gold},
+        gold_patch="",
+        location=Location(path="tinyclamp.py", name="clamp", first_line=1, last_line=2),
+        split="test",
+        certificate=Certificate(num_empty_runs=3, num_empty_failed=3, num_gold_runs=3, num_gold_passed=3),
+        test_timeout_s=30.0,
+        timeout_s=120.0,
+    )

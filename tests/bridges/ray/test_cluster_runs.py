@@ -1,0 +1,204 @@
+"""Episodes on real Ray clusters of this machine: nothing is lost, whoever dies; who does not fit is refused by name.
+
+The tests share one cluster and run in their order: a head without sandboxes and two nodes, each with a layer store of its
+own. They run `mend` as a person does, in processes of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mendwright.rollout.store import RunStore
+from mendwright.tasks.manifests import find_damage, read_manifest
+
+pytestmark = pytest.mark.ray
+TIMEOUT_S = 600.0
+NUM_SAMPLES = 8
+BWRAP = "bwrap-of-the-good-nodes"
+"""On the path of all nodes but the bad one (see `conftest`)."""
+ROLLOUT = (f"num_samples={NUM_SAMPLES}", "rollout.max_sandboxes=4", "rollout.max_in_flight=4")
+
+
+def start(site: Any, *arguments: str) -> subprocess.Popen[str]:
+    """`mend` with the driver's layer store."""
+    environ = {**os.environ, "MEND_CACHE": str(site.cache("driver"))}
+    command = [sys.executable, "-c", "from mendwright.cli.main import main; main()", *arguments]
+    return subprocess.Popen(command, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == code, out + err
+    return out, err
+
+
+def rollout(site: Any, run: str, *overrides: str, policy: str = "teacher") -> subprocess.Popen[str]:
+    return start(site, "rollout", str(site.tasks), str(site.root / run), "--policy", policy, *ROLLOUT, *overrides)
+
+
+def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
+    """Trajectory id -> what was said, what came of it."""
+    with RunStore.open(site.root / run / "run.db", is_read_only=True) as store:
+        rows = [t for t in store.trajectories(phase="rollout")]
+    assert len({t.id for t in rows}) == len(rows)
+    return {
+        t.id: (t.verdict.kind, t.final_patch, t.seed, [turn.action for turn in t.turns], t.ledger.token_ids.tolist())
+        for t in rows
+    }
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert process.poll() is None, "ended before it was time:\n" + "".join(process.communicate())
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def num_stored(site: Any, run: str) -> int:
+    path = site.root / run / "run.db"
+    if not path.exists():
+        return 0
+    with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
+        try:
+            return int(connection.execute("SELECT count(*) FROM trajectories").fetchone()[0])
+        except sqlite3.OperationalError:  # the schema is being made
+            return 0
+
+
+def check(site: Any, address: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+    command = ("cluster", "check", "--address", address, "--json", "probe_bytes=20000000", *arguments)
+    out, _ = finish(start(site, *command), code)
+    return dict(json.loads(out))
+
+
+@pytest.fixture(scope="module")
+def whole(site: Any) -> dict[str, tuple[object, ...]]:
+    """What a run on this machine, without Ray, keeps."""
+    finish(rollout(site, "whole", "rollout.num_workers=1"))
+    found = kept(site, "whole")
+    assert len({kind for kind, *_ in found.values()}) > 1  # some passed, some did not
+    return found
+
+
+def test_a_good_cluster_is_proved_node_by_node(site: Any) -> None:
+    report = check(site, site.address)
+    assert [node["problems"] for node in report["nodes"]] == [[], [], []]
+    offering = [node for node in report["nodes"] if node["num_sandboxes"]]
+    assert len(offering) == 2
+    for node in offering:
+        assert any(probe["is_available"] and probe["duration_s"] > 0 for probe in node["sandbox"])
+    for node in report["nodes"]:
+        assert node["installation"] == report["driver"]
+        assert abs(node["clock"]["offset_s"]) <= max(0.1, node["clock"]["round_trip_s"])
+        assert node["delivery"]["num_bytes"] >= 20_000_000
+        assert node["delivery"]["transfer_s"] > 0
+
+
+def test_from_outside_the_same_holds(site: Any) -> None:
+    assert check(site, site.client_address)["nodes"]
+
+
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
+def test_a_node_that_cannot_sandbox_is_refused_by_name(site: Any) -> None:
+    bad = site.add_node("bad", env_vars={"PATH": os.environ["PATH"]})
+    try:
+        wanted = ("sandbox.backend=bubblewrap", f"sandbox.bubblewrap={BWRAP}")
+        report = check(site, site.address, *wanted, code=5)
+        refused = [node for node in report["nodes"] if node["problems"]]
+        assert len(refused) == 1
+        assert bad.node_id[:8] in refused[0]["name"]
+        assert "apt install bubblewrap" in refused[0]["problems"][0]["remedy"]
+        overrides = [f"rollout.{text}" for text in wanted]
+        _, err = finish(rollout(site, "refused", f"cluster.address={site.address}", *overrides), code=5)
+        assert refused[0]["name"] in err
+        assert "apt install bubblewrap" in err
+        assert num_stored(site, "refused") == 0
+    finally:
+        site.cluster.remove_node(bad, allow_graceful=False)
+
+
+def test_too_small_a_cluster_is_refused(site: Any) -> None:
+    process = rollout(site, "small", f"cluster.address={site.address}", "rollout.num_workers=9")
+    _, err = finish(process, code=9)
+    assert "9 workers of 4 mend_sandbox" in err
+    assert "ray start" in err
+
+
+def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, ...]]) -> None:
+    process = rollout(site, "broken", f"cluster.address={site.address}", "rollout.num_workers=2")
+    # Its worker has just been given a group: these episodes are in flight there.
+    wait_for(lambda: any((site.cache("two") / "trees").glob("[!.]*")) and num_stored(site, "broken") > 0, process)
+    num_before = num_stored(site, "broken")
+    assert num_before < len(whole)
+    site.cluster.remove_node(site.nodes[1], allow_graceful=False)
+    out, _ = finish(process)
+    assert "cluster: 1 workers were lost and replaced" in out
+    num_retried = int(out.split("replaced, ")[1].split()[0])
+    assert num_retried > 0
+    assert kept(site, "broken") == whole
+    with RunStore.open(site.root / "broken" / "run.db", is_read_only=True) as store:
+        (event,) = [event for event in store.events() if event.kind == "worker_lost"]
+    assert site.nodes[1].node_id[:8] in event.message
+    assert f"{num_retried} of its episodes are run again" in event.message
+
+
+def test_layers_were_built_once_and_arrived_whole(site: Any) -> None:
+    """After the runs: the nodes hold what the driver built, under the same digests, and nothing was fetched."""
+    for kind in ("environments", "trees"):
+        for layer in (site.cache("one") / kind).glob("[!.]*"):
+            own = site.cache("driver") / kind / layer.name
+            assert find_damage(layer) == ()
+            assert read_manifest(layer).entries_digest == read_manifest(own).entries_digest
+    assert len(list((site.cache("one") / "trees").glob("[!.]*"))) > 0
+    assert not (site.cache("one") / "sdists").exists()
+
+
+def test_a_worker_waits_for_a_node_to_come(site: Any, whole: dict[str, tuple[object, ...]]) -> None:
+    """What an autoscaler does: it sees the pending demand and brings a node."""
+    late = ("cluster.sandbox_resource=late_sandbox", "cluster.is_autoscaling=true", "rollout.num_workers=1")
+    process = rollout(site, "late", f"cluster.address={site.address}", *late, "select.num_tasks=1")
+    wait_for(lambda: {"late_sandbox": 4.0} in pending_demands(site), process)
+    site.add_node("late", resources={"late_sandbox": 4})
+    finish(process)
+    found = kept(site, "late")
+    assert len(found) == NUM_SAMPLES
+    assert found.items() <= whole.items()
+
+
+def pending_demands(site: Any) -> list[dict[str, float]]:
+    """What Ray would tell an autoscaler, custom resources only."""
+    from ray.core.generated import autoscaler_pb2
+
+    from ray._raylet import GcsClient
+
+    state = autoscaler_pb2.ClusterResourceState()
+    client = GcsClient(address=site.address)
+    state.ParseFromString(client.get_cluster_resource_state(10))
+    shapes = [request.request.resources_bundle for request in state.pending_resource_requests]
+    return [{name: amount for name, amount in shape.items() if name != "CPU"} for shape in shapes]
+
+
+def test_weights_travel(site: Any) -> None:
+    """A model folder of the driver, run on a node that has never seen it."""
+    from mendwright.recipes.demo import shipped_base
+
+    small = ("select.num_tasks=1", "num_samples=2", "rollout.pipeline.max_turns=2", "rollout.num_workers=1")
+    process = rollout(site, "model", f"cluster.address={site.address}", *small, policy=str(shipped_base()))
+    finish(process)
+    with RunStore.open(site.root / "model" / "run.db", is_read_only=True) as store:
+        found = list(store.trajectories(phase="rollout"))
+    assert len(found) == 2
+    assert all(t.verdict.is_valid and t.ledger.is_action.any() for t in found)
+    assert any((layer / "model.safetensors").is_file() for layer in (site.cache("one") / "models").glob("[!.]*"))
