@@ -1,7 +1,7 @@
 """Episodes on real Ray clusters of this machine: nothing is lost, whoever dies; who does not fit is refused by name.
 
-The tests share one cluster and run in their order: a head without sandboxes and two nodes, each with a layer store of its
-own. They run `mend` as a person does, in processes of its own.
+The tests share one cluster and run in their order: a head without sandboxes and two nodes, each with a layer store of
+its own. They run `mend` as a person does, in processes of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ def rollout(site: Any, run: str, *overrides: str, policy: str = "teacher") -> su
 def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
     """Trajectory id -> what was said, what came of it."""
     with RunStore.open(site.root / run / "run.db", is_read_only=True) as store:
-        rows = [t for t in store.trajectories(phase="rollout")]
+        rows = list(store.trajectories(phase="rollout"))
     assert len({t.id for t in rows}) == len(rows)
     return {
         t.id: (t.verdict.kind, t.final_patch, t.seed, [turn.action for turn in t.turns], t.ledger.token_ids.tolist())
@@ -179,13 +178,10 @@ def test_a_worker_waits_for_a_node_to_come(site: Any, whole: dict[str, tuple[obj
 
 def pending_demands(site: Any) -> list[dict[str, float]]:
     """What Ray would tell an autoscaler, custom resources only."""
-    from ray.core.generated import autoscaler_pb2
-
     from ray._raylet import GcsClient
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
-    state = autoscaler_pb2.ClusterResourceState()
-    client = GcsClient(address=site.address)
-    state.ParseFromString(client.get_cluster_resource_state(10))
+    state = get_cluster_resource_state(GcsClient(site.address))
     shapes = [request.request.resources_bundle for request in state.pending_resource_requests]
     return [{name: amount for name, amount in shape.items() if name != "CPU"} for shape in shapes]
 

@@ -33,12 +33,14 @@ REFUSES = BackendProbe(
     reason="unshare: Operation not permitted",
     remedy="'sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0'",
 )
+DELIVERY = Delivery(num_bytes=10**8, entries_digest="d", transfer_s=0.5, unpack_s=1.0)
+DAMAGED = DELIVERY.model_copy(update={"entries_digest": "e"})
 GOOD = {
     "installation": OWN,
     "gpus": ("NVIDIA H200, 143771 MiB",) * 8,
     "sandbox": (WORKS,),
     "clock": Clock(offset_s=0.4, round_trip_s=0.001),
-    "delivery": Delivery(num_bytes=10**8, entries_digest="d", transfer_s=0.5, unpack_s=1.0),
+    "delivery": DELIVERY,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,6 +90,7 @@ def _local_options(cluster: ClusterConfig, rollout: RolloutConfig) -> dict[str, 
         return {}
     demand = worker_demand(cluster, rollout)
     total = {name: amount * rollout.num_workers for name, amount in demand.items()}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this command runs
     options: dict[str, Any] = {"num_cpus": math.ceil(total.pop("CPU")), "resources": total, "include_dashboard": False}
     if cluster.object_store_bytes:
         options["object_store_memory"] = cluster.object_store_bytes

@@ -170,8 +170,8 @@ class RayWorkers:
             demand = worker_demand(self._cluster, self._setup.config)
             nodes = "; ".join(f"{node.name}: {node.resources}" for node in live_nodes(self._ray)) or "none"
             raise ClusterError(
-                f"no worker for {waited_s:.0f} s; each asks for {demand}, live nodes: {nodes}. Look at `ray "
-                "status` for what others hold, add nodes or raise cluster.start_timeout_s, then run the same command again"
+                f"no worker for {waited_s:.0f} s; each asks for {demand}, live nodes: {nodes}. Look at `ray status` "
+                "for what others hold, add nodes or raise cluster.start_timeout_s, then run the same command again"
             )
 
     def close(self) -> None:
