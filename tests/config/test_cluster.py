@@ -29,9 +29,10 @@ def test_anything_else_is_refused(address):
     ("overrides", "complaint"),
     [
         (["cluster.num_cpus=2.0"], r"cluster\.num_cpus is set, but there is no cluster"),
+        (["cluster.address=auto", "cluster.num_cpus=1.5"], "at most 1 or a whole number"),
         (["cluster.address=auto", "cluster.temp_folder=/tmp/r"], r"temp_folder is for cluster\.address=local"),
         (["cluster.address=auto", "cluster.object_store_bytes=9"], r"object_store_bytes is for cluster\.address=local"),
-        (["cluster.address=local", "cluster.is_autoscaling=true"], "there are no nodes to come"),
+        (["cluster.address=local", "cluster.is_autoscaling=true"], "this machine does not grow"),
         (["cluster.address=auto", "rollout.sandbox.is_degraded_allowed=true"], "each node must isolate"),
         (["cluster.address=auto", "rollout.pipeline.system_prompt=mine.jinja"], "a file of this machine"),
     ],

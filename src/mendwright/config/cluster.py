@@ -31,7 +31,7 @@ class ClusterConfig(Record):
     sandbox_resource: str = Field(default="mend_sandbox", min_length=1)
     """Ray resource: how many sandboxes a node may hold. A worker takes `rollout.max_sandboxes` of it."""
     num_cpus: float = Field(default=1.0, gt=0.0)
-    """CPUs that Ray sets aside for one worker and its sandboxes."""
+    """CPUs that Ray sets aside for one worker and its sandboxes: a share of one, or whole ones."""
     is_autoscaling: bool = False
     """Workers that have no room yet wait for nodes to come; otherwise too small a cluster is refused."""
     start_timeout_s: PositiveFloat = 300.0
@@ -54,6 +54,12 @@ class ClusterConfig(Record):
             raise ValueError(
                 f"got cluster.address={self.address!r}, expected local, auto, HOST:6379 or ray://HOST:10001"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ray_can_count_it(self) -> Self:
+        if self.num_cpus > 1 and not self.num_cpus.is_integer():
+            raise ValueError(f"got cluster.num_cpus={self.num_cpus}, expected at most 1 or a whole number: Ray's rule")
         return self
 
     @model_validator(mode="after")

@@ -171,8 +171,7 @@ class _Probing:
         except self._ray.exceptions.GetTimeoutError:
             text, remedy = f"no answer to {question!r} in {self._timeout_s:.0f} s", "look at the node with `ray status`"
         except (self._ray.exceptions.RayError, ImportError) as error:
-            lines = str(error).strip().splitlines() or [repr(error)]
-            text = f"{question!r} ended in {lines[-1].strip()}"
+            text = f"{question!r} ended in {(str(error).strip().splitlines() or [repr(error)])[-1].strip()}"
             remedy = "if mendwright cannot be imported there, install it: pip install 'mendwright[ray]'"
         return Problem(kind="answer", text=text, remedy=f"{remedy}; logs lie below Ray's temporary folder there")
 

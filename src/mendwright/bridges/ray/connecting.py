@@ -70,9 +70,11 @@ def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
             logging_level=logging.ERROR,
             **_local_options(cluster, rollout),
         )
+    except ImportError as error:
+        raise ConfigError(f"Ray's client cannot be imported ({error}); pip install 'mendwright[ray]'") from error
     except (OSError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(
-            f"no connection to the Ray cluster at {cluster.address}: {_first_lines(error)}. Start one with `ray start "
+            f"no connection to the Ray cluster at {cluster.address}: {in_one_line(error)}. Start one with `ray start "
             "--head`, name the one that runs, and use the same Ray and Python there and here"
         ) from error
     try:
@@ -81,7 +83,8 @@ def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _first_lines(error: Exception) -> str:
+def in_one_line(error: Exception) -> str:
+    """What Ray says, without its line breaks and the end of long explanations."""
     return " ".join(str(error).split())[:400]
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mendwright.bridges.ray.connecting import live_nodes, worker_demand
+from mendwright.bridges.ray.connecting import in_one_line, live_nodes, worker_demand
 from mendwright.bridges.ray.fitness import describe_installation
 from mendwright.bridges.ray.parcels import Parcel, send_layer, send_model
 from mendwright.bridges.ray.worker import EpisodeActor, LayerParcels, RemoteRequest, Reply, WorkerOrder
@@ -91,8 +91,9 @@ class RayWorkers:
         """What has ended, whichever worker did it.
 
         Raises:
-            ClusterError: no worker for `start_timeout_s`, or more than `max_lost_workers` lost.
-            MendError: a worker cannot be made.
+            ClusterError: no worker for `start_timeout_s`, more than `max_lost_workers` lost, or one cannot be made.
+            SandboxUnavailableError: the node of a worker cannot make sandboxes.
+            MendError: a worker broke.
         """
         waiting = [*self._starting, *self._calls]
         for call in self._ended(waiting, timeout_s):
@@ -109,13 +110,15 @@ class RayWorkers:
             return list(self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0])
         except ConnectionError as error:
             raise ClusterError(
-                f"the connection to the cluster is gone ({_first_line(error)}); run the same command again: it goes on"
+                f"the connection to the cluster is gone ({in_one_line(error)}); run the same command again: it goes on"
             ) from error
 
     def _finish_start(self, call: Any) -> None:
         number = self._starting.pop(call)
         try:
             found = self._ray.get(call)
+        except self._ray.exceptions.RayTaskError as error:
+            raise ClusterError(f"a worker cannot be made: {in_one_line(error)}; try `mend cluster check`") from error
         except self._ray.exceptions.RayError as error:
             self._replace(number, error)
             return
@@ -127,6 +130,9 @@ class RayWorkers:
         number, _ = self._calls[call]
         try:
             reply = self._ray.get(call)
+        except self._ray.exceptions.RayTaskError as error:
+            # Not a loss: the actor returns what goes wrong, so its own code has failed.
+            raise MendError(f"a rollout worker broke: {error}") from error
         except self._ray.exceptions.RayError as error:
             yield from self._lose(number, error)
             return
@@ -144,7 +150,7 @@ class RayWorkers:
                 jobs.append(job)
             else:
                 yield from _unpacked(number, reply)
-        reason = f"worker {number} on {self._ready[number]} was lost: {_first_line(cause)}"
+        reason = f"worker {number} on {self._ready[number]} was lost: {in_one_line(cause)}"
         yield number, JobsLost(tuple(jobs), reason)
         self._replace(number, cause)
 
@@ -152,7 +158,7 @@ class RayWorkers:
         self._num_lost += 1
         if self._num_lost > self._cluster.max_lost_workers:
             raise ClusterError(
-                f"{self._num_lost} workers were lost, the last one: {_first_line(cause)}; look at the nodes (`mend "
+                f"{self._num_lost} workers were lost, the last one: {in_one_line(cause)}; look at the nodes (`mend "
                 "cluster check`, `ray status`), then run the same command again: it goes on"
             )
         self._ready.pop(number, None)
@@ -188,10 +194,6 @@ class RayWorkers:
 def _unpacked(number: int, reply: Reply) -> Iterator[tuple[int, Message]]:
     yield number, reply.outcome
     yield number, reply.report
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 class _Sending:
