@@ -45,6 +45,7 @@ def test_nothing_is_ignored_silently(command, overrides, complaint):
 
 def test_files_of_this_machine_are_fine_on_this_machine():
     named = ["rollout.pipeline.type=simplified", "rollout.pipeline.starts=starts.jsonl"]
+    named += ["rollout.pipeline.max_len_tokens=1024"]
     load_config(RolloutCommandConfig, None, ["cluster.address=local", *named])
     with pytest.raises(ConfigError, match=r"rollout\.pipeline\.starts='starts\.jsonl' is a file of this machine"):
         load_config(RolloutCommandConfig, None, ["cluster.address=head:6379", *named])

@@ -127,4 +127,4 @@ def test_what_stops_a_worker_stops_the_run(task, trajectory_maker, failure, erro
 def test_an_episode_that_nobody_ran_has_no_reward():
     trajectory = never_run(EpisodeJob("p/0/a#0", "p/0/a", "a", 7), "random", CONFIG, "lost")
     assert not trajectory.verdict.is_valid
-    assert (trajectory.turns, trajectory.final_files, len(trajectory.ledger.token_ids)) == ((), {}, 0)
+    assert (trajectory.turns, trajectory.final_files, len(trajectory.ledger.token_id)) == ((), {}, 0)

@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from mendwright.tasks.store import TaskStore
 SOURCE = Path(__file__).parents[3] / "src"
 OBJECT_STORE_BYTES = 80 << 20
 """Little more than the least that Ray accepts."""
+NODE_START_TIMEOUT_S = 600.0
 RUNNER = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
 NUM_TASKS = 4
 BWRAP = "bwrap-of-the-good-nodes"
@@ -85,6 +87,10 @@ def ray_environ() -> Iterator[None]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONPATH": str(SOURCE),
         "OMP_NUM_THREADS": "1",
+        # A busy machine is slow, not dead: a killed node fails its health check at once, whatever the limit is.
+        "RAY_health_check_timeout_ms": "60000",
+        "RAY_worker_register_timeout_seconds": "600",
+        "RAY_gcs_server_request_timeout_seconds": "300",
     }
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
@@ -98,7 +104,31 @@ def ray_environ() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, ray_environ: None) -> Iterator[Site]:
+def patient_ray(ray_environ: None) -> Iterator[None]:
+    """Ray without its dashboard, which it starts even when told not to, and with more than 30 s for a node to start."""
+    from ray._private import services
+    from ray._private.node import Node
+
+    ask = services.get_node
+
+    def ask_patiently(*arguments: Any) -> Any:
+        deadline_s = time.monotonic() + NODE_START_TIMEOUT_S
+        while True:
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(services, "get_node", ask_patiently)
+        patch.setattr(Node, "start_api_server", lambda node, **options: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, patient_ray: None) -> Iterator[Site]:
     """A head without sandboxes and two nodes with four each."""
     from ray.cluster_utils import Cluster
 
@@ -107,6 +137,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, ray_environ: None) -> Iterato
         "num_cpus": 1,
         "object_store_memory": OBJECT_STORE_BYTES,
         "include_dashboard": False,
+        "include_log_monitor": False,
+        "no_monitor": True,
         "temp_dir": sockets,
         "ray_client_server_port": (client_port := free_port()),
     }

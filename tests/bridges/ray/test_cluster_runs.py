@@ -23,7 +23,7 @@ from mendwright.tasks.manifests import find_damage, read_manifest
 
 pytestmark = pytest.mark.ray
 TIMEOUT_S = 600.0
-NUM_SAMPLES = 8
+NUM_SAMPLES = 6
 BWRAP = "bwrap-of-the-good-nodes"
 """On the path of all nodes but the bad one (see `conftest`)."""
 ROLLOUT = (f"num_samples={NUM_SAMPLES}", "rollout.max_sandboxes=4", "rollout.max_in_flight=4")
@@ -52,7 +52,7 @@ def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
         rows = list(store.trajectories(phase="rollout"))
     assert len({t.id for t in rows}) == len(rows)
     return {
-        t.id: (t.verdict.kind, t.final_patch, t.seed, [turn.action for turn in t.turns], t.ledger.token_ids.tolist())
+        t.id: (t.verdict.kind, t.final_patch, t.seed, [turn.action for turn in t.turns], t.ledger.token_id.tolist())
         for t in rows
     }
 

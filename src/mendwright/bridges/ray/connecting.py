@@ -143,7 +143,7 @@ def require_room(nodes: Sequence[Node], cluster: ClusterConfig, rollout: Rollout
     if places >= rollout.num_workers or cluster.is_autoscaling:
         return
     name = cluster.sandbox_resource
-    offered = ", ".join(
+    offered = "; ".join(
         f"{node.name}: {node.resources.get(name, 0.0):g} {name}, {node.resources.get('CPU', 0.0):g} CPU"
         for node in nodes
     )
