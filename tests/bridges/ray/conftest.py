@@ -169,7 +169,7 @@ def fill(site: Site) -> None:
     store.build_once("environments", environment.digest, make_runner_environment)
     tasks = []
     for number in range(NUM_TASKS):
-        gold = f"def clamp(value, low, high):\n    return max(low, min(high, value)) + {number} * 0\n"
+        gold = f"def fits(value, bound):\n    return value <= bound + {number}\n"
         sdist = pack_sdist(site.root, number, gold)
         LayerStore(site.cache("driver"), OneSdist(site.root)).tree(sdist)
         tasks.append(make_task(sdist, number, gold, environment))
@@ -199,14 +199,14 @@ def make_runner_environment(place: Path) -> None:
 
 
 def pack_sdist(root: Path, number: int, gold: str) -> Sdist:
-    name = f"tinyclamp{number}"
+    name = f"tinyfit{number}"
     tests = (
-        "from tinyclamp import clamp\n\n\ndef test_high():\n    assert clamp(7, 0, 5) == 5\n\n\n"
-        "def test_low():\n    assert clamp(-7, 0, 5) == 0\n"
+        f"from tinyfit import fits\n\n\ndef test_edge():\n    assert fits(5 + {number}, 5)\n\n\n"
+        f"def test_beyond():\n    assert not fits(6 + {number}, 5)\n"
     )
     path = root / f"{name}-1.0.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
-        for file, text in {"tinyclamp.py": gold, "tests/test_clamp.py": tests}.items():
+        for file, text in {"tinyfit.py": gold, "tests/test_fit.py": tests}.items():
             info = tarfile.TarInfo(f"{name}-1.0/{file}")
             info.size = len(text.encode())
             tar.addfile(info, io.BytesIO(text.encode()))
@@ -215,20 +215,20 @@ def pack_sdist(root: Path, number: int, gold: str) -> Sdist:
 
 def make_task(sdist: Sdist, number: int, gold: str, environment: Environment) -> Task:
     return Task(
-        id=f"tinyclamp-{number}",
+        id=f"tinyfit-{number}",
         source="mutations",
         provenance=Provenance(package=sdist.name, version="1.0", sdist_sha256=sdist.sha256),
-        issue="clamp(7, 0, 5) returns 7",
+        issue=f"fits({5 + number}, 5) is False",
         base_tree=tree_digest(sdist),
-        base_files={"tinyclamp.py": gold.replace("min(high, value)", "max(high, value)")},
+        base_files={"tinyfit.py": gold.replace("<=", "<")},
         environment=environment.model_copy(update={"python": platform.python_version()}),
-        visible_tests=("tests/test_clamp.py::test_high",),
-        fail_to_pass=("tests/test_clamp.py::test_high", "tests/test_clamp.py::test_low"),
-        pass_to_pass=(),
-        test_paths=("tests/test_clamp.py",),
-        gold_files={"tinyclamp.py": gold},
+        visible_tests=("tests/test_fit.py::test_edge",),
+        fail_to_pass=("tests/test_fit.py::test_edge",),
+        pass_to_pass=("tests/test_fit.py::test_beyond",),
+        test_paths=("tests/test_fit.py",),
+        gold_files={"tinyfit.py": gold},
         gold_patch="",
-        location=Location(path="tinyclamp.py", name="clamp", first_line=1, last_line=2),
+        location=Location(path="tinyfit.py", name="fits", first_line=1, last_line=2),
         split="test",
         certificate=Certificate(num_empty_runs=3, num_empty_failed=3, num_gold_runs=3, num_gold_passed=3),
         test_timeout_s=30.0,

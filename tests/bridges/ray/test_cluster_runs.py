@@ -22,11 +22,12 @@ from mendwright.rollout.store import RunStore
 from mendwright.tasks.manifests import find_damage, read_manifest
 
 pytestmark = pytest.mark.ray
-TIMEOUT_S = 600.0
 NUM_SAMPLES = 6
 BWRAP = "bwrap-of-the-good-nodes"
 """On the path of all nodes but the bad one (see `conftest`)."""
 ROLLOUT = (f"num_samples={NUM_SAMPLES}", "rollout.max_sandboxes=4", "rollout.max_in_flight=4")
+TIMEOUT_S = 1800.0
+PATIENCE = f"cluster.start_timeout_s={TIMEOUT_S}"
 
 
 def start(site: Any, *arguments: str) -> subprocess.Popen[str]:
@@ -37,13 +38,20 @@ def start(site: Any, *arguments: str) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=TIMEOUT_S)
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
     assert process.returncode == code, out + err
     return out, err
 
 
 def rollout(site: Any, run: str, *overrides: str, policy: str = "teacher") -> subprocess.Popen[str]:
     return start(site, "rollout", str(site.tasks), str(site.root / run), "--policy", policy, *ROLLOUT, *overrides)
+
+
+def on(site: Any) -> tuple[str, ...]:
+    return f"cluster.address={site.address}", PATIENCE
 
 
 def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
@@ -60,8 +68,9 @@ def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
     while not condition():
-        assert process.poll() is None, "ended before it was time:\n" + "".join(process.communicate())
-        assert time.monotonic() < deadline_s
+        if process.poll() is not None or time.monotonic() > deadline_s:
+            process.kill()
+            pytest.fail("it was never time:\n" + "".join(process.communicate()))
         time.sleep(0.05)
 
 
@@ -77,7 +86,7 @@ def num_stored(site: Any, run: str) -> int:
 
 
 def check(site: Any, address: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-    command = ("cluster", "check", "--address", address, "--json", "probe_bytes=20000000", *arguments)
+    command = ("cluster", "check", "--address", address, "--json", "probe_bytes=20000000", PATIENCE, *arguments)
     out, _ = finish(start(site, *command), code)
     return dict(json.loads(out))
 
@@ -120,7 +129,7 @@ def test_a_node_that_cannot_sandbox_is_refused_by_name(site: Any) -> None:
         assert bad.node_id[:8] in refused[0]["name"]
         assert "apt install bubblewrap" in refused[0]["problems"][0]["remedy"]
         overrides = [f"rollout.{text}" for text in wanted]
-        _, err = finish(rollout(site, "refused", f"cluster.address={site.address}", *overrides), code=5)
+        _, err = finish(rollout(site, "refused", *on(site), *overrides), code=5)
         assert refused[0]["name"] in err
         assert "apt install bubblewrap" in err
         assert num_stored(site, "refused") == 0
@@ -129,14 +138,14 @@ def test_a_node_that_cannot_sandbox_is_refused_by_name(site: Any) -> None:
 
 
 def test_too_small_a_cluster_is_refused(site: Any) -> None:
-    process = rollout(site, "small", f"cluster.address={site.address}", "rollout.num_workers=9")
+    process = rollout(site, "small", *on(site), "rollout.num_workers=9")
     _, err = finish(process, code=9)
     assert "9 workers of 4 mend_sandbox" in err
     assert "ray start" in err
 
 
 def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, ...]]) -> None:
-    process = rollout(site, "broken", f"cluster.address={site.address}", "rollout.num_workers=2")
+    process = rollout(site, "broken", *on(site), "rollout.num_workers=2")
     # Its worker has just been given a group: these episodes are in flight there.
     wait_for(lambda: any((site.cache("two") / "trees").glob("[!.]*")) and num_stored(site, "broken") > 0, process)
     num_before = num_stored(site, "broken")
@@ -167,7 +176,7 @@ def test_layers_were_built_once_and_arrived_whole(site: Any) -> None:
 def test_a_worker_waits_for_a_node_to_come(site: Any, whole: dict[str, tuple[object, ...]]) -> None:
     """What an autoscaler does: it sees the pending demand and brings a node."""
     late = ("cluster.sandbox_resource=late_sandbox", "cluster.is_autoscaling=true", "rollout.num_workers=1")
-    process = rollout(site, "late", f"cluster.address={site.address}", *late, "select.num_tasks=1")
+    process = rollout(site, "late", *on(site), *late, "select.num_tasks=1")
     wait_for(lambda: {"late_sandbox": 4.0} in pending_demands(site), process)
     site.add_node("late", resources={"late_sandbox": 4})
     finish(process)
@@ -191,7 +200,7 @@ def test_weights_travel(site: Any) -> None:
     from mendwright.recipes.demo import shipped_base
 
     small = ("select.num_tasks=1", "num_samples=2", "rollout.pipeline.max_turns=2", "rollout.num_workers=1")
-    process = rollout(site, "model", f"cluster.address={site.address}", *small, policy=str(shipped_base()))
+    process = rollout(site, "model", *on(site), *small, policy=str(shipped_base()))
     finish(process)
     with RunStore.open(site.root / "model" / "run.db", is_read_only=True) as store:
         found = list(store.trajectories(phase="rollout"))
