@@ -8,12 +8,9 @@ from typing import Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.evaluation import AuditConfig, ExploitStudyConfig
-from mendwright.config.loading import load_config, to_toml
-
-Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value")]
-Config = Annotated[Path | None, typer.Option(help="TOML file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")]
+from mendwright.config.loading import to_toml
 
 
 def audit_command(
@@ -27,10 +24,7 @@ def audit_command(
 
     Example: mend eval audit runs/rl phase=dapo num_per_step=16
     """
-    resolved = load_config(AuditConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(AuditConfig, config, overrides, dry_run)
     asyncio.run(_audit(run, tasks or run / "tasks", resolved))
 
 
@@ -73,10 +67,7 @@ def exploit_study(
 
     Example: mend eval exploit-study exposed runs/study select.num_tasks=12
     """
-    resolved = load_config(ExploitStudyConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(ExploitStudyConfig, config, overrides, dry_run)
     from mendwright.cli.running import open_run
     from mendwright.recipes.demo import shipped_base
     from mendwright.recipes.exploit_study import cheat_shares, run_exploit_study
