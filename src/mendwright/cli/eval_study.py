@@ -10,7 +10,6 @@ import typer
 
 from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.evaluation import AuditConfig, ExploitStudyConfig
-from mendwright.config.loading import to_toml
 
 
 def audit_command(
@@ -71,10 +70,11 @@ def exploit_study(
     from mendwright.cli.running import open_run
     from mendwright.recipes.demo import shipped_base
     from mendwright.recipes.exploit_study import cheat_shares, run_exploit_study
+    from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks
 
-    with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed) as opened:
-        (run / "config.toml").write_text(to_toml(resolved), encoding="utf-8")
+    call = CallConfig("exploit-study", resolved, free=("select.*", "num_samples"))
+    with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed, call=call) as opened:
         rewards = run_exploit_study(opened, resolved, select_tasks(opened, resolved.select))
     for step, (share, reward) in enumerate(zip(cheat_shares(resolved), rewards, strict=True)):
         typer.echo(f"step {step}: {share:.0%} cheats, reported reward {reward:.3f}")

@@ -20,6 +20,7 @@ from mendwright.config.training import (
     TwoStageConfig,
 )
 from mendwright.errors import ConfigError, TaskError
+from mendwright.recipes.kept_config import CallConfig
 
 app = typer.Typer(help="Train a model: base, sft, rft, rl, whole recipes.", no_args_is_help=True)
 
@@ -87,7 +88,8 @@ def rft(
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.recipes.rft import START, rft
 
-    with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
+    call = CallConfig("train-rft", resolved)
+    with open_run(run, tasks, start, resolved.rollout, resolved.seed, call=call) as opened:
         import_checkpoint(run, start, START)
         typer.echo(f"model: {rft(opened, resolved)}")
 
@@ -161,7 +163,8 @@ def rl(
         if not world.is_leader:
             Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl.dapo).follow()
             return
-        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch) as opened:
+        call = CallConfig("train-rl", resolved)
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call) as opened:
             import_checkpoint(run, start, "start")
             reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
     typer.echo(f"model: {run / 'checkpoints' / PHASE}")
@@ -186,7 +189,8 @@ def dapo_two_stage(
     from mendwright.recipes.dapo_two_stage import dapo_two_stage
 
     import_checkpoint(run, start, "start")
-    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved)
+    call = CallConfig("train-dapo_two_stage", resolved)
+    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved)
     typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
 
 
@@ -210,8 +214,9 @@ def distil_then_grpo(
 
     teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
     import_checkpoint(run, start, "start")
+    call = CallConfig("train-distil_then_grpo", resolved)
     distil_then_grpo(
-        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved, teacher
+        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved, teacher
     )
     typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
 
