@@ -31,6 +31,7 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from mendwright.analysis.reward_gap import gap_trend, reward_gap
     from mendwright.cli.progress import ProgressDisplay
     from mendwright.recipes.audit import audit, open_grader
+    from mendwright.recipes.kept_config import CallConfig, keep_config
     from mendwright.report.wording import gap_claim
     from mendwright.rollout.phases import audit_phase
     from mendwright.rollout.store import RunStore
@@ -38,6 +39,9 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
 
     known = {task.id: task for task in TaskStore(tasks).load()}
     with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+        keep_config(
+            run, CallConfig(f"audit-{config.phase}", config, free=("num_per_step", "num_in_flight", "sandbox.*"))
+        )
         backend, grader = open_grader(config.sandbox, config.grading)
         try:
             num = await audit(store, known, config, grader, progress)

@@ -30,7 +30,7 @@ class CallConfig:
     """What a command was called with."""
 
     command: str
-    """As a file name, e.g. ``train-rl``."""
+    """With what else tells its calls in one run folder apart, e.g. ``train-rl`` or ``rollout-teacher``."""
     config: Record
     free: tuple[str, ...] = ()
     """Patterns of keys that are free for this command, beside `FREE`."""
@@ -43,7 +43,7 @@ def keep_config(folder: Path, call: CallConfig) -> None:
         InputError: the run was begun with others.
         ConfigError: the kept file is not what this version writes.
     """
-    file = folder / CONFIGS_FOLDER / f"{call.command}.toml"
+    file = folder / CONFIGS_FOLDER / f"{call.command.replace('/', '-')}.toml"
     if file.exists():
         remedy = f"go on with its own (--config {file}), name another run folder, or remove that file to go on anyway"
         check_config(load_config(type(call.config), file), call.config, (*FREE, *call.free), folder, remedy)
