@@ -160,8 +160,8 @@ class _Run:
         self._reap()
 
     def _reap(self) -> None:
-        if self._status is None and os.waitid(os.P_PID, self._pid, _HAS_ENDED) is not None:
-            self.waited_s = _scheduled_below().waiting_s  # nobody can be asked for the counts of what is reaped
+        if self._is_to_reap():
+            self.waited_s = _scheduled_below().waiting_s  # what is reaped has no counts any more
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -172,6 +172,13 @@ class _Run:
             self._accounting.note(usage)
             if pid == self._pid:
                 self._status = status
+
+    def _is_to_reap(self) -> bool:
+        """True when the child has ended and its status was not read yet."""
+        try:
+            return self._status is None and os.waitid(os.P_PID, self._pid, _HAS_ENDED) is not None
+        except ChildProcessError:
+            return False
 
     def finish(self, is_timed_out: bool) -> Optional[int]:
         """End everything, drain the pipes; returns the wait status (None when timed out)."""
