@@ -18,7 +18,7 @@ from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rewards import StepPenaltyConfig
 from mendwright.errors import SandboxError, TaskError
 from mendwright.models.loading import load_model
-from mendwright.recipes.dapo import Collected, DapoLoop, is_blind_submit, rollout_metrics, weight_lag
+from mendwright.recipes.dapo import Collected, DapoLoop, rollout_metrics, weight_lag
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.run import Run
 from mendwright.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
@@ -209,21 +209,6 @@ def test_rejection_keeps_distinct_passed_trajectories(trajectory_maker):
     ]
     assert [t.id for t in keep_successes(found, 4)] == ["a", "c"]
     assert [t.id for t in keep_successes(found, 1)] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("tools", "is_blind"),
-    [
-        (["edit", "submit"], True),
-        (["edit", "test", "submit"], False),
-        (["edit", "test", "edit", "submit"], True),
-        (["edit", "test", "undo", "submit"], True),
-        (["submit"], True),
-    ],
-)
-def test_blind_submits(trajectory_maker, tools, is_blind):
-    trajectory = trajectory_maker(steps=[(tool, "", "", "") for tool in tools])
-    assert is_blind_submit(trajectory) is is_blind
 
 
 def test_metrics_of_nothing_are_zero():

@@ -33,6 +33,7 @@ def rollout(
     """
     from mendwright.cli.running import describe_usage, open_run, policy_of
     from mendwright.recipes.demo import shipped_base
+    from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks
     from mendwright.rollout.jobs import make_groups
 
@@ -42,7 +43,8 @@ def rollout(
         return
     ref = policy_of(policy, resolved.rollout.temperature, resolved.endpoint)
     folder = model or (Path(ref.folder) if ref.folder else shipped_base())
-    with open_run(run, tasks, folder, resolved.rollout, resolved.seed) as opened:
+    call = CallConfig(f"rollout-{ref.name}", resolved, free=("select.*", "num_samples"))
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, call=call) as opened:
         chosen = select_tasks(opened, resolved.select)
         jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
         with opened.store.phase(PHASE):

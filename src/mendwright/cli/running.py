@@ -12,6 +12,7 @@ from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.watch import WatchConfig
 from mendwright.errors import InputError
+from mendwright.recipes.kept_config import CallConfig, keep_config
 from mendwright.recipes.run import Run, locked
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 from mendwright.rollout.pool import WorkerPool
@@ -23,12 +24,21 @@ from mendwright.tasks.store import TaskStore
 
 @contextmanager
 def open_run(
-    folder: Path, tasks: Path, model: Path, rollout: RolloutConfig, seed: int, watch: WatchConfig | None = None
+    folder: Path,
+    tasks: Path,
+    model: Path,
+    rollout: RolloutConfig,
+    seed: int,
+    watch: WatchConfig | None = None,
+    call: CallConfig | None = None,
 ) -> Iterator[Run]:
     """A run over ``tasks``, locked; the folder and its store are made when they are missing.
 
+    ``call`` is kept in the folder, and a run that goes on must have been called so before (`keep_config`).
+
     Raises:
-        InputError: no tasks, ``model`` is no model folder, or another process works on the run.
+        InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
+            another ``call``.
         ConfigError: a tracker of ``watch`` is not installed.
     """
     from mendwright.models.loading import load_tokenizer
@@ -37,14 +47,16 @@ def open_run(
     known = {task.id: task for task in TaskStore(tasks).load()}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.db"
-    with (
-        locked(folder),
-        RunStore.open(path) if path.exists() else RunStore.create(path) as store,
-        tracking(store, watch or WatchConfig()),
-        WorkerPool(WorkerSetup(rollout, str(model))) as pool,
-        ProgressDisplay(folder) as progress,
-    ):
-        yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
+    with locked(folder):
+        if call is not None:
+            keep_config(folder, call)
+        with (
+            RunStore.open(path) if path.exists() else RunStore.create(path) as store,
+            tracking(store, watch or WatchConfig()),
+            WorkerPool(WorkerSetup(rollout, str(model))) as pool,
+            ProgressDisplay(folder) as progress,
+        ):
+            yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
 
 
 def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
@@ -73,14 +85,20 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
 
     Raises:
         ModelFolderError: ``source`` holds no model with a tokenizer.
+        InputError: the run was begun with another model.
     """
     from mendwright.models.loading import copy_folder, load_tokenizer
+    from mendwright.recipes.evaluate import weights_digest
 
     load_tokenizer(source)
     target = run / "checkpoints" / stage
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         copy_folder(source, target)
+    elif weights_digest(source) != weights_digest(target):
+        raise InputError(
+            f"{run} was begun with another model than {source}; go on with {target}, or name another run folder"
+        )
 
 
 def describe_usage(counters: Mapping[str, float]) -> str:

@@ -176,5 +176,6 @@ def _common(config: EndpointConfig, sampling: Sampling) -> dict[str, Any]:
 
 
 def _is_too_old(version: str) -> bool:
+    """True before `return_token_ids` (vllm-project/vllm pull request 22587; vLLM's blog of 2025-10-22: from 0.10.2)."""
     parts = [int(part) for part in version.split(".")[:3] if part.isdigit()]
     return len(parts) == 3 and (0, 0, 0) < tuple(parts) < (0, 10, 2)

@@ -35,6 +35,7 @@ from mendwright.recipes.updates import Updates
 from mendwright.recipes.watching import sound_alarms
 from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
+from mendwright.tools.roles import is_blind_submit
 
 PHASE = "dapo"
 
@@ -227,7 +228,7 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
         "rollout/num_turns_mean": sum(len(t.turns) for t in valid) / num,
         "rollout/num_action_tokens_mean": sum(int(t.ledger.is_action.sum()) for t in valid) / num,
         "rollout/submit_rate": sum(t.stop_reason is StopReason.SUBMITTED for t in valid) / num,
-        "rollout/blind_submit_rate": sum(is_blind_submit(t) for t in valid) / num,
+        "rollout/blind_submit_rate": sum(is_blind_submit(t.stop_reason, t.turns) for t in valid) / num,
     }
     turns = [turn for t in valid for turn in t.turns]
     for kind in ("format", "tool"):
@@ -239,13 +240,3 @@ def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
     """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
     versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
     return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)
-
-
-def is_blind_submit(trajectory: Trajectory) -> bool:
-    """True when the last change of a submitted trajectory was never tested."""
-    if trajectory.stop_reason is not StopReason.SUBMITTED:
-        return False
-    tools = [turn.tool for turn in trajectory.turns if not turn.error]
-    last_test = max((k for k, tool in enumerate(tools) if tool == "test"), default=-1)
-    last_change = max((k for k, tool in enumerate(tools) if tool in ("edit", "line", "write", "undo")), default=-1)
-    return last_test < last_change or last_test == -1
