@@ -24,11 +24,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
@@ -85,18 +86,19 @@ class Turn:
     """Of the prompts, those that were not computed again."""
 
 
-class Side(ABC):
+class Side(Protocol):
     """An engine in a worker process."""
 
-    @abstractmethod
     def turn(self, prompts: list[list[int]], num_new: int, number: int) -> Turn:
         """Continue every prompt by ``num_new`` tokens."""
+        ...
 
     def end(self, num_episodes: int) -> None:
         """The episodes of a round are over."""
+        ...
 
 
-class Embedded(Side):
+class Embedded:
     """Ours: sessions keep their keys and values, groups share their prompt."""
 
     def __init__(self, folder: Path, num_episodes: int) -> None:
@@ -125,7 +127,7 @@ class Embedded(Side):
             self._engine.end_session(str(episode))
 
 
-class Generate(Side):
+class Generate:
     """transformers' `generate`: the whole conversation again each turn, as agent loops over it do."""
 
     def __init__(self, folder: Path, num_episodes: int) -> None:
@@ -151,8 +153,11 @@ class Generate(Side):
             scores = torch.log_softmax(torch.stack(out.logits, dim=1).float(), -1).gather(2, new[..., None])[..., 0]
         return Turn(new.tolist(), scores.tolist(), 0)
 
+    def end(self, num_episodes: int) -> None:
+        """Nothing is kept."""
 
-class Vllm(Side):
+
+class Vllm:
     """vLLM in its offline form, with its automatic prefix cache; no server in between."""
 
     def __init__(self, folder: Path, num_episodes: int) -> None:
@@ -177,6 +182,9 @@ class Vllm(Side):
         ]
         cached = sum(output.num_cached_tokens or 0 for output in outputs)
         return Turn([list(one.token_ids) for one in done], log_probs, cached)
+
+    def end(self, num_episodes: int) -> None:
+        """Its cache forgets by itself."""
 
 
 # --- the worker -----------------------------------------------------------------------------------------------------
@@ -210,11 +218,11 @@ def cpu_s() -> float:
 
 def serve(name: str, folder: Path, work: Workload) -> None:
     """Answer each line of standard input, a round's number, with one line."""
-    sides: dict[str, type[Side]] = {"embedded": Embedded, "generate": Generate, "vllm": Vllm}
+    sides: dict[str, Callable[[Path, int], Side]] = {"embedded": Embedded, "generate": Generate, "vllm": Vllm}
     import torch
 
     torch.set_num_threads(1)
-    side = sides[name](folder, work.num_episodes)  # type: ignore[call-arg]
+    side = sides[name](folder, work.num_episodes)
     for line in sys.stdin:
         found = play(side, work, int(line))
         peak = sum(one.memory_info().rss for one in (psutil.Process(), *psutil.Process().children(recursive=True)))
@@ -253,10 +261,8 @@ class Worker:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        try:
+        with suppress(BrokenPipeError):
             print(number, file=self._process.stdin, flush=True)
-        except BrokenPipeError:
-            pass
         for line in self._process.stdout:
             if line.startswith("@"):
                 answer: dict[str, Any] = json.loads(line[1:])

@@ -24,22 +24,23 @@ from mendwright.bridges.trl.episodes import open_episodes
 from mendwright.bridges.trl.rows import verdict_reward
 from mendwright.config.loading import load_config
 from mendwright.config.rollout import RolloutConfig
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import shipped_base
 
 
 def train(arguments: argparse.Namespace) -> GRPOTrainer:
     rollout = load_config(RolloutConfig, arguments.rollout, arguments.overrides)
     with open_episodes(arguments.tasks, arguments.model, rollout) as episodes:
+        rows = episodes.dataset_rows("train")
         trainer = GRPOTrainer(
             model=str(arguments.model),
             processing_class=AutoTokenizer.from_pretrained(arguments.model),
-            train_dataset=Dataset.from_list(episodes.dataset_rows("train")),
+            train_dataset=Dataset.from_list(rows),
             rollout_func=episodes.rollout,
             reward_funcs=verdict_reward,
             args=GRPOConfig(
                 output_dir=str(arguments.out),
                 max_steps=arguments.steps,
-                per_device_train_batch_size=arguments.num_tasks * arguments.group_size,
+                per_device_train_batch_size=min(arguments.num_tasks, len(rows)) * arguments.group_size,
                 num_generations=arguments.group_size,
                 max_completion_length=rollout.pipeline.max_len_tokens,
                 learning_rate=2e-5,

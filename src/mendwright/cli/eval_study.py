@@ -78,7 +78,7 @@ def exploit_study(
         typer.echo(to_toml(resolved), nl=False)
         return
     from mendwright.cli.running import open_run
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.exploit_study import cheat_shares, run_exploit_study
     from mendwright.recipes.run import select_tasks
 

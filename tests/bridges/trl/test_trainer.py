@@ -15,8 +15,7 @@ from mendwright.bridges.trl.rows import verdict_reward
 from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
-from mendwright.models.loading import load_tokenizer
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import load_tokenizer, shipped_base
 from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
 from mendwright.sandbox.scripted import Files, ScriptedBackend
 from mendwright.tasks.validation import TaskLayers

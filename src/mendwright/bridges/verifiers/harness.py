@@ -17,7 +17,7 @@ from mendwright.bridges.verifiers.running import find_task, open_runner
 from mendwright.bridges.verifiers.taskset import INFO_KEY, RepairData
 from mendwright.config.loading import load_config
 from mendwright.config.rollout import RolloutConfig
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import shipped_base
 
 PLUGIN_ID = "mendwright-verifiers"
 
@@ -72,7 +72,10 @@ class RepairHarness(vf.Harness[RepairHarnessConfig]):
         runner = open_runner(self.config.rollout_config(), self.config.tokenizer or shipped_base())
         task = find_task(data.tasks, str(data.id))
         headers = {"Authorization": f"Bearer {secret}"}
-        async with httpx2.AsyncClient(base_url=f"{endpoint}/", headers=headers, timeout=None) as client:
+        # verifiers has the time limit; its server is on this machine, so no proxy lies between.
+        async with httpx2.AsyncClient(
+            base_url=f"{endpoint}/", headers=headers, timeout=None, trust_env=False
+        ) as client:
             policy = InterceptedPolicy(client, ctx.model, runner.renderer, lambda: trace.stop_condition is not None)
             trajectory = await runner.run(task, policy, trace.id)
         verdict = trajectory.verdict

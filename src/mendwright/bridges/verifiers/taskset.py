@@ -15,7 +15,7 @@ import verifiers.v1 as vf
 from mendwright.agent.scripted import ScriptedPolicy
 from mendwright.bridges.verifiers.running import find_task, open_runner
 from mendwright.config.rollout import RolloutConfig
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import shipped_base
 from mendwright.records import Split, VerdictKind
 from mendwright.tasks.store import TaskStore
 
