@@ -71,7 +71,7 @@ def test_the_taskset_is_found_by_its_id_and_says_nothing_of_the_repair(tasks: Pa
     found = list(load_taskset(config.taskset))
     assert len(found) == 2
     for task in found:
-        assert set(task.data.model_dump(exclude_defaults=True)) == {"id", "prompt", "tasks"}
+        assert set(task.data.model_dump(exclude_defaults=True)) == {"idx", "id", "prompt", "tasks"}
     assert config.agent.runtime.type == "subprocess"
 
 
