@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mendwright.config.pipeline import PipelineConfig, check_undemonstrated
+from mendwright.config.pipeline import FullConfig, PipelineConfig, check_undemonstrated
 from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import ConfigError
 
@@ -50,7 +50,7 @@ def _forks(pipeline: PipelineConfig) -> str:
         return f"pipeline.context.type={pipeline.context.type!r} cuts the context"
     if pipeline.thinking == "dropped":
         return "pipeline.thinking='dropped' takes thoughts out of the context"
-    if pipeline.type == "full":
+    if isinstance(pipeline, FullConfig):
         return "pipeline.type='full' begins a new history for each attempt"
     return ""
 

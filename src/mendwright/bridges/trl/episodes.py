@@ -185,7 +185,7 @@ def _empty_copy(model: PreTrainedModel) -> PreTrainedModel:
     """
     parameter = next(model.parameters())
     with torch.random.fork_rng():
-        made = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
     return torch.nn.Module.to(made, device=parameter.device)
 
 
