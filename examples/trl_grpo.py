@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cpu", action="store_true", default=not torch.cuda.is_available())
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     trainer = train(arguments)
     steps = [entry for entry in trainer.state.log_history if "reward" in entry]
     for number, entry in enumerate(steps, 1):

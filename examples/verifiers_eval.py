@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--num-tasks", type=int, default=4)
     parser.add_argument("--num-samples", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     traces = [trace for episode in asyncio.run(evaluate(arguments)) for trace in episode.traces]
     for trace in traces:
         found = trace.info["mendwright"] if trace.ok else trace.last_error
