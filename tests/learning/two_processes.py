@@ -23,8 +23,7 @@ from mendwright.learning.parallel import World, process_group
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample
 from mendwright.learning.sft import SftTrainer
-from mendwright.models.loading import create_model
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import create_model, shipped_base
 from mendwright.recipes.updates import Updates
 
 SMALL = ModelConfig(

@@ -40,7 +40,7 @@ def run_command(
     Example: mend eval run tasks runs/eval --policy runs/demo/checkpoints/dapo num_samples=4
     """
     from mendwright.cli.running import open_run, policy_of
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.evaluate import evaluate, policy_fingerprint
     from mendwright.recipes.run import select_tasks
 

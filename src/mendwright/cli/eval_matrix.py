@@ -39,7 +39,7 @@ def matrix(
     from mendwright.cli.running import open_run, policy_of
     from mendwright.cli.tables import print_table
     from mendwright.evaluation.matrix import build_matrix
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.matrix import run_matrix
     from mendwright.report.data_files import export
     from mendwright.report.figures import heat_plot

@@ -72,7 +72,7 @@ def exploit_study(
     """
     resolved = resolve(ExploitStudyConfig, config, overrides, dry_run)
     from mendwright.cli.running import open_run
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.exploit_study import cheat_shares, run_exploit_study
     from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks

@@ -69,9 +69,8 @@ async def _replay(
     chosen: list[Trajectory], known: Mapping[str, Task], model: Path | None, config: ReplayCommandConfig
 ) -> list[Replay]:
     from mendwright.cli.progress import ProgressDisplay
-    from mendwright.models.loading import load_tokenizer
+    from mendwright.models.loading import load_tokenizer, shipped_base
     from mendwright.models.renderer import ChatRenderer
-    from mendwright.recipes.demo import shipped_base
     from mendwright.rollout.replay import replay as play
     from mendwright.rollout.runner import Runner
     from mendwright.sandbox.probe import create_backend

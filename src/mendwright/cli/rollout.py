@@ -32,7 +32,7 @@ def rollout(
     Example: mend rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
     """
     from mendwright.cli.running import describe_usage, open_run, policy_of
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks
     from mendwright.rollout.jobs import make_groups

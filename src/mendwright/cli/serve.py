@@ -44,7 +44,7 @@ def serve(
 
 async def _serve(config: ServeConfig, policy: str, tasks: Path | None, model: Path | None) -> None:
     from mendwright.bridges.serving.running import read_token, serve
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
 
     read_token(config)  # before a model is loaded for nothing
     folder = Path(policy) if policy else shipped_base()
@@ -70,10 +70,9 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
 def _open_script(name: str, tasks: Path | None, model: Path | None, config: ServeConfig) -> ServedModel:
     from mendwright.bridges.serving.models import ScriptModel
     from mendwright.bridges.serving.scripts import make_script
-    from mendwright.models.loading import load_tokenizer
+    from mendwright.models.loading import load_tokenizer, shipped_base
     from mendwright.models.renderer import ChatRenderer
     from mendwright.pipelines.registry import make_pipeline
-    from mendwright.recipes.demo import shipped_base
     from mendwright.sandbox.cache import ExecutionCache
     from mendwright.tasks.store import TaskStore
 
