@@ -235,12 +235,12 @@ class EndpointClient:
         return (await self._get("/health")).status_code == 200
 
     async def _get(self, path: str) -> httpx2.Response:
-        try:
-            return await self._http.get(self._url(path))
-        except httpx2.HTTPError as error:
-            raise ServerDownError(
-                f"{self.config.base_url} does not answer ({_name(error)}); is the server up?"
-            ) from None
+        for number in range(1, self.config.max_attempts + 1):
+            try:
+                return await self._http.get(self._url(path))
+            except httpx2.HTTPError as error:
+                await self._rest(number, ServerDownError(f"no answer ({_name(error)}); is the server up?"), None)
+        raise AssertionError("the last attempt returns or raises")
 
     def _url(self, path: str) -> httpx2.URL:
         return httpx2.URL(self.config.base_url.rstrip("/") + "/").join(path)

@@ -12,10 +12,9 @@ from transformers import PreTrainedTokenizerFast
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.models import ModelConfig
 from mendwright.models.endpoint import EndpointClient
-from mendwright.models.http_fake import url_of
+from mendwright.models.http_fake import HttpFake, url_of
 from mendwright.models.loading import create_model, save_checkpoint
 from mendwright.models.renderer import ChatRenderer
-from mendwright.models.vllm.fake_server import FakeVllm
 from mendwright.models.vllm.server import TokenServer
 
 
@@ -45,8 +44,9 @@ def folders(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPat
 
 
 @asynccontextmanager
-async def serving(*fakes: FakeVllm, is_versioned: bool = True, **changes: object) -> AsyncIterator[list[TokenServer]]:
-    """Clients of ``fakes``, each behind an address of its own."""
+async def clients_of(
+    *fakes: HttpFake, is_versioned: bool = True, **changes: object
+) -> AsyncIterator[list[TokenServer]]:
     listening = [await fake.serve() for fake in fakes]
     clients = []
     for server in listening:
@@ -59,3 +59,9 @@ async def serving(*fakes: FakeVllm, is_versioned: bool = True, **changes: object
             await client.close()
         for server in listening:
             server.close()
+
+
+@pytest.fixture
+def serving():
+    """Clients of fake servers, each behind an address of its own, while they are served."""
+    return clients_of

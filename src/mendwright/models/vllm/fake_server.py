@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,8 @@ class Flaw(StrEnum):
     OTHER_TOKENIZER = "other-tokenizer"
     TRUNCATES = "truncates"
     """Reads the end of a long prompt only."""
+    TRUNCATES_IDS = "truncates-ids"
+    """The same, of token ids."""
     CAPS_REPLIES = "caps-replies"
     OWN_STOP = "own-stop"
     """Ends replies at a token of its own."""
@@ -71,13 +73,19 @@ class FakeVllm(HttpFake):
         self._num_requests = 0
         self.version = "default"
         """What `update_weight_version` set."""
-        self.on_token: Callable[[int], None] = lambda _: None
-        """Called with the number of tokens of a reply after each of them."""
+        self.on_token: Callable[[int], Awaitable[None]] = _nothing
+        """Awaited with the number of tokens of a reply after each of them."""
+        self.is_paused = asyncio.Event()
+        """Set when an order to pause has come, until one to resume does."""
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
         """Part of the prompt tokens: found in the prefix cache."""
         self.log: list[str] = []
         """Orders in the order in which they came."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The weights that it holds."""
+        return dict(self._model.state_dict())
 
     async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
         """Answer as vLLM does."""
@@ -120,8 +128,7 @@ class FakeVllm(HttpFake):
 
     async def _complete(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         prompt = body["prompt"]
-        ids = self._encode(prompt) if isinstance(prompt, str) else list(prompt)
-        ids = self._read(ids)
+        ids = self._encode(prompt) if isinstance(prompt, str) else self._read(list(prompt))
         tokens, log_probs, _, reason = await self._sample(ids, body)
         choice = {"text": self._tokenizer.decode(tokens), "finish_reason": reason}
         if Flaw.TEXT_ONLY not in self._flaws:
@@ -170,7 +177,7 @@ class FakeVllm(HttpFake):
             tokens.append(token)
             log_probs.append(log_prob)
             versions.append(self.version)
-            self.on_token(len(tokens))
+            await self.on_token(len(tokens))
             has_own_stop = Flaw.OWN_STOP in self._flaws and len(tokens) == 2
             reason = "stop" if token in stop or has_own_stop else "length"
         return tokens, log_probs, _spans(versions), reason
@@ -199,10 +206,12 @@ class FakeVllm(HttpFake):
 
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return ids[::-1] if Flaw.OTHER_TOKENIZER in self._flaws else ids
+        ids = ids[::-1] if Flaw.OTHER_TOKENIZER in self._flaws else ids
+        return ids[-_KEPT_WHEN_TRUNCATING:] if Flaw.TRUNCATES in self._flaws else ids
 
     def _read(self, ids: list[int]) -> list[int]:
-        return ids[-_KEPT_WHEN_TRUNCATING:] if Flaw.TRUNCATES in self._flaws else ids
+        is_cut = {Flaw.TRUNCATES, Flaw.TRUNCATES_IDS} & self._flaws
+        return ids[-_KEPT_WHEN_TRUNCATING:] if is_cut else ids
 
     def _look_up(self, ids: Sequence[int]) -> None:
         self.num_prompt_tokens += len(ids)
@@ -218,12 +227,14 @@ class FakeVllm(HttpFake):
 
     async def _pause(self, request: HttpRequest) -> tuple[int, Any]:
         self._is_open.clear()
+        self.is_paused.set()
         if request.query.get("mode") == "wait":
             await self._is_idle.wait()
         self._is_resumed.clear()
         return 200, {"status": "paused"}
 
     async def _resume(self, request: HttpRequest) -> tuple[int, Any]:
+        self.is_paused.clear()
         self._is_resumed.set()
         self._is_open.set()
         return 200, {"status": "resumed"}
@@ -255,6 +266,10 @@ class FakeVllm(HttpFake):
     async def _set_version(self, request: HttpRequest) -> tuple[int, Any]:
         self.version = str((request.body or {})["new_version"])
         return 200, {"success": True}
+
+
+async def _nothing(_: int) -> None:
+    pass
 
 
 def _spans(versions: Sequence[str]) -> list[dict[str, Any]]:

@@ -116,6 +116,16 @@ async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
         )
     read = choice.get("prompt_token_ids")
     expected = renderer.prompt_ids(text)
+    if (
+        isinstance(read, list)
+        and 0 < len(read) < len(expected)
+        and read
+        in (
+            expected[: len(read)],
+            expected[-len(read) :],
+        )
+    ):
+        raise _truncates(f"{server.url} read {len(read)} tokens of a prompt of {len(expected)}")
     if read != expected:
         raise ServerRefusedError(
             f"{server.url} has another tokenizer than the model folder here: it reads a sample as {_shown(read)}, "
@@ -132,10 +142,7 @@ async def _check_lengths(server: TokenServer, renderer: ChatRenderer, needs: Nee
         try:
             await server.sample(prompt_ids, sampling)
         except ModelReplyError as error:
-            raise ServerRefusedError(
-                f"{error}; it truncates prompts or does not say what it did: ask vLLM itself, without a proxy that "
-                "edits requests, started with: vllm serve FOLDER --generation-config vllm"
-            ) from error
+            raise _truncates(str(error)) from error
 
 
 async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
@@ -156,6 +163,13 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
             "itself, without a proxy that edits requests, started with: vllm serve FOLDER --generation-config vllm "
             "--logprobs-mode raw_logprobs"
         )
+
+
+def _truncates(what: str) -> ServerRefusedError:
+    return ServerRefusedError(
+        f"{what}; it truncates prompts or does not say what it did: ask vLLM itself, without a proxy that edits requests, "
+        "started with: vllm serve FOLDER --generation-config vllm"
+    )
 
 
 def _random_ids(vocab_size: int, num: int, *, seed: int) -> list[int]:
