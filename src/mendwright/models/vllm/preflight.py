@@ -167,8 +167,8 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
 
 def _truncates(what: str) -> ServerRefusedError:
     return ServerRefusedError(
-        f"{what}; it truncates prompts or does not say what it did: ask vLLM itself, without a proxy that edits requests, "
-        "started with: vllm serve FOLDER --generation-config vllm"
+        f"{what}; it truncates prompts or does not say what it did: ask vLLM itself, without a proxy that edits "
+        "requests, started with: vllm serve FOLDER --generation-config vllm"
     )
 
 

@@ -74,7 +74,7 @@ class WeightUpdater:
 
     async def _load_one(self, server: TokenServer, folder: Path, version: int) -> None:
         client = server.client
-        await client.command(f"/pause?mode={self._transfer.pause}&clear_cache=true")
+        await client.command(f"/pause?mode={self._transfer.pause}&clear_cache=false")
         try:
             await _name(server, _LOADING)
             await self._transfer_to(server, folder)
