@@ -93,7 +93,7 @@ def test_what_cannot_work_is_refused_before_the_run(tmp_path, open_run, base):
             DapoLoop(run, config_of("http://127.0.0.1:1/v1", transfer=transfer), "base")
     with pytest.raises(ConfigError, match=r"needs endpoint\.base_url"):
         DapoLoop(run, RlConfig(sampler=VllmSamplerConfig()), "base")
-    with FakeVllm(base, [Flaw.NO_UPDATES]).in_thread() as url:
-        with pytest.raises(ServerRefusedError, match="--enable-scale-out"):
-            DapoLoop(run, config_of(url), "base")
+    bad = FakeVllm(base, [Flaw.NO_UPDATES])
+    with bad.in_thread() as url, pytest.raises(ServerRefusedError, match="--enable-scale-out"):
+        DapoLoop(run, config_of(url), "base")
     assert not run.checkpoint("dapo-state").exists()

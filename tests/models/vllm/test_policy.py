@@ -124,7 +124,7 @@ async def test_no_more_requests_than_allowed_and_waiting_is_counted(folders: lis
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("flaw", "words"), [(Flaw.CAPS_REPLIES, "after 3 of max_tokens=6"), (Flaw.OWN_STOP, "none of")]
+    ("flaw", "words"), [(Flaw.CAPS_REPLIES, "after 3 of max_tokens=6"), (Flaw.OWN_STOP, "none of the stop tokens")]
 )
 @pytest.mark.parametrize("is_versioned", [True, False])
 async def test_replies_that_end_by_themselves_stop_the_run(

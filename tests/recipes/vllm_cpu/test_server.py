@@ -71,6 +71,14 @@ def num_generated(url: str) -> float:
     return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
 
 
+async def until_generated(url: str, num_tokens: float) -> None:
+    for _ in range(2000):
+        if num_generated(url) >= num_tokens:
+            return
+        await asyncio.sleep(0.05)
+    pytest.fail(f"the server has sampled {num_generated(url):.0f} tokens, expected {num_tokens:.0f}")
+
+
 @pytest.fixture(scope="module")
 def server(base: Path, start_server) -> Iterator[str]:
     with start_server(base) as url:
@@ -103,9 +111,8 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
             sampling = Sampling(max_tokens=max_tokens, stop_token_ids=(), seed=number)
             before = num_generated(server)
             asked = asyncio.create_task(policy.generate("episode", prompt, sampling))
-            while number == 0 and num_generated(server) < before + 40 and not asked.done():
-                await asyncio.sleep(0.05)
             if number == 0:
+                await until_generated(server, before + 40)
                 await updater.load(new, 4)
             found = await asked
             turns.append((prompt, found))

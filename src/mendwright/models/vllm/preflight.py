@@ -116,17 +116,10 @@ async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
         )
     read = choice.get("prompt_token_ids")
     expected = renderer.prompt_ids(text)
-    if (
-        isinstance(read, list)
-        and 0 < len(read) < len(expected)
-        and read
-        in (
-            expected[: len(read)],
-            expected[-len(read) :],
-        )
-    ):
-        raise _truncates(f"{server.url} read {len(read)} tokens of a prompt of {len(expected)}")
     if read != expected:
+        num_read = len(read) if isinstance(read, list) else 0
+        if num_read and read in (expected[:num_read], expected[-num_read:]):
+            raise _truncates(f"{server.url} read {num_read} tokens of a prompt of {len(expected)}")
         raise ServerRefusedError(
             f"{server.url} has another tokenizer than the model folder here: it reads a sample as {_shown(read)}, "
             f"expected {_shown(expected)}; serve the same folder, or name the folder of the served model (--model)"
