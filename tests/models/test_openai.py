@@ -24,8 +24,10 @@ from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.endpoint import EndpointClient
 from mendwright.models.faulty_server import Fault
-from mendwright.models.openai import OpenAIPolicy, VllmPolicy
+from mendwright.models.openai import OpenAIPolicy
 from mendwright.models.renderer import ChatRenderer
+from mendwright.models.vllm.policy import VllmPolicy
+from mendwright.models.vllm.server import TokenServer
 
 KEY = "sk-a-secret-that-nobody-may-see"
 
@@ -63,7 +65,7 @@ def config_of(url: str, **changes: object) -> EndpointConfig:
 
 
 async def ask(client: EndpointClient, renderer: ChatRenderer, *, exact: bool = False, num: int = 1) -> list[Generation]:
-    policy = VllmPolicy(client) if exact else OpenAIPolicy(client, renderer)
+    policy = VllmPolicy([TokenServer(client)]) if exact else OpenAIPolicy(client, renderer)
     sampling = Sampling(max_tokens=8, stop_token_ids=renderer.stop_token_ids, seed=3)
     return [await policy.generate("s", renderer.open_ids("f is wrong"), sampling) for _ in range(num)]
 

@@ -107,8 +107,7 @@ class VllmSampler:
         kind = "lora" if self._config.transfer == "lora" else "folder"
         updater = WeightUpdater(servers, Transfer(kind, self._config.pause, self._config.adapter_name))
         loaded = await updater.load(folder.resolve(), version)
-        if seen is None:
-            return len(loaded), 0.0
+        assert seen is not None, "every update of a stage that samples with servers measures the probe"
         return len(loaded), await compare(loaded, seen, self._config.max_log_prob_gap)
 
 

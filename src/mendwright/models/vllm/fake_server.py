@@ -116,7 +116,7 @@ class FakeVllm(HttpFake):
             looks["/weight_info"] = {"weight_version": self.version}
         if request.method == "GET":
             known = request.path in looks
-            return (200 if known else 405 if request.path in orders | sampling else 404), looks.get(request.path, {})
+            return (200 if known else 405 if request.path in (*orders, *sampling) else 404), looks.get(request.path, {})
         if request.path in orders:
             self.log.append(request.path)
             return await orders[request.path](request)

@@ -87,10 +87,15 @@ class VllmPolicy:
 
     async def _look_for_lost(self) -> None:
         for server in self.sessions.lost_for(_LOOK_AGAIN_S):
-            with suppress(ServerDownError):
-                is_up = await server.client.is_healthy()
-                if is_up and (not server.is_versioned or version_of(await server.weight_version()) >= self._version):
-                    self.sessions.find_again(server)
+            if await server.client.is_healthy() and await self._has_weights(server):
+                self.sessions.find_again(server)
+
+    async def _has_weights(self, server: TokenServer) -> bool:
+        if not server.is_versioned:
+            return True
+        with suppress(ServerDownError):
+            return version_of(await server.weight_version()) >= self._version
+        return False
 
 
 def version_of(name: str) -> int:

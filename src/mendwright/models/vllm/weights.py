@@ -60,7 +60,8 @@ class WeightUpdater:
         """
         orders = (self._load_one(server, folder, version) for server in self._servers)
         results = await asyncio.gather(*orders, return_exceptions=True)
-        loaded, down = [], None
+        loaded: list[TokenServer] = []
+        down: ServerDownError | None = None
         for server, error in zip(self._servers, results, strict=True):
             if error is None:
                 loaded.append(server)
