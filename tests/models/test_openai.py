@@ -18,6 +18,7 @@ from mendwright.errors import (
     ModelReplyError,
     ModelServerError,
     PromptTooLongError,
+    ServerDownError,
     ServerRefusedError,
 )
 from mendwright.ledger import UNKNOWN_VERSION
@@ -104,7 +105,7 @@ async def test_trouble_that_passes_is_counted_and_tried_again(renderer: ChatRend
     ("fault", "error", "num_attempts", "words"),
     [
         (Fault.SERVER_ERROR, ModelServerError, 3, "3 attempts failed, the last: status 500"),
-        (Fault.HANG, ModelServerError, 3, "no reply within"),
+        (Fault.HANG, ServerDownError, 3, "no reply within"),
         (Fault.HALF_JSON, ModelReplyError, 3, "no JSON"),
         (Fault.WRONG_COUNTS, ModelReplyError, 3, "wrong token counts"),
         (Fault.LONG_WAIT, ModelServerError, 1, "asks to wait 86400 s"),

@@ -17,13 +17,14 @@ from mendwright.models.loading import load_model
 from mendwright.models.vllm.fake_server import FakeVllm, Flaw
 from mendwright.recipes.dapo import DapoLoop
 
-# PPO learns from groups of equal rewards, too: every iteration has an update, whatever the tiny model samples.
+# PPO makes a step of groups of equal rewards, too, and the decay alone moves all matrices by a third: every iteration has
+# an update, whatever the tiny model samples.
 DAPO = DapoConfig(
     loss=PpoLossConfig(),
     advantage=GaeAdvantageConfig(),
     group_size=2,
     batch_size=8,
-    optimizer=OptimizerConfig(learning_rate=1e-2),
+    optimizer=OptimizerConfig(learning_rate=3e-2, weight_decay=10.0),
 )
 
 

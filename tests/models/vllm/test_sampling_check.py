@@ -24,8 +24,8 @@ def draws_of(seed: int, power: float = 1.0, top_k: int = NUM_TOKENS) -> list[lis
 
 def test_honest_servers_pass() -> None:
     chances = [chance_of(draws_of(seed)) for seed in range(200)]
-    assert min(chances) > 1e-5
-    assert 0.3 < np.mean(chances) < 0.7
+    assert min(chances) > 1e-4
+    assert 0.4 < np.mean(chances) < 0.7
 
 
 @pytest.mark.parametrize(("power", "top_k"), [(1.0, 8), (20.0, NUM_TOKENS), (2.5, NUM_TOKENS)])
@@ -35,4 +35,4 @@ def test_changed_distributions_do_not(power: float, top_k: int) -> None:
 
 def test_probabilities_above_one_and_certain_tokens() -> None:
     assert chance_of([[Draw(token, -0.1) for token in range(64)]]) == 0.0
-    assert chance_of([[Draw(3, 0.0)] * 64]) == 1.0
+    assert chance_of([[Draw(3, 0.0)] * 64]) > 0.9

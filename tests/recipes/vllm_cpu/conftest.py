@@ -20,7 +20,7 @@ import pytest
 
 from mendwright.recipes.demo import shipped_base
 
-START_S = 900.0
+START_S = 1800.0
 KV_BYTES = 128 << 20
 _TABLE: list[tuple[str, str]] = []
 

@@ -2,8 +2,8 @@
 
 Reads single tokens drawn after the same prompt, with their log-probabilities; makes the probability that an honest
 server gives such draws. The first half of the draws says which tokens are looked for and how likely the server calls
-them; the second half is counted. A server that takes only the likeliest tokens, or another temperature, repeats too
-often what was seen.
+them; of the second half those are counted. A server that takes only the likeliest tokens, or a lower temperature,
+repeats too often what was seen.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-_MIN_EXPECTED = 5.0
-"""Draws that a bin must expect for Pearson's statistic to be near its limit."""
-_SUM_NOISE = 1e-2
+_NOISE = 1e-2
+"""Sums of reported probabilities may be this far above 1 (lower precision) ..."""
+_MARGIN = 1e-3
+"""... and are never taken for certain."""
 
 
 @dataclass(frozen=True)
@@ -29,59 +30,29 @@ class Draw:
 
 
 def chance_of(prompts: Sequence[Sequence[Draw]]) -> float:
-    """Probability of draws at least as odd from a server that samples with the log-probabilities that it reports.
+    """Probability of a count at least as odd from a server that samples with the log-probabilities that it reports.
 
     Args:
         prompts: Draws after each prompt, all with the same prompt; at least some dozen of each.
 
     Returns:
-        From Pearson's chi-squared statistic, added up over the prompts; 1.0 where nothing can be told, 0.0 where the
-        reported probabilities of different tokens add up to more than 1.
+        Two-sided, from the exact distribution of how many draws of the second halves were seen in the first halves: a
+        sum of binomials, one for each prompt. 0.0 where different tokens are reported with more than all probability.
     """
-    statistic, freedom = 0.0, 0
+    distribution, num_seen = np.ones(1), 0
     for draws in prompts:
-        bins = _bins(draws[: len(draws) // 2], draws[len(draws) // 2 :])
-        if bins is None:
+        first, second = draws[: len(draws) // 2], draws[len(draws) // 2 :]
+        reported = {draw.token_id: math.exp(draw.log_prob) for draw in first}
+        total = sum(reported.values())
+        if total > 1.0 + _NOISE:
             return 0.0
-        statistic += sum((observed - expected) ** 2 / expected for expected, observed in bins)
-        freedom += len(bins) - 1
-    if freedom < 1:
-        return 1.0
-    survival = torch.special.gammaincc(torch.tensor(freedom / 2.0).double(), torch.tensor(statistic / 2.0).double())
-    return float(survival)
+        num_seen += sum(draw.token_id in reported for draw in second)
+        distribution = np.convolve(distribution, _binomial(len(second), min(max(total, _MARGIN), 1.0 - _MARGIN)))
+    tails = distribution[num_seen:].sum(), distribution[: num_seen + 1].sum()
+    return float(min(1.0, 2.0 * min(tails)))
 
 
-def _bins(first: Sequence[Draw], second: Sequence[Draw]) -> list[tuple[float, int]] | None:
-    """(expected, observed) numbers of the second half: likely tokens one by one, the others together.
-
-    None where the first half claims more than all probability.
-    """
-    claimed = {draw.token_id: math.exp(draw.log_prob) for draw in first}
-    rest = 1.0 - sum(claimed.values())
-    if rest < -_SUM_NOISE:
-        return None
-    counts = dict.fromkeys(claimed, 0)
-    num_other = 0
-    for draw in second:
-        if draw.token_id in counts:
-            counts[draw.token_id] += 1
-        else:
-            num_other += 1
-    fine = [(claimed[token_id] * len(second), count) for token_id, count in counts.items()]
-    fine.append((max(0.0, rest) * len(second), num_other))
-    return _merged(sorted(fine))
-
-
-def _merged(fine: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """Neighbours added up until each bin expects enough."""
-    bins: list[tuple[float, int]] = []
-    expected, observed = 0.0, 0
-    for one_expected, one_observed in fine:
-        expected, observed = expected + one_expected, observed + one_observed
-        if expected >= _MIN_EXPECTED:
-            bins.append((expected, observed))
-            expected, observed = 0.0, 0
-    if bins and (expected or observed):
-        last = bins.pop()
-        bins.append((last[0] + expected, last[1] + observed))
-    return bins
+def _binomial(num: int, chance: float) -> np.ndarray:
+    """[num + 1] probability of each number of successes."""
+    counts = range(num + 1)
+    return np.array([math.comb(num, count) * chance**count * (1.0 - chance) ** (num - count) for count in counts])
