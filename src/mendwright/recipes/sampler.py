@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
@@ -104,7 +104,7 @@ class VllmSampler:
     async def _load(
         self, servers: list[TokenServer], folder: Path, version: int, seen: Probe | None
     ) -> tuple[int, float]:
-        kind = "lora" if self._config.transfer == "lora" else "folder"
+        kind: Literal["folder", "lora"] = "lora" if self._config.transfer == "lora" else "folder"
         updater = WeightUpdater(servers, Transfer(kind, self._config.pause, self._config.adapter_name))
         loaded = await updater.load(folder.resolve(), version)
         assert seen is not None, "every update of a stage that samples with servers measures the probe"

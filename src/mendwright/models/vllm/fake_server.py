@@ -130,7 +130,7 @@ class FakeVllm(HttpFake):
         prompt = body["prompt"]
         ids = self._encode(prompt) if isinstance(prompt, str) else self._read(list(prompt))
         tokens, log_probs, _, reason = await self._sample(ids, body)
-        choice = {"text": self._tokenizer.decode(tokens), "finish_reason": reason}
+        choice: dict[str, Any] = {"text": self._tokenizer.decode(tokens), "finish_reason": reason}
         if Flaw.TEXT_ONLY not in self._flaws:
             choice |= {"token_ids": tokens, "prompt_token_ids": ids, "logprobs": {"token_logprobs": log_probs}}
             choice |= {"prompt_logprobs": self._score(ids)} if body.get("prompt_logprobs") is not None else {}
@@ -140,7 +140,7 @@ class FakeVllm(HttpFake):
         ids = self._read(body["token_ids"])
         tokens, log_probs, spans, reason = await self._sample(ids, body["sampling_params"])
         content = [{"token_id": token, "logprob": lp} for token, lp in zip(tokens, log_probs, strict=True)]
-        choice = {"token_ids": tokens, "logprobs": {"content": content}, "finish_reason": reason}
+        choice: dict[str, Any] = {"token_ids": tokens, "logprobs": {"content": content}, "finish_reason": reason}
         choice["weight_versions"] = spans
         return 200, {"choices": [choice], "usage": _usage(ids, tokens), "prompt_token_ids": ids}
 
@@ -253,10 +253,11 @@ class FakeVllm(HttpFake):
 
     def _take(self, state: Mapping[str, torch.Tensor]) -> tuple[int, Any]:
         if Flaw.IGNORES_WEIGHTS not in self._flaws:
-            head = self._model.get_output_embeddings().weight.detach().clone()
+            head: Any = self._model.get_output_embeddings()
+            old = head.weight.detach().clone()
             self._model.load_state_dict(state)
             if Flaw.STALE_HEAD in self._flaws:
-                self._model.get_output_embeddings().weight = torch.nn.Parameter(head)
+                head.weight = torch.nn.Parameter(old)
         return 200, {}
 
     async def _reset(self, request: HttpRequest) -> tuple[int, Any]:

@@ -21,7 +21,7 @@ from mendwright.models.replies import Reply, read_generate_reply, read_prompt_lo
 
 GENERATE = "/inference/v1/generate"
 ResultT = TypeVar("ResultT")
-_UNCHANGED: Mapping[str, Any] = {
+_UNCHANGED: dict[str, Any] = {
     "top_p": 1.0,
     "top_k": -1,
     "min_p": 0.0,
@@ -120,16 +120,16 @@ class TokenServer:
         return self._max_len_tokens
 
     def _request(self, prompt_ids: list[int], sampling: Sampling) -> tuple[str, dict[str, Any]]:
-        stop = {"stop_token_ids": list(sampling.stop_token_ids)}
+        stop: dict[str, Any] = {"stop_token_ids": list(sampling.stop_token_ids)}
         if not self.is_versioned:
             fields = request_fields(self.config, sampling) | _UNCHANGED | stop
             return "completions", fields | {"prompt": prompt_ids, "logprobs": 1, "return_token_ids": True}
-        parameters = {"n": 1, "temperature": sampling.temperature, "max_tokens": sampling.max_tokens, "logprobs": 0}
-        parameters |= {**_UNCHANGED, **stop, "detokenize": False}
+        parameters: dict[str, Any] = _UNCHANGED | stop | {"n": 1, "logprobs": 0, "detokenize": False}
+        parameters |= {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
         if self.config.has_seed:
             parameters["seed"] = sampling.seed & MAX_SEED
-        body = {"model": self.config.model, "token_ids": prompt_ids, "sampling_params": parameters, "stream": False}
-        return GENERATE, body | {"return_token_ids": True} | self.config.extra
+        body = {"model": self.config.model, "token_ids": prompt_ids, "sampling_params": parameters}
+        return GENERATE, body | {"stream": False, "return_token_ids": True} | self.config.extra
 
     def _check_end(self, reply: Reply, sampling: Sampling) -> None:
         """A server with a bound or with stop tokens of its own changes the distribution of replies."""
