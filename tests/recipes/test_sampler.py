@@ -17,8 +17,8 @@ from mendwright.models.loading import load_model
 from mendwright.models.vllm.fake_server import FakeVllm, Flaw
 from mendwright.recipes.dapo import DapoLoop
 
-# PPO makes a step of groups of equal rewards, too, and the decay alone moves all matrices by a third: every iteration has
-# an update, whatever the tiny model samples.
+# PPO makes a step of groups of equal rewards, too, and the decay alone moves all matrices by a third: every iteration
+# has an update, whatever the tiny model samples.
 DAPO = DapoConfig(
     loss=PpoLossConfig(),
     advantage=GaeAdvantageConfig(),
