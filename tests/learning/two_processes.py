@@ -17,6 +17,7 @@ import numpy as np
 from mendwright.config.learning import ComputeConfig, DapoConfig, FullConfig, LoraConfig, OptimizerConfig, SftConfig
 from mendwright.config.loading import load_config
 from mendwright.config.models import ModelConfig
+from mendwright.config.recipes import RlConfig
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
 from mendwright.learning.losses import POLICY_LOSSES
 from mendwright.learning.parallel import World, process_group
@@ -79,7 +80,7 @@ def update_all() -> dict[str, dict[str, float]]:
 def reinforce(folder: Path, world: World) -> None:
     """Two updates of the shipped base: the leader has the samples, whoever else is there follows."""
     config = DapoConfig(batch_size=12, compute=ComputeConfig(micro_batch_tokens=90))
-    updates = Updates(shipped_base(), folder, config)
+    updates = Updates(shipped_base(), folder, RlConfig(dapo=config))
     if not world.is_leader:
         updates.follow()
         return

@@ -1,5 +1,6 @@
 """A tiny base model, a scripted sandbox, and a pool in this process."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
+from mendwright.recipes.run import Run
 from mendwright.records import Task
 from mendwright.rollout.local import LocalPool
+from mendwright.rollout.store import RunStore
 from mendwright.sandbox.scripted import ScriptedBackend
 from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
@@ -80,3 +83,18 @@ def make_pool_of():
 @pytest.fixture
 def make_pool(base):
     return partial(local_pool, base=base)
+
+
+@pytest.fixture
+def open_run(base, many_tasks, make_pool):
+    """Opens a run over the tiny base; a second call on the same folder resumes."""
+
+    def open_folder(folder: Path) -> Run:
+        path = folder / "run.db"
+        store = RunStore.open(path) if path.exists() else RunStore.create(path)
+        run = Run(folder, store, make_pool(folder), many_tasks)
+        if not run.checkpoint("base").exists():
+            shutil.copytree(base, run.checkpoint("base"))
+        return run
+
+    return open_folder

@@ -85,6 +85,9 @@ def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, rend
         (job,) = make_group("teacher", 0, task.id, 1, seed=1)
         runner = make_runner(tmp_path, renderer, lambda: "no")
         stored = await runner.run_job(job, task, ScriptedPolicy("oracle", renderer), 1.0)
+        ledger = stored.ledger
+        versions = np.where(ledger.is_action, np.arange(len(ledger)), -1).astype(np.int32)  # changed at every token
+        stored = replace(stored, ledger=replace(ledger, policy_version=versions))
         return stored, await runner.run_job(job, task, ReplayPolicy([stored], renderer), 1.0)
 
     stored, again = asyncio.run(both())

@@ -80,6 +80,22 @@ def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> Policy
     return PolicyRef(folder.name, str(folder), 0, temperature)
 
 
+def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
+    """Look at the servers of the policy ``vllm`` before anything runs; ``model`` is the folder with its tokenizer.
+
+    Raises:
+        ServerRefusedError: one of them would spoil the run; the message says how to mend it.
+        ServerDownError: one does not answer.
+    """
+    if ref.protocol == "vllm" and ref.endpoint is not None:
+        from mendwright.models.loading import load_tokenizer
+        from mendwright.models.renderer import ChatRenderer
+        from mendwright.models.vllm.preflight import Needs, preflight
+
+        needs = Needs(rollout.pipeline.max_len_tokens, rollout.pipeline.max_action_tokens)
+        preflight(ref.endpoint, ChatRenderer(load_tokenizer(model)), needs)
+
+
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:
     """Copy a model folder into the run folder as checkpoint ``stage``, unless it is there.
 

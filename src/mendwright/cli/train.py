@@ -161,7 +161,7 @@ def rl(
 
     with process_group() as world:
         if not world.is_leader:
-            Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl.dapo).follow()
+            Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl).follow()
             return
         call = CallConfig("train-rl", resolved)
         with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call) as opened:
@@ -209,10 +209,11 @@ def distil_then_grpo(
     """
     resolved = resolve(DistilThenGrpoConfig, config, overrides, dry_run)
     _refuse_several_processes()
-    from mendwright.cli.running import import_checkpoint, open_run, policy_of
+    from mendwright.cli.running import check_policy, import_checkpoint, open_run, policy_of
     from mendwright.recipes.distil_then_grpo import distil_then_grpo
 
     teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
+    check_policy(teacher, start, resolved.rollout)
     import_checkpoint(run, start, "start")
     call = CallConfig("train-distil_then_grpo", resolved)
     distil_then_grpo(

@@ -31,6 +31,7 @@ from mendwright.recipes.groups import (
     samples_of,
 )
 from mendwright.recipes.run import Run
+from mendwright.recipes.sampler import open_sampler
 from mendwright.recipes.updates import Updates
 from mendwright.recipes.watching import sound_alarms
 from mendwright.records import StopReason, Trajectory, VerdictKind
@@ -100,9 +101,11 @@ class DapoLoop:
         self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
         self._state = run.checkpoint(state_name(phase))
-        self._updates = Updates(run.checkpoint(start), self._state, config.dapo)
+        self._sampler = open_sampler(config, run.pool.config, run.checkpoint(start))
+        self._updates = Updates(run.checkpoint(start), self._state, config)
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
         self.num_done = self._updates.num_done
+        self._push()
 
     def iterations(self) -> Iterator[dict[str, float]]:
         """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
@@ -118,6 +121,7 @@ class DapoLoop:
             sound_alarms(self._run.store, self._phase, self._alarms, self._run.progress)
             self._updates.commit()
             self.num_done = self._updates.num_done
+            self._push()
             yield metrics
 
     def keep(self, stage: str) -> None:
@@ -126,7 +130,13 @@ class DapoLoop:
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""
-        return PolicyRef(self._phase, str(self._state / MODEL_FOLDER), self.num_done, temperature)
+        return self._sampler.policy(self._phase, self._state / MODEL_FOLDER, self.num_done, temperature)
+
+    def _push(self) -> None:
+        """Sample with the current weights from now on; the metrics are those of the iteration that they sample."""
+        metrics = self._sampler.load(self._state / MODEL_FOLDER, self.num_done, self._updates.probe)
+        if metrics:
+            self._run.store.add_metrics(self._phase, self.num_done, metrics)
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
