@@ -68,7 +68,7 @@ class Ablation:
 
     async def _is_closed(self, hunks: list[Hunk]) -> bool:
         """True when taking ``hunks`` back breaks tests that the release fixed, and no others."""
-        run = await self.pair.run(self._fix(hunks).broken_files, self.pair.bounded_request(self.stable))
+        run = await self.pair.run_without(self._fix(hunks), self.stable)
         broken = set(self.pair.broken_of(run, self.stable))
         return not run.is_timed_out and bool(broken) and broken <= set(self.fixed)
 
