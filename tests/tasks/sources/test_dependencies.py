@@ -144,7 +144,11 @@ def test_a_wheelhouse_is_installed_beside_the_environment(tmp_path: Path) -> Non
     newest, older = resolve_lock(()), resolve_lock(("iniconfig==2.0.0",))
     part = older[older.index("iniconfig==2.0.0") : older.index("packaging==")]
     lock = with_wheelhouse(newest, [part])
-    _, folder = build_environment(LayerStore(tmp_path), lock)
+    store = LayerStore(tmp_path)
+    _, folder = build_environment(store, lock)
+    _, plain = build_environment(store, newest)
+    module = next(plain.glob("lib/*/site-packages/pytest/__init__.py"))
+    assert module.samefile(folder / module.relative_to(plain))
     assert (folder / "wheelhouse" / "iniconfig-2.0.0" / "iniconfig" / "__init__.py").is_file()
     assert not list(folder.glob("lib/*/site-packages/iniconfig-2.0.0.dist-info"))
 

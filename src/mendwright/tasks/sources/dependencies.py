@@ -39,6 +39,7 @@ from mendwright.tasks.sources.build_checks import (
     BUILD_TEST,
     DEPENDENCY_TEST,
     SUITE_FILE,
+    WHEEL_TEST,
     build_request,
     build_task,
     check_text,
@@ -72,6 +73,8 @@ async def aged_task(package: Package, version: str, workshop: Workshop, funnel: 
     broken = _failures(first)
     if not broken:
         return "holds_with_newest"
+    if not bench.has_list("build" if WHEEL_TEST in broken else "runtime"):
+        return "no_list_of_requirements"
     search = VersionSearch(bench, broken, workshop.config.breakages)
     try:
         repair = await search.find()
@@ -129,6 +132,10 @@ class _Bench:
         """See `TrialBench`."""
         return {name: version for name, (version, _) in _parts(self.newest_lock).items()}
 
+    def has_list(self, place: Place) -> bool:
+        """Whether there is a list of requirements in which a repair could stand."""
+        return bound_edit(self.spec.tree, {}, place, self.package.name, "<1") is not None
+
     def suspects(self, place: Place, told: str) -> list[str]:
         """First what a failure quotes, then what it names, then what is declared, then everything else."""
         listed = _LISTED[place](self.spec.tree)
@@ -155,6 +162,8 @@ class _Bench:
             IndexUnavailableError: no index answers.
         """
         pinned = [f"{pin.name}=={version}" for pin, version in pins.items()]
+        if not all(self.has_list(pin.place) for pin in pins):
+            return {}
         try:
             found = _parts(resolve_lock((*self.requirements, *pinned)))
         except PackageNotFoundError:
