@@ -52,7 +52,7 @@ class Project:
 
     async def search(self, **bounds: int) -> dict[Pin, Bound]:
         first = self.breaks({name: Version(version) for name, version in self.newest.items()})
-        search = VersionSearch(self, first, BreakageConfig(**bounds))  # type: ignore[arg-type]
+        search = VersionSearch(self, first, BreakageConfig(**bounds))
         found = await search.find()
         assert search.num_runs == len(self.asked)
         return found
