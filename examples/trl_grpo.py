@@ -1,7 +1,7 @@
 r"""Trains with TRL's `GRPOTrainer` on our tasks: our agent, our sandboxes, our grader, TRL's learner.
 
     pip install 'mendwright[trl]'
-    mend tasks build tasks 'packages=["inflection"]' 'sources=["mutations"]'
+    mend tasks build tasks 'packages=["funcy"]' 'sources=["mutations"]'
     OMP_NUM_THREADS=1 python examples/trl_grpo.py tasks out --steps 3
 
 Without `--model` it is the small model that comes with Mendwright, on the CPU. Any Hugging Face folder of a causal LM

@@ -90,7 +90,7 @@ def test_the_folders_of_a_user_are_checked(tmp_path: Path) -> None:
 def test_the_example_trains_on_real_tasks(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRL_EXPERIMENTAL_SILENCE": "1"}
     mend = "import sys; from mendwright.cli.main import main; main(sys.argv[1:])"
-    build = ('packages=["inflection"]', 'sources=["mutations"]', "mutations.num_per_package=8", "num_workers=1")
+    build = ('packages=["funcy"]', 'sources=["mutations"]', "mutations.num_per_package=8", "num_workers=1")
     run = [sys.executable, "-c", mend, "tasks", "build", str(tmp_path / "tasks"), *build]
     subprocess.run(run, check=True, env=environment)
     example = [sys.executable, str(ROOT / "examples" / "trl_grpo.py"), str(tmp_path / "tasks"), str(tmp_path / "out")]

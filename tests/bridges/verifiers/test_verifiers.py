@@ -18,7 +18,7 @@ from mendwright.models.renderer import ChatRenderer
 pytestmark = [pytest.mark.verifiers, pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[3]
 NUM_TASKS = 2
-LONG = ["pipeline.max_len_tokens=16000", "engine.max_len_tokens=16000"]
+LONG = ["pipeline.max_len_tokens=16000", "engine.max_len_tokens=16000", "pipeline.max_action_tokens=8000"]
 """The oracle writes whole files."""
 
 
@@ -29,7 +29,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return Path(given)
     folder = tmp_path_factory.mktemp("built") / "tasks"
     mend = [sys.executable, "-c", "import sys; from mendwright.cli.main import main; main(sys.argv[1:])"]
-    build = ('packages=["inflection"]', 'sources=["mutations"]', "mutations.num_per_package=2", "num_workers=1")
+    build = ('packages=["funcy"]', 'sources=["mutations"]', "mutations.num_per_package=2", "num_workers=1")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     subprocess.run([*mend, "tasks", "build", str(folder), *build], check=True, env=environment)
     return folder
