@@ -18,6 +18,10 @@ TORCH_INDEX ?=
 VENV := .venv
 PARITY := .venv-parity
 RAY := .venv-ray
+TRL := .venv-trl
+TRL_PINS := requirements-torch.txt requirements-trl.txt
+TRL_STAMP := $(TRL)/.setup-$(shell cat $(TRL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
+VLLM := .venv-vllm
 BIN := $(VENV)/bin
 PINS := requirements.lock requirements-torch.txt pyproject.toml
 # The stamp is keyed to what the pins say, not to when they were written: a fresh clone and a switched branch both work.
@@ -26,10 +30,10 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo test parity ray lint format types contracts check bench docs lock clean
+.PHONY: help setup tools demo test parity ray trl trl-env vllm lint format types contracts check bench docs lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 setup: $(STAMP) ## build .venv with the locked packages, torch and this project
 	@:
@@ -58,6 +62,19 @@ ray: ## episodes on Ray clusters of this machine, one node killed on the way, in
 		$(RAY)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 			-r requirements-torch.txt -r requirements-ray.txt; }
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(RAY)/bin/python -m pytest -q -m ray tests/bridges/ray --durations=0 $(ARGS)
+
+trl-env: $(TRL_STAMP) ## build .venv-trl: TRL and verifiers with this project
+	@:
+
+trl: trl-env ## TRL's trainer and verifiers on our tasks, on a CPU; some minutes
+	@OMP_NUM_THREADS=1 $(TRL)/bin/python -m pytest -q -m "trl or verifiers" tests/bridges/trl tests/bridges/verifiers $(ARGS)
+
+# vLLM brings torchvision and others whose builds need CUDA and break the import of transformers on a machine without it.
+vllm: ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
+	@[ -x $(VLLM)/bin/pytest ] || { $(PYTHON) -m venv --clear $(VLLM) && $(VLLM)/bin/python -m pip install -qq \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-torch.txt -r requirements-vllm.txt && \
+		$(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton; }
+	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/recipes/vllm_cpu $(ARGS)
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
@@ -88,8 +105,14 @@ lock: setup ## resolve requirements.lock anew (ARGS=--upgrade for newer versions
 		--output-file requirements.lock --quiet $(ARGS)
 
 clean: ## remove .venv and what tools left; runs and the layer store stay
-	@rm -rf $(VENV) $(PARITY) $(RAY) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(TRL_STAMP): $(TRL_PINS) pyproject.toml
+	@$(PYTHON) -m venv --clear $(TRL)
+	@$(TRL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		$(addprefix -r ,$(TRL_PINS)) --editable '.[serve]'
+	@touch $@
 
 # --- setup ---------------------------------------------------------------------------------------------------------
 

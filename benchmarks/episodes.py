@@ -24,10 +24,9 @@ from typing import NamedTuple
 from mendwright.agent.episode import EpisodeRunner
 from mendwright.config.pipeline import PaperBConfig
 from mendwright.models.base import Generation, Sampling
-from mendwright.models.loading import load_tokenizer
+from mendwright.models.loading import load_tokenizer, shipped_base
 from mendwright.models.renderer import ChatRenderer
 from mendwright.pipelines.registry import make_pipeline
-from mendwright.recipes.demo import shipped_base
 from mendwright.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
 from mendwright.sandbox.base import ExecResult, Sandbox
 from mendwright.sandbox.cache import ExecutionCache

@@ -39,22 +39,12 @@ from mendwright.models.tokenizer import train_tokenizer
 from mendwright.recipes.dapo import PHASE, DapoLoop, state_name
 from mendwright.recipes.run import Run
 from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
-from mendwright.records import (
-    Certificate,
-    Environment,
-    Location,
-    Provenance,
-    Task,
-    TestOutcome,
-    TestRequest,
-    TestResult,
-    TestRun,
-)
 from mendwright.rollout.jobs import PolicyRef
 from mendwright.rollout.local import LocalPool
 from mendwright.rollout.rows import pack_ledger
 from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer, scripted_task
 from mendwright.tasks.validation import TaskLayers
 
 TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
@@ -265,35 +255,12 @@ def open_tiny(folder: Path, base: Path | None = None) -> Iterator[Run]:
     """A run over four tiny tasks in ``folder``, with the tokenizer of ``base``."""
     path = folder / "run.db"
     renderer = ChatRenderer(load_tokenizer((base or folder) / "checkpoints" / "base"))
-    pool = LocalPool(ROLLOUT, lambda: ScriptedBackend(answer), lambda _: TaskLayers(folder, folder), renderer)
-    with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
-        yield Run(folder, store, pool, {task.id: task for task in map(tiny_task, range(4))})
-
-
-def answer(files: Files, request: TestRequest) -> TestRun:
-    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
-
-
-def tiny_task(number: int) -> Task:
-    return Task(
-        id=f"tiny-{number}",
-        source="mutations",
-        provenance=Provenance(package="tiny", version="1", sdist_sha256=""),
-        issue="f in m.py is wrong: assert False",
-        base_tree="",
-        base_files={"m.py": "def f(a, b):\n    return a < b\n"},
-        environment=Environment(lock="", python="3.11", digest=""),
-        visible_tests=("test_m.py::test_f",),
-        fail_to_pass=("test_m.py::test_f",),
-        pass_to_pass=(),
-        test_paths=("test_m.py",),
-        gold_files={"m.py": "def f(a, b):\n    return a <= b\n"},
-        gold_patch="",
-        location=Location(path="m.py", name="f", first_line=1, last_line=2),
-        split="train",
-        certificate=Certificate(num_empty_runs=3, num_empty_failed=3, num_gold_runs=3, num_gold_passed=3),
+    pool = LocalPool(
+        ROLLOUT, lambda: ScriptedBackend(scripted_answer()), lambda _: TaskLayers(folder, folder), renderer
     )
+    tasks = {f"tiny-{number}": scripted_task(f"tiny-{number}") for number in range(4)}
+    with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
+        yield Run(folder, store, pool, tasks)
 
 
 # --- the command with real tasks -------------------------------------------------------------------------------------

@@ -53,16 +53,19 @@ def test_ledger_grows_by_context_and_action():
     builder = LedgerBuilder()
     builder.append_context([1, 2])
     assert builder.append_action([3], [-0.5], 7) == (2, 3)
+    assert builder.append_action([4, 5], [-1.0, -2.0], [7, 8]) == (3, 5)  # weights changed in the middle
     ledger = builder.build()
-    assert ledger.token_id.tolist() == [1, 2, 3]
-    assert ledger.is_action.tolist() == [False, False, True]
-    assert ledger.policy_version.tolist() == [-1, -1, 7]
-    assert ledger.log_prob.tolist() == [0.0, 0.0, -0.5]
+    assert ledger.token_id.tolist() == [1, 2, 3, 4, 5]
+    assert ledger.is_action.tolist() == [False, False, True, True, True]
+    assert ledger.policy_version.tolist() == [-1, -1, 7, 7, 8]
+    assert ledger.log_prob.tolist() == [0.0, 0.0, -0.5, -1.0, -2.0]
 
 
 def test_ledger_refuses_tokens_without_log_probs():
     with pytest.raises(ValueError, match="log-probabilities"):
         LedgerBuilder().append_action([1, 2], [-0.1], 0)
+    with pytest.raises(ValueError, match="1 versions"):
+        LedgerBuilder().append_action([1, 2], [-0.1, -0.2], [0])
     with pytest.raises(ValueError, match="differ in length"):
         TokenLedger(np.zeros(2), np.zeros(2), np.zeros(1), np.zeros(2))
 

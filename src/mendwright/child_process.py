@@ -6,7 +6,6 @@ this process does not outlive it.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -15,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+from mendwright.sandbox.guest.syscalls import set_parent_death_signal
 
 
 def end_with_parent() -> None:
@@ -23,7 +22,7 @@ def end_with_parent() -> None:
 
     A worker of a pool waits for work at a pipe that its siblings hold open, so nothing else would tell it.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    set_parent_death_signal(signal.SIGKILL)
     parent = multiprocessing.parent_process()
     if parent is not None and not parent.is_alive():
         os._exit(1)

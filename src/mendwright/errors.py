@@ -17,7 +17,9 @@ The tree::
     ├── TaskError                  7   a task that is broken, uncertified or does not build
     ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
     │   ├── ModelReplyError        8   it replied, with something that cannot be used
+    │   ├── ServerDownError        8   it did not reply at all
     │   ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
+    │   │   └── StaleWeightsError  8   it serves other weights than the run put there
     │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
     └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
 
@@ -120,8 +122,16 @@ class ModelReplyError(ModelServerError):
     """A reply that cannot be used: cut off, without choices, or with counts that contradict what it holds."""
 
 
+class ServerDownError(ModelServerError):
+    """No connection, or no reply in time, however often it was tried: another server may do."""
+
+
 class ServerRefusedError(ModelServerError):
     """A request that the server will refuse again: wrong key, unknown model, a parameter that it does not know."""
+
+
+class StaleWeightsError(ServerRefusedError):
+    """A server that samples with weights that the run did not put there, or no longer uses."""
 
 
 class PromptTooLongError(ModelServerError):

@@ -80,17 +80,23 @@ class LedgerBuilder:
 
     def append_context(self, token_ids: Sequence[int]) -> Span:
         """Append tokens that the environment wrote; returns their span."""
-        return self._extend(token_ids, False, [0.0] * len(token_ids), UNKNOWN_VERSION)
+        return self._extend(token_ids, False, [0.0] * len(token_ids), [UNKNOWN_VERSION] * len(token_ids))
 
-    def append_action(self, token_ids: Sequence[int], log_probs: Sequence[float], policy_version: int) -> Span:
-        """Append sampled tokens; returns their span.
+    def append_action(
+        self, token_ids: Sequence[int], log_probs: Sequence[float], policy_version: int | Sequence[int]
+    ) -> Span:
+        """Append sampled tokens, all of one policy version or each of its own; returns their span.
 
         Raises:
-            ValueError: a sampled token has no log-probability.
+            ValueError: a sampled token has no log-probability or no version.
         """
-        if len(token_ids) != len(log_probs):
-            raise ValueError(f"{len(token_ids)} sampled tokens came with {len(log_probs)} log-probabilities")
-        return self._extend(token_ids, True, log_probs, policy_version)
+        versions = [policy_version] * len(token_ids) if isinstance(policy_version, int) else policy_version
+        if not len(token_ids) == len(log_probs) == len(versions):
+            raise ValueError(
+                f"{len(token_ids)} sampled tokens came with {len(log_probs)} log-probabilities and {len(versions)} "
+                "versions"
+            )
+        return self._extend(token_ids, True, log_probs, versions)
 
     def fork(self) -> None:
         """Begin another history, empty: `copy` and `append_context` say what it starts with."""
@@ -107,12 +113,12 @@ class LedgerBuilder:
         """Token ids of a span, of whatever history."""
         return self._token_id[span[0] : span[1]]
 
-    def _extend(self, ids: Sequence[int], is_action: bool, log_probs: Sequence[float], version: int) -> Span:
+    def _extend(self, ids: Sequence[int], is_action: bool, log_probs: Sequence[float], versions: Sequence[int]) -> Span:
         start = len(self._token_id)
         self._token_id.extend(ids)
         self._is_action.extend([is_action] * len(ids))
         self._log_prob.extend(log_probs)
-        self._policy_version.extend([version] * len(ids))
+        self._policy_version.extend(versions)
         self._prompt.extend(ids)
         self._add_span(start, len(self._token_id))
         return start, len(self._token_id)

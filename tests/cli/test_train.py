@@ -6,11 +6,14 @@ import pytest
 from typer.testing import CliRunner
 
 from mendwright.cli.main import create_app
+from mendwright.config.commands import RlCommandConfig
 from mendwright.config.loading import load_config
 from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from mendwright.recipes.kept_config import CallConfig, keep_config
 from mendwright.rollout.store import RunStore
 
 ROOT = Path(__file__).parents[2]
+BASE = ROOT / "src/mendwright/data/base"
 PAPERS = [
     (["rft", "run", "model"], "paper_b/rft.toml", RftCommandConfig),
     (["dapo_two_stage", "tasks", "run", "model"], "paper_b/dapo_two_stage.toml", TwoStageConfig),
@@ -46,7 +49,7 @@ def test_commands_of_one_process_refuse_several_processes(tmp_path):
 
 def test_a_run_without_successes_is_a_clear_error(tmp_path):
     RunStore.create(tmp_path / "run.db").close()
-    result = mend("sft", tmp_path, ROOT / "src/mendwright/data/base")
+    result = mend("sft", tmp_path, BASE)
     assert result.exit_code == 7
     assert "no passed trajectory in phase 'rollout'" in result.output
 
@@ -57,3 +60,16 @@ def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path
     assert result.exit_code == 3
     assert "tokenizer.json" in result.output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_does_not_go_on_with_other_settings_or_another_model(tmp_path, synthetic_run):
+    run = tmp_path / "run"
+    keep_config(run, CallConfig("train-rl", RlCommandConfig(seed=1)))
+    result = mend("rl", synthetic_run / "tasks", run, BASE)
+    assert result.exit_code == 3
+    assert "seed=0 (was 1)" in " ".join(result.output.split())
+    (run / "checkpoints/start").mkdir(parents=True)
+    result = mend("dapo_two_stage", synthetic_run / "tasks", run, BASE)
+    assert result.exit_code == 3
+    assert "another model" in " ".join(result.output.split())
+    assert not (run / "run.db").exists()

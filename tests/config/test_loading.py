@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from mendwright.config.loading import load_config, to_toml
+from mendwright.config.loading import flatten, load_config, to_toml
 from mendwright.config.recipes import DemoConfig
 from mendwright.errors import ConfigError, InputError
 from mendwright.records import Record
@@ -206,6 +206,10 @@ def test_toml_holds_every_field_also_unset_ones() -> None:
     assert set(data) == set(Example.model_fields)
     assert data["optimizer"]["warmup"] == "none"
     assert data["stages"] == []
+
+
+def test_flat_settings_have_dotted_keys() -> None:
+    assert list(flatten({"a": {"b": 1, "c": "x"}, "d": [1]})) == [("a.b", "1"), ("a.c", "x"), ("d", "[1]")]
 
 
 def test_infinity_and_nan_survive() -> None:

@@ -2,7 +2,7 @@
 
 import ast
 
-from mendwright.grading.layouts import copied, layout_of
+from mendwright.grading.layouts import function_at, layout_of
 
 TEXT = '''import unittest
 
@@ -46,8 +46,10 @@ def test_words_places_and_what_can_be_copied():
 
 def test_a_copy_is_the_function_and_one_that_does_not_stand_alone_is_none():
     layout = layout_of(TEXT)
-    assert ast.unparse(copied(TEXT, layout, "test_first_value")) == "def test_first_value():\n    assert helper()"
-    assert copied(TEXT, layout, "TestCase::test_method") is None
+    alone = function_at(TEXT, layout.copyable["test_first_value"])
+    assert alone is not None
+    assert ast.unparse(alone) == "def test_first_value():\n    assert helper()"
+    assert function_at(TEXT, layout.copyable["TestCase::test_method"]) is None
 
 
 def test_a_text_is_read_once():

@@ -17,14 +17,14 @@ import numpy as np
 from mendwright.config.learning import ComputeConfig, DapoConfig, FullConfig, LoraConfig, OptimizerConfig, SftConfig
 from mendwright.config.loading import load_config
 from mendwright.config.models import ModelConfig
+from mendwright.config.recipes import RlConfig
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
 from mendwright.learning.losses import POLICY_LOSSES
 from mendwright.learning.parallel import World, process_group
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample
 from mendwright.learning.sft import SftTrainer
-from mendwright.models.loading import create_model
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import create_model, shipped_base
 from mendwright.recipes.updates import Updates
 
 SMALL = ModelConfig(
@@ -80,7 +80,7 @@ def update_all() -> dict[str, dict[str, float]]:
 def reinforce(folder: Path, world: World) -> None:
     """Two updates of the shipped base: the leader has the samples, whoever else is there follows."""
     config = DapoConfig(batch_size=12, compute=ComputeConfig(micro_batch_tokens=90))
-    updates = Updates(shipped_base(), folder, config)
+    updates = Updates(shipped_base(), folder, RlConfig(dapo=config))
     if not world.is_leader:
         updates.follow()
         return

@@ -18,14 +18,17 @@ from mendwright.errors import (
     ModelReplyError,
     ModelServerError,
     PromptTooLongError,
+    ServerDownError,
     ServerRefusedError,
 )
 from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.endpoint import EndpointClient
 from mendwright.models.faulty_server import Fault
-from mendwright.models.openai import OpenAIPolicy, VllmPolicy
+from mendwright.models.openai import OpenAIPolicy
 from mendwright.models.renderer import ChatRenderer
+from mendwright.models.vllm.policy import VllmPolicy
+from mendwright.models.vllm.server import TokenServer
 
 KEY = "sk-a-secret-that-nobody-may-see"
 
@@ -63,7 +66,7 @@ def config_of(url: str, **changes: object) -> EndpointConfig:
 
 
 async def ask(client: EndpointClient, renderer: ChatRenderer, *, exact: bool = False, num: int = 1) -> list[Generation]:
-    policy = VllmPolicy(client) if exact else OpenAIPolicy(client, renderer)
+    policy = VllmPolicy([TokenServer(client)]) if exact else OpenAIPolicy(client, renderer)
     sampling = Sampling(max_tokens=8, stop_token_ids=renderer.stop_token_ids, seed=3)
     return [await policy.generate("s", renderer.open_ids("f is wrong"), sampling) for _ in range(num)]
 
@@ -102,7 +105,7 @@ async def test_trouble_that_passes_is_counted_and_tried_again(renderer: ChatRend
     ("fault", "error", "num_attempts", "words"),
     [
         (Fault.SERVER_ERROR, ModelServerError, 3, "3 attempts failed, the last: status 500"),
-        (Fault.HANG, ModelServerError, 3, "no reply within"),
+        (Fault.HANG, ServerDownError, 3, "no reply within"),
         (Fault.HALF_JSON, ModelReplyError, 3, "no JSON"),
         (Fault.WRONG_COUNTS, ModelReplyError, 3, "wrong token counts"),
         (Fault.LONG_WAIT, ModelServerError, 1, "asks to wait 86400 s"),

@@ -1,5 +1,6 @@
 """A tiny base model, a scripted sandbox, and a pool in this process."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,20 +12,18 @@ from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
+from mendwright.recipes.run import Run
+from mendwright.records import Task
 from mendwright.rollout.local import LocalPool
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.rollout.store import RunStore
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
 
 ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),
     engine=EngineConfig(num_slots=16, max_len_tokens=200),
 )
-
-
-def answer(files: Files, request: TestRequest) -> TestRun:
-    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) 
     renderer = ChatRenderer(load_tokenizer(base))
     config = ROLLOUT.model_copy(update=changes)
     return LocalPool(
-        config, lambda: ScriptedBackend(answer, num_failures), lambda _: TaskLayers(folder, folder), renderer
+        config, lambda: ScriptedBackend(scripted_answer(), num_failures), lambda _: TaskLayers(folder, folder), renderer
     )
 
 
@@ -67,7 +66,7 @@ def rollout() -> RolloutConfig:
 
 @pytest.fixture
 def make_backend():
-    return lambda: ScriptedBackend(answer)
+    return lambda: ScriptedBackend(scripted_answer())
 
 
 @pytest.fixture
@@ -87,6 +86,15 @@ def make_pool(base):
 
 
 @pytest.fixture
-def scripted_answer():
-    """What a scripted sandbox says about a tree: the repair is there or not."""
-    return answer
+def open_run(base, many_tasks, make_pool):
+    """Opens a run over the tiny base; a second call on the same folder resumes."""
+
+    def open_folder(folder: Path) -> Run:
+        path = folder / "run.db"
+        store = RunStore.open(path) if path.exists() else RunStore.create(path)
+        run = Run(folder, store, make_pool(folder), many_tasks)
+        if not run.checkpoint("base").exists():
+            shutil.copytree(base, run.checkpoint("base"))
+        return run
+
+    return open_folder

@@ -7,7 +7,8 @@ import pytest
 from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
 from mendwright.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
 from mendwright.errors import InputError
-from mendwright.recipes.demo import Demo, locked, shipped_base
+from mendwright.models.loading import shipped_base
+from mendwright.recipes.demo import Demo, locked
 from mendwright.recipes.plan import Budget, plan_demo
 from mendwright.report.html import write_report
 from mendwright.rollout.store import RunStore

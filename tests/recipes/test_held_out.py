@@ -2,7 +2,7 @@
 
 import pytest
 
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import shipped_base
 from mendwright.recipes.held_out import held_out_digests
 from mendwright.recipes.pretraining import DIGEST_CHARS, seen_functions
 from mendwright.tasks.layers import LayerStore

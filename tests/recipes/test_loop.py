@@ -1,8 +1,5 @@
 """SFT, RFT and DAPO over a tiny model and a scripted sandbox: what is learned, kept, resumed and never trained on."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -18,13 +15,12 @@ from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rewards import StepPenaltyConfig
 from mendwright.errors import SandboxError, TaskError
 from mendwright.models.loading import load_model
-from mendwright.recipes.dapo import Collected, DapoLoop, is_blind_submit, rollout_metrics, weight_lag
+from mendwright.recipes.dapo import Collected, DapoLoop, rollout_metrics, weight_lag
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.run import Run
 from mendwright.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
 from mendwright.records import VerdictKind
 from mendwright.rollout.jobs import PolicyRef
-from mendwright.rollout.store import RunStore
 
 RL = RlConfig(
     dapo=DapoConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
@@ -33,21 +29,6 @@ RL = RlConfig(
     max_refills=1,
     max_iterations=2,
 )
-
-
-@pytest.fixture
-def open_run(base, many_tasks, make_pool):
-    """Opens a run over the tiny base; a second call on the same folder resumes."""
-
-    def open_folder(folder: Path) -> Run:
-        path = folder / "run.db"
-        store = RunStore.open(path) if path.exists() else RunStore.create(path)
-        run = Run(folder, store, make_pool(folder), many_tasks)
-        if not run.checkpoint("base").exists():
-            shutil.copytree(base, run.checkpoint("base"))
-        return run
-
-    return open_folder
 
 
 def teach(run: Run, stage: str = "sft", epochs: int = 25) -> None:
@@ -209,21 +190,6 @@ def test_rejection_keeps_distinct_passed_trajectories(trajectory_maker):
     ]
     assert [t.id for t in keep_successes(found, 4)] == ["a", "c"]
     assert [t.id for t in keep_successes(found, 1)] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("tools", "is_blind"),
-    [
-        (["edit", "submit"], True),
-        (["edit", "test", "submit"], False),
-        (["edit", "test", "edit", "submit"], True),
-        (["edit", "test", "undo", "submit"], True),
-        (["submit"], True),
-    ],
-)
-def test_blind_submits(trajectory_maker, tools, is_blind):
-    trajectory = trajectory_maker(steps=[(tool, "", "", "") for tool in tools])
-    assert is_blind_submit(trajectory) is is_blind
 
 
 def test_metrics_of_nothing_are_zero():

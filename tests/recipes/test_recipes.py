@@ -35,10 +35,9 @@ from mendwright.errors import ConfigError, InputError, ModelFolderError, TaskErr
 from mendwright.learning.samples import Sample
 from mendwright.learning.selection import Selection, split_validation
 from mendwright.learning.thoughts import without_thoughts
-from mendwright.models.loading import load_model
+from mendwright.models.loading import load_model, shipped_base
 from mendwright.recipes.action_pairs import action_pairs
 from mendwright.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
-from mendwright.recipes.demo import shipped_base
 from mendwright.recipes.distil_then_grpo import distil_then_grpo
 from mendwright.recipes.longer_context import extend_context
 from mendwright.recipes.rft import rft

@@ -14,16 +14,17 @@ from mendwright.recipes.scaffolds import measure_scaffold, mixed_tasks
 from mendwright.rollout.local import LocalPool
 from mendwright.rollout.store import RunStore
 from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
 
 
 @pytest.mark.parametrize("name", sorted(PIPELINES))
-def test_every_pipeline_is_sound(name, base, tmp_path, many_tasks, scripted_answer):
+def test_every_pipeline_is_sound(name, base, tmp_path, many_tasks):
     overrides = [f"rollout.pipeline.type={name}", "rollout.engine.max_len_tokens=1048576"]
     config = load_config(RolloutCommandConfig, None, overrides).rollout
     renderer = ChatRenderer(load_tokenizer(base))
     layers = TaskLayers(tmp_path, tmp_path)
-    pool = LocalPool(config, lambda: ScriptedBackend(scripted_answer), lambda task: layers, renderer)
+    pool = LocalPool(config, lambda: ScriptedBackend(scripted_answer()), lambda task: layers, renderer)
     with RunStore.create(tmp_path / "run.db") as store:
         run = Run(tmp_path, store, pool, many_tasks)
         rates = measure_scaffold(run, name, mixed_tasks(run, 2))

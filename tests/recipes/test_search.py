@@ -8,11 +8,10 @@ import pytest
 from mendwright.config.models import EngineConfig
 from mendwright.config.recipes import CorrectionConfig
 from mendwright.engine.core import Engine
-from mendwright.models.loading import load_model, load_tokenizer
+from mendwright.models.loading import load_model, load_tokenizer, shipped_base
 from mendwright.models.renderer import ChatRenderer
 from mendwright.recipes.corpus import corpus_functions
 from mendwright.recipes.corrections import Corrections
-from mendwright.recipes.demo import shipped_base
 from mendwright.recipes.search import correction_samples, run_searches, score_searches
 
 SOURCES = {

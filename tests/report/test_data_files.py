@@ -32,6 +32,7 @@ def test_nothing_of_a_hostile_text_can_act():
     shown.encode("utf-8")
     assert visible("plain\n\ttext é 漢") == "plain\n\ttext é 漢"
     assert visible("\x7f\x85") == "␡⟨U+0085⟩"
+    assert visible("in\u200bvisible\u2028\U000e0041") == "in⟨U+200B⟩visible⟨U+2028⟩⟨U+E0041⟩"
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1", "-2+3", "\t=cmd"])

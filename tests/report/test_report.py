@@ -11,7 +11,7 @@ from mendwright.errors import InputError
 from mendwright.records import StopReason, VerdictKind
 from mendwright.report.content import gather
 from mendwright.report.html import render, write_report
-from mendwright.report.run_folder import flatten, read_config, read_funnel, task_digests
+from mendwright.report.run_folder import read_config, read_funnel, task_digests
 from mendwright.rollout.store import RunStore
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -174,8 +174,15 @@ def test_broken_files_of_a_run_are_named(run_folder):
         read_funnel(run_folder)
 
 
+def test_settings_of_commands_are_read_where_there_is_no_config_file(run_folder):
+    (run_folder / "configs").mkdir()
+    (run_folder / "configs" / "train-rl.toml").write_text("seed = 3")
+    assert read_config(run_folder) == {"train-rl": {"seed": 3}}
+    (run_folder / "config.toml").write_text("seed = 4")
+    assert read_config(run_folder) == {"seed": 4}
+
+
 def test_absent_files_of_a_run_are_empty(run_folder):
     assert read_config(run_folder) == {}
     assert read_funnel(run_folder) is None
     assert task_digests(run_folder) == {}
-    assert list(flatten({"a": {"b": 1, "c": "x"}, "d": [1]})) == [("a.b", "1"), ("a.c", "x"), ("d", "[1]")]

@@ -15,11 +15,12 @@ from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun, Trajectory, VerdictKind
+from mendwright.records import Task, Trajectory, VerdictKind
 from mendwright.rollout.jobs import make_group
 from mendwright.rollout.replay import Replay, compare, normalise, replay
 from mendwright.rollout.runner import Runner
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
 
 CONFIG = RolloutConfig(pipeline=PipelineConfig(max_turns=5))
@@ -31,12 +32,12 @@ def renderer() -> ChatRenderer:
 
 
 def make_runner(tree: Path, renderer: ChatRenderer, message: Callable[[], str]) -> Runner:
-    def answer(files: Files, request: TestRequest) -> TestRun:
-        outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-        results = {name: TestResult(outcome=outcome, message=message()) for name in request.test_ids}
-        return TestRun(results=results, exit_status=0)
-
-    return Runner(CONFIG, ScriptedBackend(answer), lambda task: TaskLayers(tree, tree), renderer)
+    return Runner(
+        CONFIG,
+        ScriptedBackend(lambda files, request: scripted_answer(message())(files, request)),
+        lambda task: TaskLayers(tree, tree),
+        renderer,
+    )
 
 
 def record_and_replay(
@@ -84,6 +85,9 @@ def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, rend
         (job,) = make_group("teacher", 0, task.id, 1, seed=1)
         runner = make_runner(tmp_path, renderer, lambda: "no")
         stored = await runner.run_job(job, task, ScriptedPolicy("oracle", renderer), 1.0)
+        ledger = stored.ledger
+        versions = np.where(ledger.is_action, np.arange(len(ledger)), -1).astype(np.int32)  # changed at every token
+        stored = replace(stored, ledger=replace(ledger, policy_version=versions))
         return stored, await runner.run_job(job, task, ReplayPolicy([stored], renderer), 1.0)
 
     stored, again = asyncio.run(both())

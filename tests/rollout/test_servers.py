@@ -15,12 +15,13 @@ from mendwright.learning.samples import policy_sample, supervised_sample
 from mendwright.models.faulty_server import Fault, FaultyServer
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import StopReason, Task, TestOutcome, TestRequest, TestResult, TestRun, Trajectory, VerdictKind
+from mendwright.records import StopReason, Task, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_group
 from mendwright.rollout.policies import PolicyCache
 from mendwright.rollout.runner import Runner
 from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
 
 CONFIG = RolloutConfig(num_workers=1, max_in_flight=1, pipeline=PipelineConfig(max_turns=4))
@@ -32,14 +33,6 @@ def renderer() -> ChatRenderer:
     return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
 
 
-def answer(files: Files, request: TestRequest) -> TestRun:
-    is_mended = "<=" in (files.get("m.py") or "")
-    outcome = TestOutcome.PASSED if is_mended else TestOutcome.FAILED
-    return TestRun(
-        results={name: TestResult(outcome=outcome, message="no") for name in request.test_ids}, exit_status=0
-    )
-
-
 def run(
     faults: list[Fault], text: str, task: Task, tree: Path, renderer: ChatRenderer, num: int = 1
 ) -> tuple[list[Trajectory], dict[str, float]]:
@@ -48,7 +41,9 @@ def run(
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
             endpoint = EndpointConfig(base_url=url, model="tiny", max_attempts=2, backoff_s=0.001, timeout_s=0.3)
             policies = PolicyCache(CONFIG, renderer)
-            runner = Runner(CONFIG, ScriptedBackend(answer), lambda task: TaskLayers(tree, tree), renderer)
+            runner = Runner(
+                CONFIG, ScriptedBackend(scripted_answer("no")), lambda task: TaskLayers(tree, tree), renderer
+            )
             policy = await policies.get(PolicyRef("openai-tiny", endpoint=endpoint))
             jobs = make_group("rollout", 0, task.id, num, seed=1)
             try:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 import time
 
 from mendwright.rollout.usage import TreeUsage, memory_bytes
@@ -36,3 +37,13 @@ def test_a_process_that_is_gone_has_no_memory():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert memory_bytes(child.pid) == 0
+
+
+def test_nested_measurements_share_their_samples():
+    with TreeUsage() as outer, TreeUsage() as inner:
+        samplers = [thread for thread in threading.enumerate() if thread.name == "memory sampler"]
+        assert len(samplers) == 1
+        inner.sample()
+        assert outer.peak_bytes >= inner.peak_bytes > 0
+    samplers[0].join(timeout=60)
+    assert not samplers[0].is_alive()

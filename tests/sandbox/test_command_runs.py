@@ -127,6 +127,15 @@ async def test_the_deadline_of_the_run_leaves_the_rest_missing():
     assert run.outcome("b") is TestOutcome.MISSING
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("waited_s", "cpu_s", "num_run"), [(0.0, 1.0, 2), (28.5, 1.0, 4), (28.5, 90.0, 2)])
+async def test_the_deadline_of_the_run_leaves_out_waiting_for_a_processor(waited_s, cpu_s, num_run):
+    sandbox = Runner([ExecResult(exit_status=0, duration_s=30.0, waited_s=waited_s, cpu_s=cpu_s)] * 4)
+    run = await run_by_command(sandbox, request("exit_code", ("run", "{test}"), tuple("abcd"), timeout_s=60))
+    assert len(sandbox.commands) == num_run
+    assert run.is_timed_out == (num_run < 4)
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from mendwright.errors import ModelFolderError
-from mendwright.recipes.demo import shipped_base
+from mendwright.models.loading import shipped_base
 from mendwright.sizing.shapes import SHAPES, read_shape
 
 

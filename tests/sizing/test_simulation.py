@@ -44,7 +44,7 @@ def test_no_schedule_beats_the_work():
     found = Simulation(episodes, site(replicas=2, sequences=16, cores=8, sandboxes=64, step_s=lambda n: 0.02)).run()
     core_s = sum(seconds for one in episodes for _, seconds in one.turns) + sum(one.grade_s for one in episodes)
     assert found.duration_s >= core_s / 8
-    assert len(found.episode_s) == 200
+    assert len(found.end_s) == 200
     assert found.core_share == pytest.approx(core_s / (8 * found.duration_s))
     assert found == Simulation(episodes, site(2, 16, 8, 64, lambda n: 0.02)).run()
 

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from mendwright.tasks.bounded import ordered_map
+from mendwright.tasks.bounded import as_they_end, ordered_map
 
 
 @pytest.mark.asyncio
@@ -60,3 +60,25 @@ async def test_leaving_the_loop_cancels_what_is_in_flight() -> None:
         async for _ in results:
             break
     assert sorted(cancelled) == [1, 2]
+
+
+@pytest.mark.asyncio
+async def test_results_come_as_they_end_and_leaving_cancels_the_rest() -> None:
+    gates = [asyncio.Event() for _ in range(3)]
+    ended: list[int] = []
+
+    async def work(number: int) -> int:
+        try:
+            await gates[number].wait()
+        finally:
+            ended.append(number)
+        return number
+
+    gates[2].set()
+    async with aclosing(as_they_end(work(number) for number in range(3))) as found:
+        async for number in found:
+            assert number == 2
+            break
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert sorted(ended) == [0, 1, 2]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import RebuildConfig
+from mendwright.config.tasks import RebuildConfig, TasksConfig
 from mendwright.records import Task
+from mendwright.tasks.catalogue import load_catalogue
+from mendwright.tasks.environments import read_lock
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.rebuilding import rebuild_book
 from mendwright.tasks.recipe_book import RecipeBook, numbers
+from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS
 from mendwright.tasks.verification import verify_tasks
 
 CATALOG = Path(__file__).parents[2] / "catalog"
@@ -43,6 +47,19 @@ def test_every_page_can_be_read_and_every_task_is_proven(book: RecipeBook) -> No
 
 def test_the_catalogue_can_be_reviewed() -> None:
     assert sum(path.stat().st_size for path in CATALOG.rglob("*") if path.is_file()) < MAX_BYTES
+
+
+def test_what_it_is_built_with_fits_together() -> None:
+    config = TasksConfig.model_validate(tomllib.loads((CATALOG / "build.toml").read_text(encoding="utf-8")))
+    packages = load_catalogue(CATALOG.parent / config.catalogue).package
+    locks = str(CATALOG.parent / config.locks)
+    assert all(read_lock(package.requirements, locks) for package in packages)
+    assert read_lock(BUILD_REQUIREMENTS, locks)
+
+
+def test_pages_and_packages_agree_on_splits(book: RecipeBook) -> None:
+    splits = {package.name: package.split for package in load_catalogue(CATALOG / "packages.toml").package}
+    assert {name: book.page(name).package.split for name in book.names()}.items() <= splits.items()
 
 
 def test_splits_are_by_package(book: RecipeBook) -> None:

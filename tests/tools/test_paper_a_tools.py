@@ -7,10 +7,11 @@ import pytest
 
 from mendwright.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
 from mendwright.errors import ConfigError, TaskError
-from mendwright.records import BuildStep, MainError, TestOutcome, TestResult, TestRun
+from mendwright.records import BuildStep, MainError
 from mendwright.sandbox.base import SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tools.ask_for_help import AskForHelpTool, described_fixes
 from mendwright.tools.base import ToolContext, ToolServices, UsageError
 from mendwright.tools.find_files import MAX_FILES, FindFilesTool
@@ -26,15 +27,9 @@ from mendwright.tools.write_file import WriteFileTool
 FIXED = "def f(a, b):\n    return a <= b\n"
 
 
-def answer(files, request):
-    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-    results = {name: TestResult(outcome=outcome, message="assert 3 == 4") for name in request.test_ids}
-    return TestRun(results=results, exit_status=0)
-
-
 @pytest.fixture
 def backend():
-    return ScriptedBackend(answer)
+    return ScriptedBackend(scripted_answer("assert 3 == 4"))
 
 
 @pytest.fixture

@@ -20,19 +20,13 @@ from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import (
     Attempt,
-    Certificate,
-    Environment,
     Finding,
-    Location,
     MainError,
-    Provenance,
     StepResult,
     StopReason,
     Task,
     TestOutcome,
-    TestRequest,
     TestResult,
-    TestRun,
     Trajectory,
     Turn,
     Verdict,
@@ -41,7 +35,8 @@ from mendwright.records import (
 from mendwright.rollout.jobs import make_group
 from mendwright.rollout.runner import Runner
 from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer, scripted_task
 from mendwright.tasks.validation import TaskLayers
 from mendwright.view.app import create_app
 
@@ -56,31 +51,8 @@ CONFIG = RolloutConfig(
 )
 
 
-def answer(files: Files, request: TestRequest) -> TestRun:
-    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-    results = {name: TestResult(outcome=outcome, message="assert 1 == 2") for name in request.test_ids}
-    return TestRun(results=results, exit_status=0)
-
-
 def make_task(task_id: str, issue: str = "f in m.py is wrong: assert False") -> Task:
-    return Task(
-        id=task_id,
-        source="mutations",
-        provenance=Provenance(package="tiny", version="1", sdist_sha256=""),
-        issue=issue,
-        base_tree="absent",
-        base_files={"m.py": "def f(a, b):\n    return a < b\n"},
-        environment=Environment(lock="", python="3.11", digest=""),
-        visible_tests=("test_m.py::test_f",),
-        fail_to_pass=("test_m.py::test_f",),
-        pass_to_pass=(),
-        test_paths=("test_m.py",),
-        gold_files={"m.py": "def f(a, b):\n    return a <= b\n"},
-        gold_patch="",
-        location=Location(path="m.py", name="f", first_line=1, last_line=2),
-        split="train",
-        certificate=Certificate(num_empty_runs=1, num_empty_failed=1, num_gold_runs=1, num_gold_passed=1),
-    )
+    return scripted_task(task_id, issue=issue, base_tree="absent")
 
 
 def write_tasks(folder: Path, tasks: list[Task]) -> None:
@@ -89,7 +61,9 @@ def write_tasks(folder: Path, tasks: list[Task]) -> None:
 
 
 async def _episodes(folder: Path, tasks: list[Task], renderer: ChatRenderer) -> list[tuple[str, Trajectory]]:
-    runner = Runner(CONFIG, ScriptedBackend(answer), lambda task: TaskLayers(folder, folder), renderer)
+    runner = Runner(
+        CONFIG, ScriptedBackend(scripted_answer("assert 1 == 2")), lambda task: TaskLayers(folder, folder), renderer
+    )
     found = []
     for phase, name in (("teacher", "teacher"), ("eval/oracle/test-mutations", "oracle")):
         policy = ScriptedPolicy(name, renderer)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mendwright.records import Finding
 from mendwright.view.patches import MAX_ROWS, read_diff
 from mendwright.view.reading import split_thought
-from mendwright.view.text import block, visible
+from mendwright.view.text import block, inline
 
 
 def test_colours_become_classes_and_other_sequences_go():
@@ -28,7 +28,7 @@ def test_hidden_characters_are_named():
     assert "terces" in (shown := str(block("\u202eterces\x00\x7f\u200b\ud800")))
     assert not set(shown) & set("\u202e\x00\x7f\u200b\ud800")
     assert "RIGHT-TO-LEFT OVERRIDE" in shown
-    assert visible("a\u2066b\x1b[31m\r\n") == "a⟨U+2066⟩b␍\n"
+    assert inline("a\u2066b\x1b[31m\r\n") == "a⟨U+2066⟩b\n"
 
 
 def test_hidden_characters_without_end_cost_no_more_than_their_names():
@@ -58,7 +58,7 @@ def test_no_text_makes_markup_of_its_own(text):
     assert "<" not in rest
     assert "\x1b" not in shown
     shown.encode()
-    visible(text).encode()
+    inline(text).encode()
 
 
 PATCH = """--- a/m.sql

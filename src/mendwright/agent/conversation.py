@@ -117,8 +117,8 @@ class Conversation:
         generation = await self._policy.generate(self._session_id, self._prompt_ids(), sampling)
         self._num_answers += 1
         ids = list(generation.token_ids)
-        version = generation.policy_version if self._shown_opening is None else UNKNOWN_VERSION
-        span = self._ledger.append_action(ids, generation.log_probs, version)
+        versions = generation.versions if self._shown_opening is None else (UNKNOWN_VERSION,) * len(ids)
+        span = self._ledger.append_action(ids, generation.log_probs, versions)
         self._exchanges.append(_Exchange(span, generation.is_stopped, 0))
         return Answer(self._renderer.decode(ids), generation.is_stopped, span, len(ids), generation.cost_usd)
 

@@ -46,6 +46,7 @@ class ReplayPolicy:
             log_probs=tuple(ledger.log_prob[start:end].tolist()),
             is_stopped=bool(np.isin(ids[-1:], self._stop_token_ids).any()),
             policy_version=int(ledger.policy_version[start]) if end > start else 0,
+            token_versions=tuple(ledger.policy_version[start:end].tolist()),
         )
 
     async def end_session(self, session_id: str) -> None:

@@ -1,7 +1,7 @@
 """What analysis knows of an episode: a few facts per trajectory, read once.
 
 Reads a store's rows and documents (no tokens); makes `Episode` records that every other function here counts over.
-Invariant: an edit that the tool refused changed nothing and is no edit.
+Invariant: what a tool is for is decided in one place (:mod:`mendwright.tools.roles`).
 """
 
 from __future__ import annotations
@@ -12,24 +12,12 @@ from collections.abc import Iterator
 from mendwright.records import Finding, Record, StopReason, Turn, VerdictKind
 from mendwright.rollout.rows import Document, TrajectoryRow
 from mendwright.rollout.store import RunStore
+from mendwright.tools.roles import DEFAULT_ROLES, ToolRoles, is_blind_submit, is_edit, is_test_run
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 UNPARSED = "(unparsed)"
 """Tool name of an action that could not be parsed."""
-
-
-class ToolRoles(Record):
-    """What tools are for, by name; the defaults cover the tools of this project and of both papers."""
-
-    edits: frozenset[str] = frozenset(
-        {"edit", "line", "undo", "write", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
-        | {"upgrade_build_tool", "upgrade_gradle"}
-    )
-    tests: frozenset[str] = frozenset({"test", "build", "validate_and_build"})
-    shells: frozenset[str] = frozenset({"shell", "bash", "run_sh"})
-    """Tools whose argument is a command line; one that matches ``test_command`` is a test run."""
-    test_command: str = r"\b(pytest|tox|nox|unittest|make (test|check))\b"
 
 
 class Episode(Record):
@@ -86,16 +74,10 @@ class Episode(Record):
         return None if self.verdict is VerdictKind.INVALID else float(self.verdict is VerdictKind.PASSED)
 
 
-DEFAULT_ROLES = ToolRoles()
-
-
 def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFAULT_ROLES) -> Episode:
     """The facts of one trajectory."""
     turns = document.turns
     verdict = document.verdict
-    edits = [index for index, turn in enumerate(turns) if is_edit(turn, roles)]
-    tests = [index for index, turn in enumerate(turns) if is_test_run(turn, roles)]
-    is_tested = bool(tests) and (not edits or tests[-1] > edits[-1])
     return Episode(
         id=row.id,
         phase=row.phase,
@@ -106,12 +88,12 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
         tools=tuple(turn.tool or UNPARSED for turn in turns),
         num_tokens=row.num_tokens,
         num_action_tokens=row.num_action_tokens,
-        num_edits=len(edits),
-        num_test_runs=len(tests),
+        num_edits=sum(is_edit(turn, roles) for turn in turns),
+        num_test_runs=sum(is_test_run(turn, roles) for turn in turns),
         num_format_errors=sum(turn.error == "format" for turn in turns),
         num_tool_errors=sum(turn.error == "tool" for turn in turns),
         num_repeats=count_repeats(turns, roles),
-        is_blind_submit=row.stop_reason is StopReason.SUBMITTED and not is_tested,
+        is_blind_submit=is_blind_submit(row.stop_reason, turns, roles),
         findings=tuple(one.detector for one in verdict.findings if one.severity == "exploit"),
         num_tests=len(verdict.tests),
         num_tests_passed=sum(result.outcome == "passed" for result in verdict.tests.values()),
@@ -130,18 +112,6 @@ def read_episodes(
     """The episodes of a phase, or of all phases that begin with ``phase_prefix``."""
     for row, document in store.documents(phase=phase, phase_prefix=phase_prefix):
         yield read_episode(row, document, roles)
-
-
-def is_edit(turn: Turn, roles: ToolRoles) -> bool:
-    """True when the turn changed files."""
-    return turn.tool in roles.edits and not turn.error
-
-
-def is_test_run(turn: Turn, roles: ToolRoles) -> bool:
-    """True when the turn ran tests or the build."""
-    if turn.tool in roles.shells:
-        return any(re.search(roles.test_command, str(value)) for value in turn.arguments.values())
-    return turn.tool in roles.tests and not turn.error
 
 
 def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:

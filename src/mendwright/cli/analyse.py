@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.evaluation import AnalysisConfig
-from mendwright.config.loading import load_config, to_toml
 
 FOLDER = "analysis"
 _MAX_ROWS = 20
@@ -19,19 +19,16 @@ _MAX_ROWS = 20
 
 def analyse(
     run: Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tables and figures; default: RUN/analysis.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Tools, policy shift, loops, errors, exploits, reward against validation, drift: of stored trajectories.
 
     Example: mend analyse runs/demo before=eval/rft/test-mutations after=eval/dapo/test-mutations
     """
-    resolved = load_config(AnalysisConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(AnalysisConfig, config, overrides, dry_run)
     from mendwright.analysis.overview import analyse_run
     from mendwright.analysis.tables import analysis_tables
     from mendwright.analysis.tool_use import tools_by_use

@@ -31,6 +31,9 @@ def run_command(
     run: Annotated[Path, typer.Argument(help="Run folder; an interrupted evaluation is continued.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
     policy: Annotated[str, typer.Option(help="Model folder, scripted policy, openai or vllm (endpoint.*).")] = "",
+    model: Annotated[
+        Path | None, typer.Option(help="Folder with the tokenizer of scripted and served policies.")
+    ] = None,
     stage: Annotated[str, typer.Option(help="Name under which the result is stored.")] = "",
     config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
@@ -39,8 +42,8 @@ def run_command(
 
     Example: mend eval run tasks runs/eval --policy runs/demo/checkpoints/dapo num_samples=4
     """
-    from mendwright.cli.running import open_run, policy_of
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.cli.running import check_policy, open_run, policy_of
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.evaluate import evaluate, policy_fingerprint
     from mendwright.recipes.run import select_tasks
 
@@ -49,7 +52,8 @@ def run_command(
         typer.echo(to_toml(resolved), nl=False)
         return
     ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
-    folder = Path(ref.folder) if ref.folder else shipped_base()
+    folder = model or (Path(ref.folder) if ref.folder else shipped_base())
+    check_policy(ref, folder, resolved.rollout)
     test_set = f"{resolved.select.split}-{resolved.select.source}"
     fingerprint = policy_fingerprint(ref, resolved.rollout)
     with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster) as opened:

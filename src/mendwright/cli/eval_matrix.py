@@ -36,10 +36,10 @@ def matrix(
         typer.echo(to_toml(resolved), nl=False)
         return
     from mendwright.analysis.tables import matrix_tables
-    from mendwright.cli.running import open_run, policy_of
+    from mendwright.cli.running import check_policy, open_run, policy_of
     from mendwright.cli.tables import print_table
     from mendwright.evaluation.matrix import build_matrix
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.matrix import run_matrix
     from mendwright.report.data_files import export
     from mendwright.report.figures import heat_plot
@@ -54,6 +54,8 @@ def matrix(
 
     @contextmanager
     def open_environment(rollout: RolloutConfig, model: Path) -> Iterator[Run]:
+        for ref in policies.values():
+            check_policy(ref, model, rollout)
         with open_run(run, tasks, model, rollout, resolved.seed) as opened:
             yield opened
 

@@ -8,12 +8,8 @@ from typing import Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.evaluation import AuditConfig, ExploitStudyConfig
-from mendwright.config.loading import load_config, to_toml
-
-Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value")]
-Config = Annotated[Path | None, typer.Option(help="TOML file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")]
 
 
 def audit_command(
@@ -27,10 +23,7 @@ def audit_command(
 
     Example: mend eval audit runs/rl phase=dapo num_per_step=16
     """
-    resolved = load_config(AuditConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(AuditConfig, config, overrides, dry_run)
     asyncio.run(_audit(run, tasks or run / "tasks", resolved))
 
 
@@ -38,6 +31,7 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from mendwright.analysis.reward_gap import gap_trend, reward_gap
     from mendwright.cli.progress import ProgressDisplay
     from mendwright.recipes.audit import audit, open_grader
+    from mendwright.recipes.kept_config import CallConfig, keep_config
     from mendwright.report.wording import gap_claim
     from mendwright.rollout.phases import audit_phase
     from mendwright.rollout.store import RunStore
@@ -45,6 +39,9 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
 
     known = {task.id: task for task in TaskStore(tasks).load()}
     with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
+        keep_config(
+            run, CallConfig(f"audit-{config.phase}", config, free=("num_per_step", "num_in_flight", "sandbox.*"))
+        )
         backend, grader = open_grader(config.sandbox, config.grading)
         try:
             num = await audit(store, known, config, grader, progress)
@@ -73,17 +70,15 @@ def exploit_study(
 
     Example: mend eval exploit-study exposed runs/study select.num_tasks=12
     """
-    resolved = load_config(ExploitStudyConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(ExploitStudyConfig, config, overrides, dry_run)
     from mendwright.cli.running import open_run
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.exploit_study import cheat_shares, run_exploit_study
+    from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks
 
-    with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed) as opened:
-        (run / "config.toml").write_text(to_toml(resolved), encoding="utf-8")
+    call = CallConfig("exploit-study", resolved, free=("select.*", "num_samples"))
+    with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed, call=call) as opened:
         rewards = run_exploit_study(opened, resolved, select_tasks(opened, resolved.select))
     for step, (share, reward) in enumerate(zip(cheat_shares(resolved), rewards, strict=True)):
         typer.echo(f"step {step}: {share:.0%} cheats, reported reward {reward:.3f}")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.commands import GradeCommandConfig
-from mendwright.config.loading import load_config, to_toml
+from mendwright.config.loading import to_toml
 from mendwright.errors import InputError, Interrupted, SandboxError
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ _MAX_SHOWN = 5
 def grade(
     tasks: Annotated[Path, typer.Option(help="Folder of tasks (mend tasks build).")],
     predictions: Annotated[Path, typer.Option(help="SWE-bench predictions: JSON lines, list or object.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Results folder; default: beside the predictions.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Grade predictions of the SWE-bench family: cold, each in a fresh sandbox, in parallel.
 
@@ -35,10 +36,7 @@ def grade(
 
     Example: mend grade --tasks tasks --predictions preds.jsonl num_workers=4
     """
-    resolved = load_config(GradeCommandConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(GradeCommandConfig, config, overrides, dry_run)
     from mendwright.grading.predictions.results import ResultsFolder
 
     results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))

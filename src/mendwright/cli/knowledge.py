@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.commands import StartsConfig
-from mendwright.config.loading import load_config, to_toml
 
 if TYPE_CHECKING:
     from mendwright.pipelines.starts import Start
@@ -95,19 +95,16 @@ def show(knowledge: KnowledgeFile) -> None:
 def starts(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks (mend tasks build).")],
     out: Annotated[Path, typer.Argument(help="File to write.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    overrides: Overrides = None,
     knowledge: Annotated[Path | None, typer.Option(help="Knowledge base for the candidate fixes.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Build every task as it is and write its main error and candidate fixes (paper A's cached tuples).
 
     Example: mend knowledge starts tasks starts.jsonl --knowledge fixes.db
     """
-    resolved = load_config(StartsConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(StartsConfig, config, overrides, dry_run)
     from mendwright.pipelines.starts import save_starts
 
     found = asyncio.run(_find_starts(resolved, tasks, knowledge))

@@ -59,7 +59,10 @@ def plan(
 
 
 def _figures(config: PlanCommandConfig, found: Any) -> dict[str, dict[str, Any]]:
+    from mendwright.sizing.measured import SIMULATED_SHARES
+
     machine, rollouts = config.machine, found.rollouts
+    least_s, most_s = (rollouts.duration_s / share for share in reversed(SIMULATED_SHARES))
     hours = config.num_iterations * found.iteration_s / 3600.0
     run = {"iterations": config.num_iterations, "days": hours / 24.0, "GPU hours": hours * machine.num_gpus}
     if machine.usd_per_gpu_hour:
@@ -80,12 +83,13 @@ def _figures(config: PlanCommandConfig, found: Any) -> dict[str, dict[str, Any]]
             "episodes": found.num_episodes,
             "tokens of an episode": found.episode_tokens,
             "rollouts (s, simulated)": rollouts.duration_s,
+            "rollouts (s) as a demo measured them": f"{least_s:.6g} to {most_s:.6g}",
             "of which the last tenth of episodes (s)": rollouts.tail_s,
             "busy share of engines": rollouts.engine_share,
             "busy share of cores": rollouts.core_share,
             "update (s)": found.update_s,
             "new weights to the engines (s)": found.transfer_s,
-            "together (s)": found.iteration_s,
+            "together (s), rollouts as simulated": found.iteration_s,
         },
         "the run": run,
     }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.commands import ReplayCommandConfig
-from mendwright.config.loading import load_config, to_toml
 from mendwright.errors import ConfigError, InputError, TaskError
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ _NUM_SHOWN = 10
 
 def replay(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    overrides: Overrides = None,
     tasks: Annotated[Path | None, typer.Option(help="Folder of its tasks; default: RUN/tasks.")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder with the tokenizer of the run.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Replay stored episodes in new sandboxes and compare what the agent read, byte for byte.
 
@@ -37,10 +37,7 @@ def replay(
     from mendwright.rollout.store import RunStore
     from mendwright.tasks.store import TaskStore
 
-    resolved = load_config(ReplayCommandConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(ReplayCommandConfig, config, overrides, dry_run)
     known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         stored = store.trajectories(phase=resolved.phase or None)
@@ -72,9 +69,8 @@ async def _replay(
     chosen: list[Trajectory], known: Mapping[str, Task], model: Path | None, config: ReplayCommandConfig
 ) -> list[Replay]:
     from mendwright.cli.progress import ProgressDisplay
-    from mendwright.models.loading import load_tokenizer
+    from mendwright.models.loading import load_tokenizer, shipped_base
     from mendwright.models.renderer import ChatRenderer
-    from mendwright.recipes.demo import shipped_base
     from mendwright.rollout.replay import replay as play
     from mendwright.rollout.runner import Runner
     from mendwright.sandbox.probe import create_backend

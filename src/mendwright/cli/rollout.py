@@ -21,7 +21,9 @@ def rollout(
     policy: Annotated[
         str, typer.Option(help="Model folder; openai or vllm (endpoint.*); oracle, submit-at-once, random, teacher.")
     ] = "oracle",
-    model: Annotated[Path | None, typer.Option(help="Folder whose tokenizer scripted policies use.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="Folder with the tokenizer of scripted and served policies.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
 ) -> None:
@@ -33,8 +35,9 @@ def rollout(
 
     Example: mend rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
     """
-    from mendwright.cli.running import describe_losses, describe_usage, open_run, policy_of
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.cli.running import check_policy, describe_losses, describe_usage, open_run, policy_of
+    from mendwright.models.loading import shipped_base
+    from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks
     from mendwright.rollout.jobs import make_groups
 
@@ -44,7 +47,9 @@ def rollout(
         return
     ref = policy_of(policy, resolved.rollout.temperature, resolved.endpoint)
     folder = model or (Path(ref.folder) if ref.folder else shipped_base())
-    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster) as opened:
+    check_policy(ref, folder, resolved.rollout)
+    call = CallConfig(f"rollout-{ref.name}", resolved, free=("select.*", "num_samples"))
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster, call=call) as opened:
         chosen = select_tasks(opened, resolved.select)
         jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
         with opened.store.phase(PHASE):

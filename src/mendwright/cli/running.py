@@ -14,6 +14,7 @@ from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.watch import WatchConfig
 from mendwright.errors import InputError
+from mendwright.recipes.kept_config import CallConfig, keep_config
 from mendwright.recipes.run import Run, locked
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 from mendwright.rollout.store import RunStore
@@ -33,14 +34,17 @@ def open_run(
     rollout: RolloutConfig,
     seed: int,
     watch: WatchConfig | None = None,
+    call: CallConfig | None = None,
     cluster: ClusterConfig | None = None,
 ) -> Iterator[Run]:
     """A run over ``tasks``, locked; the folder and its store are made when they are missing.
 
-    Its workers are on ``cluster``, where that names one; this process is the only one that writes to the run.
+    ``call`` is kept in the folder, and a run that goes on must have been called so before (`keep_config`). Workers are
+    on ``cluster``, where that names one; this process is the only one that writes to the run.
 
     Raises:
-        InputError: no tasks, ``model`` is no model folder, or another process works on the run.
+        InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
+            another ``call``.
         ConfigError: a tracker of ``watch``, or Ray, is not installed.
         ClusterError: the cluster cannot be used.
         SandboxUnavailableError: a node of it cannot make sandboxes.
@@ -51,18 +55,20 @@ def open_run(
     known = {task.id: task for task in TaskStore(tasks).load()}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "run.db"
-    with (
-        locked(folder),
-        RunStore.open(path) if path.exists() else RunStore.create(path) as store,
-        tracking(store, watch or WatchConfig()),
-        open_pool(
-            WorkerSetup(rollout, str(model)),
-            cluster or ClusterConfig(),
-            lambda text: store.add_event(WORKER_LOST, text),
-        ) as pool,
-        ProgressDisplay(folder) as progress,
-    ):
-        yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
+    with locked(folder):
+        if call is not None:
+            keep_config(folder, call)
+        with (
+            RunStore.open(path) if path.exists() else RunStore.create(path) as store,
+            tracking(store, watch or WatchConfig()),
+            open_pool(
+                WorkerSetup(rollout, str(model)),
+                cluster or ClusterConfig(),
+                lambda text: store.add_event(WORKER_LOST, text),
+            ) as pool,
+            ProgressDisplay(folder) as progress,
+        ):
+            yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
 
 
 def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
@@ -86,19 +92,41 @@ def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> Policy
     return PolicyRef(folder.name, str(folder), 0, temperature)
 
 
+def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
+    """Look at the servers of the policy ``vllm`` before anything runs; ``model`` is the folder with its tokenizer.
+
+    Raises:
+        ServerRefusedError: one of them would spoil the run; the message says how to mend it.
+        ServerDownError: one does not answer.
+    """
+    if ref.protocol == "vllm" and ref.endpoint is not None:
+        from mendwright.models.loading import load_tokenizer
+        from mendwright.models.renderer import ChatRenderer
+        from mendwright.models.vllm.preflight import Needs, preflight
+
+        needs = Needs(rollout.pipeline.max_len_tokens, rollout.pipeline.max_action_tokens)
+        preflight(ref.endpoint, ChatRenderer(load_tokenizer(model)), needs)
+
+
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:
     """Copy a model folder into the run folder as checkpoint ``stage``, unless it is there.
 
     Raises:
         ModelFolderError: ``source`` holds no model with a tokenizer.
+        InputError: the run was begun with another model.
     """
     from mendwright.models.loading import copy_folder, load_tokenizer
+    from mendwright.recipes.evaluate import weights_digest
 
     load_tokenizer(source)
     target = run / "checkpoints" / stage
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         copy_folder(source, target)
+    elif weights_digest(source) != weights_digest(target):
+        raise InputError(
+            f"{run} was begun with another model than {source}; go on with {target}, or name another run folder"
+        )
 
 
 def describe_usage(counters: Mapping[str, float]) -> str:

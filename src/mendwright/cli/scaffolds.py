@@ -31,7 +31,7 @@ def scaffolds(
     Example: mend scaffolds tasks runs/scaffolds --pipeline paper_b --tasks 20
     """
     from mendwright.cli.running import open_run
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
     from mendwright.recipes.scaffolds import measure_scaffold, mixed_tasks
 
     found = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mendwright.config.loading import load_config, to_toml
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.serve import ServeConfig
 from mendwright.errors import ConfigError, InputError
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def serve(
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    overrides: Overrides = None,
     policy: Annotated[
         str,
         typer.Option(help="Model folder (default: the shipped base), a scripted policy, shell-oracle, shell-submit."),
     ] = "",
     tasks: Annotated[Path | None, typer.Option(help="Folder of the tasks that scripts are asked about.")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder whose tokenizer scripts use.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Serve a model to agents of any make: chat completions, completions, models. Needs the extra `serve`.
 
@@ -36,10 +36,7 @@ def serve(
 
     Example: mend serve --policy shell-oracle --tasks tasks port=8000
     """
-    resolved = load_config(ServeConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(ServeConfig, config, overrides, dry_run)
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"mend serve needs {' and '.join(missing)}: pip install 'mendwright[serve]'")
     asyncio.run(_serve(resolved, policy, tasks, model))
@@ -47,7 +44,7 @@ def serve(
 
 async def _serve(config: ServeConfig, policy: str, tasks: Path | None, model: Path | None) -> None:
     from mendwright.bridges.serving.running import read_token, serve
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
 
     read_token(config)  # before a model is loaded for nothing
     folder = Path(policy) if policy else shipped_base()
@@ -73,10 +70,9 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
 def _open_script(name: str, tasks: Path | None, model: Path | None, config: ServeConfig) -> ServedModel:
     from mendwright.bridges.serving.models import ScriptModel
     from mendwright.bridges.serving.scripts import make_script
-    from mendwright.models.loading import load_tokenizer
+    from mendwright.models.loading import load_tokenizer, shipped_base
     from mendwright.models.renderer import ChatRenderer
     from mendwright.pipelines.registry import make_pipeline
-    from mendwright.recipes.demo import shipped_base
     from mendwright.sandbox.cache import ExecutionCache
     from mendwright.tasks.store import TaskStore
 

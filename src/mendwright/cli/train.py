@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.commands import RlCommandConfig
 from mendwright.config.learning import SftConfig
-from mendwright.config.loading import load_config, to_toml
 from mendwright.config.recipes import PretrainingConfig
 from mendwright.config.training import (
     DistilThenGrpoConfig,
@@ -20,16 +20,13 @@ from mendwright.config.training import (
     TwoStageConfig,
 )
 from mendwright.errors import ConfigError, TaskError
-from mendwright.records import Record
+from mendwright.recipes.kept_config import CallConfig
 
 app = typer.Typer(help="Train a model: base, sft, rft, rl, whole recipes.", no_args_is_help=True)
 
 Tasks = Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")]
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
 Start = Annotated[Path, typer.Argument(help="Model folder to start from.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value")]
-Config = Annotated[Path | None, typer.Option(help="TOML file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")]
 
 
 @app.command()
@@ -48,10 +45,7 @@ def base(
     from mendwright.recipes.pretraining import pretrain
     from mendwright.tasks.layers import LayerStore
 
-    resolved = load_config(PretrainingConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(PretrainingConfig, config, overrides, dry_run)
     with ProgressDisplay() as progress:
         pretrain(resolved, out, progress, excluded=held_out_digests(LayerStore()))
     typer.echo(f"base model: {out}")
@@ -69,9 +63,8 @@ def sft(
 
     Example: mend train sft runs/teacher models/base phase=rollout sft.choice.type=loss
     """
-    resolved = load_config(SftCommandConfig, config, overrides or [])
-    if not _is_shown(resolved, dry_run):
-        _fit_stored(run, start, "sft", resolved.phase, resolved.max_per_task, resolved.sft)
+    resolved = resolve(SftCommandConfig, config, overrides, dry_run)
+    _fit_stored(run, start, "sft", resolved.phase, resolved.max_per_task, resolved.sft)
 
 
 @app.command()
@@ -87,9 +80,7 @@ def rft(
 
     Example: mend train rft runs/own models/sft --tasks tasks collect.num_tasks=100
     """
-    resolved = load_config(RftCommandConfig, config, overrides or [])
-    if _is_shown(resolved, dry_run):
-        return
+    resolved = resolve(RftCommandConfig, config, overrides, dry_run)
     if tasks is None:
         _fit_stored(run, start, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
         return
@@ -97,7 +88,8 @@ def rft(
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.recipes.rft import START, rft
 
-    with open_run(run, tasks, start, resolved.rollout, resolved.seed) as opened:
+    call = CallConfig("train-rft", resolved)
+    with open_run(run, tasks, start, resolved.rollout, resolved.seed, call=call) as opened:
         import_checkpoint(run, start, START)
         typer.echo(f"model: {rft(opened, resolved)}")
 
@@ -136,9 +128,7 @@ def step_dpo(
 
     Example: mend train step_dpo runs/own models/rft phase=rollout min_gap=0.25
     """
-    resolved = load_config(StepDpoCommandConfig, config, overrides or [])
-    if _is_shown(resolved, dry_run):
-        return
+    resolved = resolve(StepDpoCommandConfig, config, overrides, dry_run)
     _refuse_several_processes()
     from mendwright.recipes.step_dpo import step_dpo
     from mendwright.rollout.store import RunStore
@@ -162,9 +152,7 @@ def rl(
 
     Example: mend train rl tasks runs/rl models/rft rl.num_groups=16 rl.dapo.group_size=8
     """
-    resolved = load_config(RlCommandConfig, config, overrides or [])
-    if _is_shown(resolved, dry_run):
-        return
+    resolved = resolve(RlCommandConfig, config, overrides, dry_run)
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.learning.parallel import process_group
     from mendwright.recipes.dapo import PHASE, state_name
@@ -173,9 +161,10 @@ def rl(
 
     with process_group() as world:
         if not world.is_leader:
-            Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl.dapo).follow()
+            Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl).follow()
             return
-        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, resolved.cluster) as opened:
+        call, cluster = CallConfig("train-rl", resolved), resolved.cluster
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call, cluster) as opened:
             import_checkpoint(run, start, "start")
             reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
     typer.echo(f"model: {run / 'checkpoints' / PHASE}")
@@ -194,15 +183,14 @@ def dapo_two_stage(
 
     Example: mend train dapo_two_stage tasks runs/two models/rft --config configs/paper_b/dapo_two_stage.toml
     """
-    resolved = load_config(TwoStageConfig, config, overrides or [])
-    if _is_shown(resolved, dry_run):
-        return
+    resolved = resolve(TwoStageConfig, config, overrides, dry_run)
     _refuse_several_processes()
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.recipes.dapo_two_stage import dapo_two_stage
 
     import_checkpoint(run, start, "start")
-    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved)
+    call = CallConfig("train-dapo_two_stage", resolved)
+    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved)
     typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
 
 
@@ -219,26 +207,19 @@ def distil_then_grpo(
 
     Example: mend train distil_then_grpo tasks runs/a models/base --config configs/paper_a/distil_then_grpo.toml
     """
-    resolved = load_config(DistilThenGrpoConfig, config, overrides or [])
-    if _is_shown(resolved, dry_run):
-        return
+    resolved = resolve(DistilThenGrpoConfig, config, overrides, dry_run)
     _refuse_several_processes()
-    from mendwright.cli.running import import_checkpoint, open_run, policy_of
+    from mendwright.cli.running import check_policy, import_checkpoint, open_run, policy_of
     from mendwright.recipes.distil_then_grpo import distil_then_grpo
 
     teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
+    check_policy(teacher, start, resolved.rollout)
     import_checkpoint(run, start, "start")
+    call = CallConfig("train-distil_then_grpo", resolved)
     distil_then_grpo(
-        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved, teacher
+        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved, teacher
     )
     typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
-
-
-def _is_shown(config: Record, is_wanted: bool) -> bool:
-    """Print ``config`` when only that is wanted; says whether it was."""
-    if is_wanted:
-        typer.echo(to_toml(config), nl=False)
-    return is_wanted
 
 
 def _refuse_several_processes() -> None:

@@ -99,8 +99,7 @@ def _format(name: str) -> TrajectoryFormat:
 
 
 def _renderer(model: Path | None) -> ChatRenderer:
-    from mendwright.models.loading import load_tokenizer
+    from mendwright.models.loading import load_tokenizer, shipped_base
     from mendwright.models.renderer import ChatRenderer
-    from mendwright.recipes.demo import shipped_base
 
     return ChatRenderer(load_tokenizer(model or shipped_base()))

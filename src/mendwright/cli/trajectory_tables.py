@@ -7,25 +7,22 @@ from typing import Annotated
 
 import typer
 
-from mendwright.config.loading import load_config, to_toml
+from mendwright.cli.options import Config, DryRun, Overrides, resolve
 from mendwright.config.trajectory_tables import TrajectoryTablesConfig
 
 
 def parquet(
     run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
     out: Annotated[Path, typer.Argument(help="File (layout=parquet) or folder (layout=dataset) to make.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    overrides: Overrides = None,
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Write trajectories or samples of a run as Parquet; `datasets.load_dataset(OUT)` reads the folder.
 
     Example: mend trajectories parquet runs/rl samples what=samples phase=dapo
     """
-    resolved = load_config(TrajectoryTablesConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(TrajectoryTablesConfig, config, overrides, dry_run)
     from mendwright.recipes.trajectory_tables import export_run
     from mendwright.rollout.store import RunStore
 

@@ -39,6 +39,9 @@ class EndpointConfig(Record):
 
     base_url: str = ""
     """With the version, e.g. ``http://127.0.0.1:8000/v1``."""
+    replicas: tuple[str, ...] = ()
+    """More servers with the same model, each as ``base_url`` (policy ``vllm`` only). An episode stays with one of them,
+    so that its prefix cache hits, and goes to another only when its own is down."""
     model: str = ""
     """Name under which the server knows the model."""
     api: Literal["chat", "completions"] = "chat"
@@ -67,7 +70,7 @@ class EndpointConfig(Record):
     max_retry_after_s: NonNegativeFloat = 300.0
     """A server that asks for a longer wait (``Retry-After``) is given up."""
     max_concurrent: PositiveInt = 16
-    """Requests at one time."""
+    """Requests at one time, to each server; more wait here, and their waiting counts as time in the queue."""
     requests_per_minute: NonNegativeInt = 0
     """0: no limit."""
     tokens_per_minute: NonNegativeInt = 0
@@ -77,10 +80,13 @@ class EndpointConfig(Record):
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> Self:
-        if self.base_url and urlsplit(self.base_url).scheme not in ("http", "https"):
-            raise ValueError(f"base_url={self.base_url!r} is no http:// or https:// address")
-        if "@" in urlsplit(self.base_url).netloc:
-            raise ValueError("base_url holds a name or a password; put the key into the variable of api_key_env")
+        for name, url in (("base_url", self.base_url), *(("replicas", one) for one in self.replicas)):
+            if (url or name == "replicas") and urlsplit(url).scheme not in ("http", "https"):
+                raise ValueError(f"{name}: {url!r} is no http:// or https:// address")
+            if "@" in urlsplit(url).netloc:
+                raise ValueError(f"{name} holds a name or a password; put the key into the variable of api_key_env")
+        if len({self.base_url, *self.replicas}) <= len(self.replicas):
+            raise ValueError(f"replicas names a server twice: {self.base_url}, {', '.join(self.replicas)}")
         if own := sorted(_OWN_FIELDS & set(self.extra)):
             raise ValueError(f"extra sets {', '.join(own)}, which the policy sets itself; leave it out")
         return self
@@ -105,6 +111,23 @@ class EndpointConfig(Record):
             raise ConfigError(
                 "a model server needs endpoint.base_url and endpoint.model, e.g. "
                 "endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=NAME"
+            )
+
+    def servers(self) -> list[Self]:
+        """One configuration per server: ``base_url`` and the replicas."""
+        urls = (self.base_url, *self.replicas)
+        return [self.model_copy(update={"base_url": url, "replicas": ()}) for url in urls]
+
+    def require_one_server(self) -> None:
+        """Refuse replicas where there is no way to use them.
+
+        Raises:
+            ConfigError: there are some.
+        """
+        if self.replicas:
+            raise ConfigError(
+                f"endpoint.replicas has {len(self.replicas)} servers, and only the policy vllm asks several; leave it "
+                "out, or put a proxy in front of them"
             )
 
     def share_of(self, num_processes: int) -> Self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,6 +53,16 @@ def load_config(cls: type[ConfigT], file: Path | None = None, overrides: Sequenc
 def to_toml(config: Record) -> str:
     """``config`` as TOML with every field, so that a run folder says all that a run used."""
     return "\n".join(_table_lines(config.model_dump(mode="python"), ())).lstrip("\n") + "\n"
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted key, value) of each setting."""
+    for key, value in config.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping):
+            yield from flatten(value, name)
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 # --- reading -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from mendwright.config.models import EngineConfig, ModelConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rewards import RewardConfig, TerminalRewardConfig, check_turns
 from mendwright.config.rollout import RolloutConfig
+from mendwright.config.sampler import EmbeddedSamplerConfig, SamplerConfig
 from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from mendwright.config.teacher import TeacherNoise
 from mendwright.config.watch import WatchConfig
@@ -101,6 +102,8 @@ class RlConfig(Record):
     """The DAPO loop."""
 
     dapo: DapoConfig = DapoConfig()
+    sampler: SamplerConfig = EmbeddedSamplerConfig()
+    """What samples the episodes."""
     reward: RewardConfig = TerminalRewardConfig()
     """What the learner gets; what is stored and reported stays the verdict's own reward."""
     num_groups: PositiveInt = 300

@@ -98,9 +98,13 @@ class BreakageConfig(Record):
     num_tries: int = Field(24, ge=0)
     """Edits of settings run per package at most; 0: only what newer dependencies break (``aged`` in the catalogue)."""
     num_suspects: int = Field(3, ge=1)
-    """Requirements of an aged release that are tried in older versions, those that the failure names first."""
-    num_older_series: int = Field(9, ge=1, le=10)
-    """How many older series of versions are tried (`SERIES_STEPS` in `tasks/sources/dependencies.py`)."""
+    """Requirements that are tried in older versions for one failure, those that it names first."""
+    num_older_series: int = Field(9, ge=1, le=9)
+    """How many steps back over series of versions are tried (`SERIES_STEPS` in `tasks/sources/version_search.py`)."""
+    num_pins: int = Field(4, ge=1)
+    """Pins that may follow on one another, each from the failure that the one before it left."""
+    num_runs: int = Field(40, ge=1)
+    """Runs of the check that the search for one aged release may take."""
     max_build_s: float = Field(100.0, gt=0)
     """Bound on a build with its tests (paper A, section A3: initial builds under 100 s)."""
 

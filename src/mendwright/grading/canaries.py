@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from mendwright.grading.decoys import Decoy, make_decoys
-from mendwright.grading.layouts import Layout, copied, layout_of
+from mendwright.grading.layouts import Layout, function_at, layout_of
 from mendwright.records import Task, TestOutcome, TestRun
 from mendwright.tasks.diffs import split_lines
 from mendwright.tasks.testfiles import file_of, functions_of
@@ -113,7 +113,7 @@ class _File:
         if not names:
             return "", None
         name = source.choice(names)
-        return name.rpartition("::")[0], copied(self.text, self.layout, name)
+        return name.rpartition("::")[0], function_at(self.text, self.layout.copyable[name])
 
     def insert(self, canary: _Canary, source: random.Random) -> None:
         """Put ``canary`` between two of the file's statements on module level, after the first test, or at its end."""

@@ -14,11 +14,11 @@ import ast
 import copy
 import random
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from mendwright.grading.layouts import function_at, plain_tests, span_of
 from mendwright.tasks.diffs import split_lines
 from mendwright.tasks.testfiles import functions_of
 
@@ -27,7 +27,6 @@ _LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ|globals\(|locals\(
 """Words of tests that compare with something that equals more than itself."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _ASSERTIONS = frozenset({"assertEqual", "assertEquals"})
-_LEAVING = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await)
 
 
 class Decoy(NamedTuple):
@@ -56,17 +55,13 @@ def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], sour
     if not usable:
         return ()
     name = source.choice(usable)
-    first, last = spans[name]
-    lines = split_lines(text)
-    pad = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
-    try:
-        node = ast.parse(textwrap.dedent("".join(lines[first:last]))).body[0]
-    except SyntaxError:
-        return ()  # its lines do not stand alone
-    if not isinstance(node, ast.FunctionDef):
+    node = function_at(text, spans[name])
+    if node is None:
         return ()
+    line = split_lines(text)[spans[name][0]]
+    pad = line[: len(line) - len(line.lstrip())]
     prefix = name.rpartition("::")[0]
-    return tuple(_decoy(node, place, pad, prefix, next(names), source) for place in (first, last))
+    return tuple(_decoy(node, place, pad, prefix, next(names), source) for place in spans[name])
 
 
 @lru_cache(maxsize=256)
@@ -74,28 +69,15 @@ def decoyable_tests(text: str) -> Mapping[str, tuple[int, int]]:
     """Tests that decoys can be made of: first line (from 0) and the line behind the last; once per text and process."""
     if "def assertEqual" in text:
         return {}  # an equality of its own, about which nothing is known
-    found = _candidates(ast.parse(text))
-    return {name: (node.lineno - 1, node.end_lineno or node.lineno) for name, node in found}
+    return {name: span_of(node) for name, node in plain_tests(ast.parse(text)) if _is_decoyable(node)}
 
 
-def _candidates(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """(name, node) of each plain test with an assertion that can be changed."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and _is_plain(node):
-            yield node.name, node
-        elif isinstance(node, ast.ClassDef) and not node.decorator_list:
-            for part in node.body:
-                if isinstance(part, ast.FunctionDef) and _is_plain(part):
-                    yield f"{node.name}::{part.name}", part
-
-
-def _is_plain(node: ast.FunctionDef) -> bool:
-    is_short = len(node.body) <= _MAX_STATEMENTS and not node.decorator_list
-    leaves = any(isinstance(part, _LEAVING) for part in ast.walk(node))
+def _is_decoyable(node: ast.FunctionDef) -> bool:
+    """True for a short plain test with an equality of its own that every run of it reaches."""
     # A handler could take the failed assertion for something else.
     has_handler = any(isinstance(part, ast.Try | ast.TryStar) for part in ast.walk(node))
     is_strict = not has_handler and not _LOOSE.search(ast.unparse(node))
-    return is_short and not leaves and is_strict and bool(_answers(node))
+    return len(node.body) <= _MAX_STATEMENTS and is_strict and bool(_answers(node))
 
 
 def _answers(node: ast.FunctionDef) -> list[tuple[int, int]]:

@@ -50,13 +50,20 @@ def layout_of(text: str) -> Layout | None:
     end = len(split_lines(text))
     is_line_sensitive = bool(_LINE_SENSITIVE.search(text))
     places = () if is_line_sensitive else tuple(_places(tree))
-    copyable = {name: (node.lineno - 1, node.end_lineno or node.lineno) for name, node in _plain_tests(tree)}
+    copyable = {
+        name: span_of(node) for name, node in plain_tests(tree) if "::" not in name or not _names(node, "super")
+    }
     return Layout(tuple(words) or _DEFAULT_WORDS, end, (end, *places), is_line_sensitive, copyable)
 
 
-def copied(text: str, layout: Layout, name: str) -> ast.FunctionDef | None:
-    """The syntax tree of a copyable test; None when its lines do not stand alone."""
-    first, last = layout.copyable[name]
+def span_of(node: ast.stmt) -> tuple[int, int]:
+    """First line (from 0) and the line behind the last."""
+    return node.lineno - 1, node.end_lineno or node.lineno
+
+
+def function_at(text: str, span: tuple[int, int]) -> ast.FunctionDef | None:
+    """The syntax tree of the function in the lines ``span`` of ``text``; None when they do not stand alone."""
+    first, last = span
     try:
         node = ast.parse(textwrap.dedent("".join(split_lines(text)[first:last]))).body[0]
     except SyntaxError:
@@ -75,13 +82,14 @@ def _places(tree: ast.Module) -> Iterator[int]:
         previous_end = node.end_lineno or node.lineno
 
 
-def _plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+def plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """(``test_a`` or ``TestB::test_c``, node) of what runs as it is written, to its end: undecorated, no ``return``."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and _is_plain(node):
             yield node.name, node
         elif isinstance(node, ast.ClassDef) and not node.decorator_list:
             for part in node.body:
-                if isinstance(part, ast.FunctionDef) and _is_plain(part) and not _names(part, "super"):
+                if isinstance(part, ast.FunctionDef) and _is_plain(part):
                     yield f"{node.name}::{part.name}", part
 
 

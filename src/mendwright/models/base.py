@@ -26,6 +26,8 @@ class Generation(Record):
     """True when a stop token ended the generation, False when ``max_tokens`` did."""
     policy_version: int
     """`UNKNOWN_VERSION` where the log-probabilities say nothing (a text-only server): imitated at most, never RL."""
+    token_versions: tuple[int, ...] = ()
+    """Of each token, where the weights changed in the middle; empty: all have ``policy_version``, else its first."""
     cost_usd: float = 0.0
     """What a provider charges for it; policies that run here cost nothing."""
     queue_s: float = 0.0
@@ -34,6 +36,11 @@ class Generation(Record):
     """Seconds until the first token."""
     decode_s: float = 0.0
     """Seconds from the first token to the last."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Policy version of each token."""
+        return self.token_versions or (self.policy_version,) * len(self.token_ids)
 
 
 class Policy(Protocol):

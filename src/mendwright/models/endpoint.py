@@ -11,11 +11,12 @@ import asyncio
 import json
 import os
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
 
@@ -25,6 +26,7 @@ from mendwright.errors import (
     ModelReplyError,
     ModelServerError,
     PromptTooLongError,
+    ServerDownError,
     ServerRefusedError,
 )
 from mendwright.models.rate_limit import RateLimiter
@@ -40,6 +42,20 @@ _SIGNS_OF_TOO_LONG = (
 )
 _SIGN_OF_EMPTY_PURSE = "insufficient_quota"
 _HIDDEN = "[key]"
+_KEEP_ALIVE_S = 2.0
+"""Idle connections are closed here before the server does it: uvicorn, and so vLLM, waits for 5 s, and a request that
+crosses its close is lost."""
+ReplyT = TypeVar("ReplyT")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and what it took."""
+
+    reply: Reply
+    cost_usd: float
+    queue_s: float
+    """Seconds for which the request waited here before it was first sent: for a place, and for the rate limit."""
 
 
 @dataclass
@@ -63,6 +79,8 @@ class EndpointStatistics:
     """Part of the prompt tokens."""
     num_reply_tokens: int = 0
     cost_usd: float = 0.0
+    queue_s: float = 0.0
+    """Seconds for which requests waited here for a place or for the rate limit, added up."""
 
     def as_metrics(self) -> dict[str, float]:
         """``endpoint/<counter>`` -> value."""
@@ -87,9 +105,10 @@ class EndpointClient:
             sleep: What waits between attempts.
 
         Raises:
-            ConfigError: server or model are missing, or the key would travel in the open.
+            ConfigError: server or model are missing, there are several, or the key would travel in the open.
         """
         config.require_server()
+        config.require_one_server()
         key = os.environ.get(config.api_key_env, "")
         if key and not config.is_encrypted and not config.is_plain_http_allowed:
             raise ConfigError(
@@ -107,7 +126,9 @@ class EndpointClient:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
             limits=httpx2.Limits(
-                max_connections=config.max_concurrent, max_keepalive_connections=config.max_concurrent
+                max_connections=config.max_concurrent,
+                max_keepalive_connections=config.max_concurrent,
+                keepalive_expiry=_KEEP_ALIVE_S,
             ),
             trust_env=not config.is_local,
         )
@@ -124,11 +145,11 @@ class EndpointClient:
 
     async def ask(
         self, path: str, body: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Reply], num_tokens: int
-    ) -> tuple[Reply, float]:
-        """(What ``read`` makes of the reply to ``body``, its price in US dollars).
+    ) -> Answer:
+        """What ``read`` makes of the reply to ``body``.
 
         Args:
-            path: Behind ``base_url``, e.g. ``/chat/completions``.
+            path: Below ``base_url``, e.g. ``chat/completions``, or beside it: ``/inference/v1/generate``.
             body: The request.
             read: Checks a reply; raises `ModelReplyError` for one that cannot be used, which is then asked for again.
             num_tokens: About how many tokens prompt and reply will have, for the rate limit.
@@ -136,40 +157,92 @@ class EndpointClient:
         Raises:
             ServerRefusedError: the request will not be taken, also not later.
             PromptTooLongError: the prompt does not fit.
+            ServerDownError: the last attempt got no reply.
             ModelServerError: the last of `max_attempts` attempts failed, or the server wants too long a wait.
         """
+        queued_at_s = time.monotonic()
         async with self._gate:
-            for attempt in range(1, self.config.max_attempts + 1):
-                reservation = await self._limiter.reserve(num_tokens)
-                self.statistics.num_attempts += 1
+            reservation = await self._limiter.reserve(num_tokens)
+            queue_s = time.monotonic() - queued_at_s
+            self.statistics.queue_s += queue_s
+
+            async def attempt(number: int) -> Reply:
+                nonlocal reservation
+                if number > 1:
+                    reservation = await self._limiter.reserve(num_tokens)
                 try:
-                    reply = read(await self._post(path, body))
-                except ModelReplyError as error:
-                    self.statistics.num_bad_replies += 1
-                    await self._rest(attempt, error, None)
-                except _MayPass as trouble:
+                    return read(_json(await self._post(path, body), self._shown))
+                except _MayPass:
                     reservation.num_tokens = 0
-                    await self._rest(attempt, trouble.error, trouble.retry_after_s)
-                else:
-                    if reply.usage:
-                        reservation.num_tokens = reply.usage.num_prompt_tokens + reply.usage.num_reply_tokens
-                    return reply, self._bill(reply.usage)
+                    raise
+
+            reply = await self._attempts(attempt)
+            if reply.usage:
+                reservation.num_tokens = reply.usage.num_prompt_tokens + reply.usage.num_reply_tokens
+            return Answer(reply, self._bill(reply.usage), queue_s)
+
+    async def command(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The reply to an order that may be given twice; empty where it is no JSON object.
+
+        It does not wait behind requests, is limited by nothing and costs nothing.
+
+        Raises:
+            ServerRefusedError: there is no such route, or the order will not be taken.
+            ModelServerError: the last of `max_attempts` attempts failed.
+        """
+
+        async def attempt(_: int) -> Mapping[str, Any]:
+            return _object(await self._post(path, body or {})) or {}
+
+        return await self._attempts(attempt)
+
+    async def _attempts(self, attempt: Callable[[int], Awaitable[ReplyT]]) -> ReplyT:
+        """What the first good one of at most `max_attempts` attempts gives."""
+        for number in range(1, self.config.max_attempts + 1):
+            self.statistics.num_attempts += 1
+            try:
+                return await attempt(number)
+            except ModelReplyError as error:
+                self.statistics.num_bad_replies += 1
+                await self._rest(number, error, None)
+            except _MayPass as trouble:
+                await self._rest(number, trouble.error, trouble.retry_after_s)
         raise AssertionError("the last attempt returns or raises")
 
     async def get(self, path: str) -> Mapping[str, Any] | None:
         """The reply to a GET below ``base_url`` (``page``) or beside it (``/page``); None where there is no such page.
 
         Raises:
-            ModelServerError: no server answers.
+            ServerDownError: no server answers.
         """
-        url = httpx2.URL(self.config.base_url.rstrip("/") + "/").join(path)
-        try:
-            response = await self._http.get(url)
-        except httpx2.HTTPError as error:
-            raise ModelServerError(
-                f"{self.config.base_url} does not answer ({_name(error)}); is the server up?"
-            ) from None
+        response = await self._get(path)
         return _object(response.text) if response.status_code == 200 else None
+
+    async def has_route(self, path: str) -> bool:
+        """Whether the server knows ``path``, whatever method it takes.
+
+        Raises:
+            ServerDownError: no server answers.
+        """
+        return (await self._get(path)).status_code != 404
+
+    async def is_healthy(self) -> bool:
+        """Whether ``/health`` answers that all is well; asked once, so that nobody waits long for a dead server."""
+        try:
+            return (await self._http.get(self._url("/health"))).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    async def _get(self, path: str) -> httpx2.Response:
+        for number in range(1, self.config.max_attempts + 1):
+            try:
+                return await self._http.get(self._url(path))
+            except httpx2.HTTPError as error:
+                await self._rest(number, ServerDownError(f"no answer ({_name(error)}); is the server up?"), None)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _url(self, path: str) -> httpx2.URL:
+        return httpx2.URL(self.config.base_url.rstrip("/") + "/").join(path)
 
     def _bill(self, usage: Usage | None) -> float:
         """Count the tokens; returns what they cost. What the server does not count costs nothing."""
@@ -186,23 +259,21 @@ class EndpointClient:
         counters.cost_usd += cost_usd
         return cost_usd
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _post(self, path: str, body: Mapping[str, Any]) -> str:
+        """The text of the reply."""
         try:
             # The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
             async with asyncio.timeout(self.config.timeout_s):
-                response = await self._http.post(self.config.base_url.rstrip("/") + path, json=dict(body))
+                response = await self._http.post(self._url(path), json=dict(body))
         except (TimeoutError, httpx2.TimeoutException):
             self.statistics.num_timeouts += 1
-            raise _MayPass(ModelServerError(f"no reply within {self.config.timeout_s:g} s")) from None
+            raise _MayPass(ServerDownError(f"no reply within {self.config.timeout_s:g} s")) from None
         except (httpx2.HTTPError, httpx2.StreamError) as error:
             self.statistics.num_disconnects += 1
-            raise _MayPass(ModelServerError(f"the connection failed ({self._hide(_name(error))})")) from None
+            raise _MayPass(ServerDownError(f"the connection failed ({self._hide(_name(error))})")) from None
         if response.status_code != 200:
             self._refuse(response)
-        reply = _object(response.text)
-        if reply is None:
-            raise ModelReplyError(f"a reply that is no JSON object: {self._shown(response.text)!r}")
-        return reply
+        return response.text
 
     def _refuse(self, response: httpx2.Response) -> None:
         status, text = response.status_code, self._shown(response.text)
@@ -260,6 +331,13 @@ class _MayPass(Exception):
         super().__init__(str(error))
         self.error = error
         self.retry_after_s = retry_after_s
+
+
+def _json(text: str, shown: Callable[[str], str]) -> Mapping[str, Any]:
+    reply = _object(text)
+    if reply is None:
+        raise ModelReplyError(f"a reply that is no JSON object: {shown(text)!r}")
+    return reply
 
 
 def _object(text: str) -> Mapping[str, Any] | None:

@@ -1,6 +1,6 @@
 """A model server whose every fault is scripted, to show what a client makes of it.
 
-Speaks enough HTTP and OpenAI's protocol for `models/openai`; runs as a process of its own
+Speaks enough of OpenAI's protocol for `models/openai`; runs as a process of its own
 (``python -m mendwright.models.faulty_server '["429", "ok"]'``) and prints its port. Invariant: request number k gets
 fault number k, the last one again and again; nothing is random.
 """
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
+
+from mendwright.models.http_fake import HttpFake, HttpRequest, head, send
 
 
 class Fault(StrEnum):
@@ -60,7 +62,7 @@ _STATUSES: dict[Fault, tuple[int, str, Mapping[str, str]]] = {
 }
 
 
-class FaultyServer:
+class FaultyServer(HttpFake):
     """Serves ``faults``, and the replies of a model that always says ``text``."""
 
     def __init__(self, faults: Sequence[Fault], text: str = "submit") -> None:
@@ -70,52 +72,36 @@ class FaultyServer:
         self.requests: list[Mapping[str, Any]] = []
         """Bodies in the order in which they came."""
 
-    async def serve(self) -> asyncio.Server:
-        """Listen on a free port of the loopback interface."""
-        return await asyncio.start_server(self._connection, "127.0.0.1", 0)
-
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while await self._exchange(reader, writer):
-                pass
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its reply; False when the connection is to end."""
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
-        body = json.loads(await reader.readexactly(int(fields.get("content-length", "0"))) or b"null")
-        if body is None:  # a GET: this server is nothing that can be looked at
-            return await _send(writer, 404, b"{}")
+    async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
+        """What the next fault makes of ``request``."""
+        if request.body is None:  # a GET: this server is nothing that can be looked at
+            return await send(writer, 404, b"{}")
         fault = self._faults[min(len(self.requests), len(self._faults) - 1)]
-        self.requests.append(body)
-        return await self._answer(fault, head, body, writer)
+        self.requests.append(request.body)
+        return await self._answer(fault, request.head, request.body, writer)
 
-    async def _answer(self, fault: Fault, head: str, body: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def _answer(self, fault: Fault, fields: str, body: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
         if fault in _STATUSES:
             status, message, headers = _STATUSES[fault]
-            return await _send(writer, status, _error(message), headers)
+            return await send(writer, status, _error(message), headers)
         if fault is Fault.KEY_ECHO:
-            return await _send(writer, 500, _error(head))
+            return await send(writer, 500, _error(fields))
         if fault is Fault.CLOSED:
             return False
         if fault is Fault.HANG:
             await asyncio.Event().wait()
         reply = json.dumps(self._reply(fault, body)).encode()
         if fault is Fault.HALF_JSON:
-            return await _send(writer, 200, reply[: len(reply) // 2])
+            return await send(writer, 200, reply[: len(reply) // 2])
         if fault in (Fault.HALF_BODY, Fault.DRIP):
-            writer.write(_head(200, len(reply), {}) + reply[: len(reply) // 2])
+            writer.write(head(200, len(reply), {}) + reply[: len(reply) // 2])
             while fault is Fault.DRIP:
                 writer.write(b" ")
                 await writer.drain()
                 await asyncio.sleep(0.05)
             await writer.drain()
             return False
-        return await _send(writer, 200, reply)
+        return await send(writer, 200, reply)
 
     def _reply(self, fault: Fault, body: Mapping[str, Any]) -> dict[str, Any]:
         """One choice of the kind that was asked for, changed as ``fault`` says."""
@@ -135,26 +121,15 @@ class FaultyServer:
         reply: dict[str, Any] = {"choices": [] if fault is Fault.NO_CHOICES else [choice]}
         if fault is not Fault.NO_USAGE:
             counted = 0 if fault is Fault.WRONG_COUNTS else num_tokens
-            reply["usage"] = {"prompt_tokens": 100, "completion_tokens": counted, "total_tokens": 100 + num_tokens}
+            prompt = body.get("prompt")
+            num_prompt = len(prompt) if isinstance(prompt, list) else 100
+            total = num_prompt + num_tokens
+            reply["usage"] = {"prompt_tokens": num_prompt, "completion_tokens": counted, "total_tokens": total}
         return reply
 
 
 def _error(message: str) -> bytes:
     return json.dumps({"error": {"message": message, "code": message}}).encode()
-
-
-def _head(status: int, length: int, headers: Mapping[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} .", "Content-Type: application/json", f"Content-Length: {length}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-async def _send(
-    writer: asyncio.StreamWriter, status: int, body: bytes, headers: Mapping[str, str] | None = None
-) -> bool:
-    writer.write(_head(status, len(body), headers or {}) + body)
-    await writer.drain()
-    return True
 
 
 async def _main(faults: Sequence[Fault]) -> None:

@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import os
 import shutil
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,20 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast |
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return digest
+
+
+def shipped_base() -> Path:
+    """Folder of the base model that ships with the package.
+
+    Raises:
+        ModelFolderError: this installation holds none.
+    """
+    folder = Path(str(resources.files("mendwright") / "data" / "base"))
+    if not (folder / "model.safetensors").is_file():
+        raise ModelFolderError(
+            f"no base model in {folder}; run with --from-scratch, or name a model folder with base=FOLDER"
+        )
+    return folder
 
 
 def require_trainable(model: PreTrainedModel) -> None:

@@ -1,4 +1,4 @@
-"""What a model server replied, checked: OpenAI's chat and text completions, and vLLM's with token ids.
+"""What a model server replied, checked: OpenAI's chat and text completions, vLLM's with token ids and its `generate`.
 
 Reads JSON objects; makes `Reply` records. Invariant: a reply that contradicts itself (counts, lengths, a missing end)
 is a `ModelReplyError`, never a guess; what a server may leave out (``usage``) may be missing.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mendwright.errors import ModelReplyError
@@ -40,6 +40,8 @@ class Reply:
     """A thought that the server sent apart from the text."""
     token_ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
+    weight_versions: tuple[str, ...] = ()
+    """What the server calls the weights that sampled each token; empty where it does not say."""
 
 
 def read_chat_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
@@ -92,12 +94,62 @@ def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tok
     log_probs = (choice.get("logprobs") or {}).get("token_logprobs")
     if not isinstance(ids, list) or not isinstance(log_probs, list):
         raise ModelReplyError("a reply without token_ids or logprobs; they need vLLM 0.10.2 or newer, or `mend serve`")
-    echoed = choice.get("prompt_token_ids") or prompt_ids
-    if list(echoed) != list(prompt_ids):
-        raise ModelReplyError(
-            f"the server read a prompt of {len(echoed)} tokens, not the {len(prompt_ids)} that were sent"
-        )
-    num_billed = reply.usage.num_reply_tokens if reply.usage else len(ids)
+    _check_prompt(choice.get("prompt_token_ids"), prompt_ids, reply.usage)
+    return replace(reply, **_tokens(ids, log_probs, reply.usage, max_tokens))
+
+
+def read_generate_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tokens: int) -> Reply:
+    """The first choice of vLLM's ``/inference/v1/generate``: token ids, log-probabilities, versions of the weights.
+
+    Raises:
+        ModelReplyError: one of them is missing or impossible.
+    """
+    choice, is_stopped = _choice(body)
+    content = (choice.get("logprobs") or {}).get("content")
+    ids = choice.get("token_ids")
+    if not isinstance(ids, list) or not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+        raise ModelReplyError("a reply without token_ids or logprobs")
+    if [one.get("token_id") for one in content] != ids:
+        raise ModelReplyError("log-probabilities of other tokens than those of the reply")
+    usage = _usage(body, "", max_tokens)
+    _check_prompt(body.get("prompt_token_ids"), prompt_ids, usage)
+    tokens = _tokens(ids, [one.get("logprob") for one in content], usage, max_tokens)
+    return Reply("", is_stopped, usage, **tokens, weight_versions=_weight_versions(choice, len(ids)))
+
+
+def read_prompt_log_probs(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> tuple[float, ...]:
+    """Natural log-probability of each prompt token after the first (``prompt_logprobs`` of ``/completions``).
+
+    Raises:
+        ModelReplyError: they are missing, or of another prompt.
+    """
+    choice, _ = _choice(body)
+    rows = choice.get("prompt_logprobs")
+    if not isinstance(rows, list) or len(rows) != len(prompt_ids):
+        raise ModelReplyError(f"a reply without the prompt_logprobs of {len(prompt_ids)} tokens; they need vLLM")
+    values = [_named(row, token_id) for row, token_id in zip(rows[1:], prompt_ids[1:], strict=True)]
+    if bad := [value for value in values if not _is_log_prob(value)]:
+        raise ModelReplyError(f"prompt_logprobs that are none, e.g. {bad[0]!r}")
+    return tuple(min(0.0, float(value)) for value in values)
+
+
+def _named(row: object, token_id: int) -> Any:
+    entry = row.get(str(token_id)) if isinstance(row, dict) else None
+    return entry.get("logprob") if isinstance(entry, dict) else None
+
+
+def _check_prompt(echoed: object, prompt_ids: Sequence[int], usage: Usage | None) -> None:
+    num_read = len(prompt_ids) if usage is None else usage.num_prompt_tokens
+    if isinstance(echoed, list) and echoed != list(prompt_ids):
+        num_read = len(echoed)
+    elif num_read == len(prompt_ids):
+        return
+    raise ModelReplyError(f"the server read a prompt of {num_read} tokens, not the {len(prompt_ids)} that were sent")
+
+
+def _tokens(ids: list[Any], log_probs: Sequence[Any], usage: Usage | None, max_tokens: int) -> dict[str, Any]:
+    """``token_ids`` and ``log_probs`` of a reply."""
+    num_billed = usage.num_reply_tokens if usage else len(ids)
     if not len(ids) == len(log_probs) == num_billed or not 0 < len(ids) <= max_tokens:
         raise ModelReplyError(
             f"{len(ids)} token ids, {len(log_probs)} log-probabilities and a count of {num_billed} tokens, "
@@ -106,9 +158,19 @@ def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tok
     bad = [value for value in log_probs if not _is_log_prob(value)]
     if bad or not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
         raise ModelReplyError(f"token ids or log-probabilities that are none, e.g. {(bad or ids)[0]!r}")
-    return Reply(
-        reply.text, reply.is_stopped, reply.usage, "", tuple(ids), tuple(min(0.0, value) for value in log_probs)
-    )
+    return {"token_ids": tuple(ids), "log_probs": tuple(min(0.0, float(value)) for value in log_probs)}
+
+
+def _weight_versions(choice: Mapping[str, Any], num_tokens: int) -> tuple[str, ...]:
+    spans = choice.get("weight_versions")
+    found: list[str] = []
+    for span in spans if isinstance(spans, list) else ():
+        if not isinstance(span, dict) or span.get("start") != len(found) or not isinstance(span.get("end"), int):
+            break
+        found += [str(span.get("version"))] * (span["end"] - len(found))
+    if len(found) != num_tokens:
+        raise ModelReplyError(f"weight_versions of {len(found)} of {num_tokens} tokens: {spans!r}")
+    return tuple(found)
 
 
 def _is_log_prob(value: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from mendwright.config.evaluation import AuditConfig
@@ -26,6 +27,7 @@ from mendwright.rollout.store import RunStore
 from mendwright.sandbox.base import SandboxBackend
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.sandbox.probe import create_backend
+from mendwright.tasks.bounded import as_they_end
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.validation import task_layers
 
@@ -96,13 +98,9 @@ async def grade_again(
             verdict = await grader.grade(tasks[trajectory.task_id], trajectory.final_files, trajectory.turns)
             return trajectory, verdict
 
-    pending = [asyncio.create_task(one(trajectory)) for trajectory in trajectories]
-    try:
-        for done in asyncio.as_completed(pending):
-            yield await done
-    finally:
-        for task in pending:
-            task.cancel()
+    async with aclosing(as_they_end(one(trajectory) for trajectory in trajectories)) as found:
+        async for pair in found:
+            yield pair
 
 
 def open_grader(sandbox: SandboxConfig, grading: GradingConfig) -> tuple[SandboxBackend, Grader]:

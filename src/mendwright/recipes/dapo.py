@@ -31,10 +31,12 @@ from mendwright.recipes.groups import (
     samples_of,
 )
 from mendwright.recipes.run import Run
+from mendwright.recipes.sampler import open_sampler
 from mendwright.recipes.updates import Updates
 from mendwright.recipes.watching import sound_alarms
 from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
+from mendwright.tools.roles import is_blind_submit
 
 PHASE = "dapo"
 
@@ -99,9 +101,11 @@ class DapoLoop:
         self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
         self._state = run.checkpoint(state_name(phase))
-        self._updates = Updates(run.checkpoint(start), self._state, config.dapo)
+        self._sampler = open_sampler(config, run.pool.config, run.checkpoint(start))
+        self._updates = Updates(run.checkpoint(start), self._state, config)
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
         self.num_done = self._updates.num_done
+        self._push()
 
     def iterations(self) -> Iterator[dict[str, float]]:
         """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
@@ -117,6 +121,7 @@ class DapoLoop:
             sound_alarms(self._run.store, self._phase, self._alarms, self._run.progress)
             self._updates.commit()
             self.num_done = self._updates.num_done
+            self._push()
             yield metrics
 
     def keep(self, stage: str) -> None:
@@ -125,7 +130,13 @@ class DapoLoop:
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
         """The current weights."""
-        return PolicyRef(self._phase, str(self._state / MODEL_FOLDER), self.num_done, temperature)
+        return self._sampler.policy(self._phase, self._state / MODEL_FOLDER, self.num_done, temperature)
+
+    def _push(self) -> None:
+        """Sample with the current weights from now on; the metrics are those of the iteration that they sample."""
+        metrics = self._sampler.load(self._state / MODEL_FOLDER, self.num_done, self._updates.probe)
+        if metrics:
+            self._run.store.add_metrics(self._phase, self.num_done, metrics)
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
@@ -227,7 +238,7 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
         "rollout/num_turns_mean": sum(len(t.turns) for t in valid) / num,
         "rollout/num_action_tokens_mean": sum(int(t.ledger.is_action.sum()) for t in valid) / num,
         "rollout/submit_rate": sum(t.stop_reason is StopReason.SUBMITTED for t in valid) / num,
-        "rollout/blind_submit_rate": sum(is_blind_submit(t) for t in valid) / num,
+        "rollout/blind_submit_rate": sum(is_blind_submit(t.stop_reason, t.turns) for t in valid) / num,
     }
     turns = [turn for t in valid for turn in t.turns]
     for kind in ("format", "tool"):
@@ -239,13 +250,3 @@ def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
     """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
     versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
     return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)
-
-
-def is_blind_submit(trajectory: Trajectory) -> bool:
-    """True when the last change of a submitted trajectory was never tested."""
-    if trajectory.stop_reason is not StopReason.SUBMITTED:
-        return False
-    tools = [turn.tool for turn in trajectory.turns if not turn.error]
-    last_test = max((k for k, tool in enumerate(tools) if tool == "test"), default=-1)
-    last_change = max((k for k, tool in enumerate(tools) if tool in ("edit", "line", "write", "undo")), default=-1)
-    return last_test < last_change or last_test == -1

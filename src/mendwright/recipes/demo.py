@@ -9,12 +9,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from importlib import resources
 from pathlib import Path
 
 from mendwright.config.recipes import DemoConfig
-from mendwright.errors import InputError
-from mendwright.models.loading import load_tokenizer
+from mendwright.models.loading import load_tokenizer, shipped_base
 from mendwright.recipes.dapo import DapoLoop
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.held_out import held_out_digests
@@ -171,18 +169,6 @@ class Demo:
 
 def _policy(run: Run, stage: EvalStage) -> PolicyRef:
     return run.policy(stage.checkpoint, temperature=stage.temperature) if stage.checkpoint else PolicyRef(stage.name)
-
-
-def shipped_base() -> Path:
-    """Folder of the base model that ships with the package.
-
-    Raises:
-        InputError: this installation holds none.
-    """
-    folder = Path(str(resources.files("mendwright") / "data" / "base"))
-    if not (folder / "model.safetensors").is_file():
-        raise InputError(f"no base model in {folder}; run with --from-scratch, or name a model folder with base=FOLDER")
-    return folder
 
 
 def _ignore(value: object) -> None:

@@ -7,7 +7,7 @@ trains, each task has the same number of samples, and stored episodes are not ru
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,16 +87,29 @@ def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str
 
 
 def _weights_digest(policy: PolicyRef) -> str:
-    """SHA-256 (hex) over name, size, head and tail of each file of weights, and the temperature."""
+    """SHA-256 (hex) over the weights as of `weights_digest`, and the temperature."""
     digest = hashlib.sha256(f"{policy.temperature}\0{'' if policy.folder else policy.name}".encode())
-    for path in sorted(Path(policy.folder).glob("*.safetensors")) if policy.folder else ():
-        size = path.stat().st_size
-        digest.update(f"\0{path.name}\0{size}\0".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_PROBE_BYTES))
-            file.seek(max(0, size - _PROBE_BYTES))
-            digest.update(file.read(_PROBE_BYTES))
+    for part in _parts_of_weights(Path(policy.folder)) if policy.folder else ():
+        digest.update(part)
     return digest.hexdigest()
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 (hex) over name, size, head and tail of each file of weights in a model folder."""
+    digest = hashlib.sha256()
+    for part in _parts_of_weights(folder):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts_of_weights(folder: Path) -> Iterator[bytes]:
+    for path in sorted(folder.glob("*.safetensors")):
+        size = path.stat().st_size
+        yield f"\0{path.name}\0{size}\0".encode()
+        with path.open("rb") as file:
+            yield file.read(_PROBE_BYTES)
+            file.seek(max(0, size - _PROBE_BYTES))
+            yield file.read(_PROBE_BYTES)
 
 
 def tokenizer_digest(folder: Path) -> str:

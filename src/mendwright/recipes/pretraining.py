@@ -31,6 +31,7 @@ from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.recipes.corpus import CorpusFunction, corpus_functions, distribution_files, function_digest
 from mendwright.recipes.corrections import Corrections
+from mendwright.recipes.kept_config import FREE, check_config
 from mendwright.recipes.progress import Progress, no_progress
 from mendwright.recipes.synthetic import Segment, synthesize
 
@@ -56,7 +57,11 @@ def pretrain(
     *,
     excluded: frozenset[str] = frozenset(),
 ) -> None:
-    """Train from scratch into ``folder``; a killed call goes on from its last saved state."""
+    """Train from scratch into ``folder``; a killed call goes on from its last saved state.
+
+    Raises:
+        InputError: it was begun with another ``config``.
+    """
     progress("corpus", 0, 0, "reading functions")
     functions = load_corpus(config, excluded)
     training = _Pretraining(config, functions, folder.with_name(f"{folder.name}-state"), progress)
@@ -81,7 +86,7 @@ class _Pretraining:
         self.model = create_model(model_config)
         sft = SftConfig(optimizer=config.optimizer, compute=config.compute)
         self._trainer = SftTrainer(self.model, sft, num_steps=self.num_steps)
-        self.log = _resume(self._trainer, state)
+        self.log = _resume(self._trainer, state, config)
         self._renderer = ChatRenderer(self.tokenizer)
         self._probes = validation_probes(self._validation, self._renderer)
         self._corrections = Corrections(
@@ -106,8 +111,11 @@ class _Pretraining:
         detail = f"loss {metrics['train/loss']:.3f}"
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == self.num_steps:
             detail += self._measure(step + 1, metrics["train/loss"], corrections)
-            save_training_state(self._trainer.learner, self.tokenizer, self._state, {"log": json.dumps(self.log)})
+            save_training_state(self._trainer.learner, self.tokenizer, self._state, self._extra())
         return detail
+
+    def _extra(self) -> dict[str, str]:
+        return {"log": json.dumps(self.log), "config": self._config.model_dump_json()}
 
     def _measure(self, num_steps: int, loss: float, corrections: Corrections | None) -> str:
         exact, text = probe_accuracy(self.model, self._probes)
@@ -134,10 +142,14 @@ def _plain(segments: Sequence[Segment]) -> str:
     return "".join(f"user\n{s.text}\n" if s.kind == "context" else f"assistant\n{s.text}\n" for s in segments)
 
 
-def _resume(trainer: SftTrainer, state: Path) -> list[dict[str, Any]]:
+def _resume(trainer: SftTrainer, state: Path, config: PretrainingConfig) -> list[dict[str, Any]]:
     if not (state / "training.pt").is_file():
         return []
-    log: list[dict[str, Any]] = json.loads(load_training_state(trainer.learner, state)["log"])
+    extra = load_training_state(trainer.learner, state)
+    if "config" in extra:  # states of earlier versions have none
+        kept = PretrainingConfig.model_validate_json(extra["config"])
+        check_config(kept, config, FREE, state, "go on with its own, name another model folder, or remove this one")
+    log: list[dict[str, Any]] = json.loads(extra["log"])
     return log
 
 

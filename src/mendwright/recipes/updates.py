@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from mendwright.config.algorithms import NoKlConfig
-from mendwright.config.learning import DapoConfig
+from mendwright.config.recipes import RlConfig
+from mendwright.config.sampler import VllmSamplerConfig
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
 from mendwright.learning.parallel import training_device
 from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample
+from mendwright.learning.samples import Sample, text_sample
 from mendwright.models.loading import load_model, load_tokenizer
+from mendwright.models.vllm.weights import Probe
 
 _Portion = tuple[list[Sample], list[Sample], float]
 _END: _Portion = ([], [], -1.0)
@@ -26,18 +30,23 @@ _END: _Portion = ([], [], -1.0)
 class Updates:
     """Model, optimiser and state folder of one stage; every process makes one."""
 
-    def __init__(self, start: Path, state: Path, config: DapoConfig) -> None:
+    def __init__(self, start: Path, state: Path, config: RlConfig) -> None:
         """Load model folder ``start``, or go on from ``state`` where something is saved."""
         device = training_device()
         self._state = state
         self._tokenizer = load_tokenizer(start)
-        reference = None if isinstance(config.kl, NoKlConfig) else load_model(start, device=device)
-        self._trainer = PolicyTrainer(load_model(start, device=device), config, reference=reference)
+        dapo = config.dapo
+        reference = None if isinstance(dapo.kl, NoKlConfig) else load_model(start, device=device)
+        self._trainer = PolicyTrainer(load_model(start, device=device), dapo, reference=reference)
+        self._probe_ids = _probe_ids(config, len(self._tokenizer))
+        self.probe: Probe | None = None
+        """What the weights, as they are saved, think of a fixed sequence; None where nobody asks."""
         self._world = self._trainer.learner.world
         self.num_done = 0
         # The leader decides: it is about to write what the others would look for.
         if self._world.broadcast((state / STATE_FILE).is_file()):
             self.num_done = int(load_training_state(self._trainer.learner, state)["num_done"])
+            self._measure_probe()
         else:
             self._save()
 
@@ -62,3 +71,17 @@ class Updates:
 
     def _save(self) -> None:
         save_training_state(self._trainer.learner, self._tokenizer, self._state, {"num_done": self.num_done})
+        self._measure_probe()
+
+    def _measure_probe(self) -> None:
+        """All processes take part: with several, none holds the whole model."""
+        if self._probe_ids:
+            (measured,) = self._trainer.learner.measure([text_sample(self._probe_ids)])
+            self.probe = Probe(self._probe_ids, tuple(measured.log_prob[1:].tolist()))
+
+
+def _probe_ids(config: RlConfig, vocab_size: int) -> tuple[int, ...]:
+    """Random tokens, the same in every process and after every resume; none where nothing has to be compared."""
+    if not isinstance(config.sampler, VllmSamplerConfig):
+        return ()
+    return tuple(np.random.default_rng(0).integers(vocab_size, size=config.sampler.num_probe_tokens).tolist())

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mendwright import __version__
+from mendwright.config.loading import flatten
 from mendwright.errors import InputError, disk_full_as_mend_error
 from mendwright.evaluation.across_runs import compare_runs, evaluations
 from mendwright.evaluation.significance import Comparison
 from mendwright.evaluation.summary import Summary, build_summary
 from mendwright.report.figures import Figure, difference_plot
 from mendwright.report.html import environment
-from mendwright.report.run_folder import DATABASE_FILE, flatten, read_config
+from mendwright.report.run_folder import DATABASE_FILE, read_config
 from mendwright.report.safe_text import visible
 from mendwright.rollout.store import RunStore
 

@@ -19,6 +19,7 @@ from mendwright.analysis.overview import Analysis, Manner, analyse, manner, side
 from mendwright.analysis.selection_study import SelectionStudy, phase_to_study, study_selection
 from mendwright.analysis.tool_use import tool_counts, tool_shares_by_step
 from mendwright.config.evaluation import AnalysisConfig
+from mendwright.config.loading import flatten
 from mendwright.evaluation.breakdown import LabelResult, by_label, labels_of
 from mendwright.evaluation.matrix import Matrix, build_matrix
 from mendwright.evaluation.pass_at_k import verdicts_by_task
@@ -31,7 +32,6 @@ from mendwright.report.reading import Reading, choose, read
 from mendwright.report.run_folder import (
     DATABASE_FILE,
     Funnel,
-    flatten,
     read_config,
     read_funnel,
     read_matrix_config,

@@ -1,21 +1,21 @@
 """What a report reads from a run folder besides ``run.db``.
 
-Reads ``config.toml`` (resolved configuration) and the task folder ``tasks/``; makes plain values. Invariants: only
-``run.db`` is required; what is absent is empty, what is there and cannot be read is an error.
+Reads ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes plain values.
+Invariants: only ``run.db`` is required; what is absent is empty, what is there and cannot be read is an error.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mendwright.config.evaluation import MatrixConfig
 from mendwright.config.loading import load_config
 from mendwright.errors import InputError
+from mendwright.recipes.kept_config import CONFIGS_FOLDER
 from mendwright.records import Record, Task
 from mendwright.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
 
@@ -35,14 +35,18 @@ class Funnel(Record):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration; empty when the run left none.
+    """The resolved configuration; of a run without ``config.toml`` those of its commands by their names, if any.
 
     Raises:
-        InputError: the file is no TOML.
+        InputError: a file is no TOML.
     """
     path = folder / CONFIG_FILE
-    if not path.is_file():
-        return {}
+    if path.is_file():
+        return _read_toml(path)
+    return {one.stem: _read_toml(one) for one in sorted((folder / CONFIGS_FOLDER).glob("*.toml"))}
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -57,16 +61,6 @@ def read_matrix_config(folder: Path) -> MatrixConfig | None:
     """
     path = folder / MATRIX_FILE
     return load_config(MatrixConfig, path) if path.is_file() else None
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, value) of each setting."""
-    for key, value in config.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, Mapping):
-            yield from flatten(value, name)
-        else:
-            yield name, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import re
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Characters that change the order in which code is shown (CVE-2021-42574)."""
-_UNPAIRED = re.compile("[\ud800-\udfff\ufffe\uffff]")
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+"""Control characters, marks of direction (CVE-2021-42574) and width, halves of characters, tags."""
 _FORMULA = re.compile(r"\s*[=+\-@]")
 _PICTURES = 0x2400
 
 
 def visible(text: str) -> str:
-    """Control characters as pictures (ESC becomes ``␛``), direction marks by their number, half characters as ``�``."""
-    text = _CONTROL.sub(_picture, text.replace("\r\n", "\n"))
-    text = _DIRECTION.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text)
-    return _UNPAIRED.sub("\N{REPLACEMENT CHARACTER}", text)
+    """``text`` with each hidden character as `mark_of` shows it; line ends of other systems are line ends."""
+    return HIDDEN.sub(lambda found: mark_of(found[0]), text.replace("\r\n", "\n"))
 
 
-def _picture(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def mark_of(char: str) -> str:
+    """A control character as a picture (ESC becomes ``␛``), half a character as ``�``, others by their number."""
+    code = ord(char)
     if code < 0x20:
         return chr(_PICTURES + code)
+    if 0xD800 <= code <= 0xDFFF or code in (0xFFFE, 0xFFFF):
+        return "\N{REPLACEMENT CHARACTER}"
     return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
 
 

@@ -42,6 +42,8 @@ class PolicyRef:
     """How the server is spoken to: ``openai`` in text, ``vllm`` in token ids."""
     endpoint: EndpointConfig | None = None
     """The server, where there is one."""
+    is_versioned: bool = False
+    """The servers' weights change: each token must say which ones sampled it, of ``version`` or newer."""
 
 
 def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:

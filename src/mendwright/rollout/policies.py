@@ -18,8 +18,10 @@ from mendwright.models.base import Policy
 from mendwright.models.embedded import EmbeddedPolicy
 from mendwright.models.endpoint import EndpointClient
 from mendwright.models.loading import load_model
-from mendwright.models.openai import OpenAIPolicy, VllmPolicy
+from mendwright.models.openai import OpenAIPolicy
 from mendwright.models.renderer import ChatRenderer
+from mendwright.models.vllm.policy import VllmPolicy
+from mendwright.models.vllm.server import TokenServer
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 
 
@@ -32,7 +34,7 @@ class PolicyCache:
         self._renderer = renderer
         self._embedded: EmbeddedPolicy | None = None
         self._loaded: tuple[str, int] | None = None
-        self._served: dict[tuple[ServerProtocol, str], Policy] = {}
+        self._served: dict[tuple[ServerProtocol, str, bool], Policy] = {}
         self._clients: list[EndpointClient] = []
         self._lock = asyncio.Lock()
 
@@ -51,17 +53,26 @@ class PolicyCache:
             return await self._load(ref)
 
     def _connect(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
-        key = (ref.protocol, endpoint.model_dump_json())
+        key = (ref.protocol, endpoint.model_dump_json(), ref.is_versioned)
         if key not in self._served:
             if self._config.pipeline.max_cost_usd is not None and endpoint.model not in endpoint.prices:
                 raise ConfigError(
                     f"pipeline.max_cost_usd is set, but endpoint.prices has no {endpoint.model!r}; add its price"
                 )
-            client = EndpointClient(endpoint.share_of(self._config.num_workers))
-            self._clients.append(client)
-            is_exact = ref.protocol == "vllm"
-            self._served[key] = VllmPolicy(client, ref.version) if is_exact else OpenAIPolicy(client, self._renderer)
-        return self._served[key]
+            self._served[key] = self._open(ref, endpoint.share_of(self._config.num_workers))
+        policy = self._served[key]
+        if isinstance(policy, VllmPolicy):
+            policy.expect(ref.version)
+        return policy
+
+    def _open(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
+        if ref.protocol == "openai":
+            endpoint.require_one_server()
+        clients = [EndpointClient(one) for one in endpoint.servers()]
+        self._clients += clients
+        if ref.protocol == "openai":
+            return OpenAIPolicy(clients[0], self._renderer)
+        return VllmPolicy([TokenServer(client, is_versioned=ref.is_versioned) for client in clients], ref.version)
 
     async def _load(self, ref: PolicyRef) -> EmbeddedPolicy:
         if self._embedded is None:

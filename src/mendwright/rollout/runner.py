@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 
 from mendwright.agent.episode import Episode, EpisodeRunner
 from mendwright.agent.replay import ReplayPolicy
@@ -30,6 +31,7 @@ from mendwright.rollout.stage_times import TimedPolicy
 from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
 from mendwright.sandbox.lease import LeasedBackend
+from mendwright.tasks.bounded import as_they_end
 from mendwright.tasks.diffs import unified_diff
 from mendwright.tasks.validation import TaskLayers
 from mendwright.tools.base import ToolContext
@@ -69,13 +71,9 @@ class Runner:
                 queue_s = time.monotonic() - begun_at_s
                 return await self.run_job(job, tasks[job.task_id], policy, temperature, queue_s)
 
-        pending = [asyncio.create_task(bounded(job)) for job in jobs]
-        try:
-            for done in asyncio.as_completed(pending):
-                yield await done
-        finally:
-            for task in pending:
-                task.cancel()
+        async with aclosing(as_they_end(bounded(job) for job in jobs)) as ended:
+            async for trajectory in ended:
+                yield trajectory
 
     async def run_job(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0

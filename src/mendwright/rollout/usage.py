@@ -19,24 +19,20 @@ _KIB = 1024
 
 
 class TreeUsage:
-    """Measures this process and its descendants while it is open."""
+    """Measures this process and its descendants while it is open; any number may be open at once, e.g. nested."""
 
     def __init__(self) -> None:
         self._start_cpu_s = _cpu_s()
         self._peak_bytes = 0
-        self._is_over = threading.Event()
-        self._sampler = threading.Thread(target=self._sample_on, name="memory sampler", daemon=True)
 
     def __enter__(self) -> Self:
-        self._sampler.start()
+        _SAMPLER.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_over.set()
-        self._sampler.join()
-        self.sample()
+        _SAMPLER.remove(self)
 
     @property
     def cpu_s(self) -> float:
@@ -48,14 +44,52 @@ class TreeUsage:
         """Most memory in use at one sample."""
         return self._peak_bytes
 
-    def _sample_on(self) -> None:
-        while not self._is_over.is_set():
-            self.sample()
-            self._is_over.wait(_INTERVAL_S)
-
     def sample(self) -> None:
         """Look once more."""
-        self._peak_bytes = max(self._peak_bytes, sum(memory_bytes(process.pid) for process in _process_tree()))
+        _SAMPLER.sample()
+
+    def note(self, num_bytes: int) -> None:
+        """Take a sample into account."""
+        self._peak_bytes = max(self._peak_bytes, num_bytes)
+
+
+class _Sampler:
+    """One thread that looks at the memory of the process tree for whoever measures."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: list[TreeUsage] = []
+        self._is_over = threading.Event()
+
+    def add(self, usage: TreeUsage) -> None:
+        with self._lock:
+            self._open.append(usage)
+            if len(self._open) == 1:
+                self._is_over = threading.Event()
+                arguments = (self._is_over,)
+                threading.Thread(target=self._sample_on, args=arguments, name="memory sampler", daemon=True).start()
+
+    def remove(self, usage: TreeUsage) -> None:
+        self.sample()  # also what was short has a peak
+        with self._lock:
+            self._open.remove(usage)
+            if not self._open:
+                self._is_over.set()
+
+    def _sample_on(self, is_over: threading.Event) -> None:
+        while not is_over.is_set():
+            self.sample()
+            is_over.wait(_INTERVAL_S)
+
+    def sample(self) -> None:
+        with self._lock:
+            measuring = list(self._open)  # who begins while it looks is left out
+        num_bytes = sum(memory_bytes(process.pid) for process in _process_tree())
+        for usage in measuring:
+            usage.note(num_bytes)
+
+
+_SAMPLER = _Sampler()
 
 
 def memory_bytes(pid: int) -> int:

@@ -65,6 +65,9 @@ class ExecResult(Record):
     """Bytes written, kept or not."""
     num_stderr_bytes: int = 0
     duration_s: float = 0.0
+    waited_s: float = 0.0
+    """Of ``duration_s``: how long the process that waited longest stood ready without a processor; a lower bound
+    (:mod:`.guest.deadlines`), 0 where the kernel does not count."""
     cpu_s: float = 0.0
     """Processor time of the command and everything it started."""
     peak_memory_bytes: int | None = None

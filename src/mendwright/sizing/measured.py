@@ -14,6 +14,10 @@ from mendwright.config.sizing import EpisodeConfig
 from mendwright.errors import InputError
 from mendwright.sizing.simulation import makespan
 
+SIMULATED_SHARES = (0.65, 0.84)
+"""Least and most of what `check_iteration` reckoned of measured rollouts: eight iterations of a demo (docs/LOG.md,
+`mend plan --check`). The rest is what episodes do not note: the start of sandboxes, the wait for another worker."""
+
 
 @dataclass(frozen=True)
 class Measured:

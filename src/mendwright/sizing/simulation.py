@@ -44,10 +44,8 @@ class Rollouts:
     """How an iteration's rollouts went."""
 
     duration_s: float
-    episode_s: tuple[float, ...]
-    """Of each episode, from its sandbox to its verdict, in the order in which they ended."""
     end_s: tuple[float, ...]
-    """When each ended, in that order."""
+    """When each episode ended, in that order."""
     engine_share: float
     """Share of the time in which an engine had something to do, mean of the replicas."""
     core_share: float
@@ -85,9 +83,7 @@ class Simulation:
         self._replicas = [_Replica(number) for number in range(site.num_replicas)]
         self._home: dict[int, _Replica] = {}
         self._turn = [0] * len(episodes)
-        self._began = [0.0] * len(episodes)
         self._ends: list[float] = []
-        self._spans: list[float] = []
         self._events: list[tuple[float, int, str, int, int]] = []
         self._num_events = 0
         self._queue: deque[tuple[int, float]] = deque()
@@ -109,7 +105,7 @@ class Simulation:
         engine_s = sum(replica.busy_s for replica in self._replicas) / self._site.num_replicas
         duration_s = max(now, 1e-9)
         core_share = self._core_s / (duration_s * self._site.num_cores)
-        return Rollouts(duration_s, tuple(self._spans), tuple(self._ends), engine_s / duration_s, core_share)
+        return Rollouts(duration_s, tuple(self._ends), engine_s / duration_s, core_share)
 
     def _push(self, time_s: float, kind: str, index: int, version: int = 0) -> None:
         self._num_events += 1
@@ -119,7 +115,6 @@ class Simulation:
         if self._next == len(self._episodes):
             return
         index, self._next = self._next, self._next + 1
-        self._began[index] = now
         replica = min(self._replicas, key=lambda one: one.load)
         self._home[index] = replica
         self._decode(now, index)
@@ -181,7 +176,6 @@ class Simulation:
             self._ask_core(now, index, work.grade_s)
         else:
             self._ends.append(now)
-            self._spans.append(now - self._began[index])
             self._begin(now)
 
 

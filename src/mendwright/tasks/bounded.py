@@ -1,11 +1,11 @@
-"""Concurrency with a bound and an order, so that results do not depend on timing."""
+"""Concurrency: with a bound and an order, so that results do not depend on timing, or as results come."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -36,3 +36,14 @@ async def ordered_map(
 
 
 _END = object()
+
+
+async def as_they_end(work: Iterable[Coroutine[Any, Any, ResultT]]) -> AsyncGenerator[ResultT, None]:
+    """Results in the order in which they come, all in flight at once; leaving the loop cancels what is left."""
+    pending = [asyncio.create_task(one) for one in work]
+    try:
+        for done in asyncio.as_completed(pending):
+            yield await done
+    finally:
+        for task in pending:
+            task.cancel()

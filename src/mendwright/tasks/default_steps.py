@@ -35,7 +35,8 @@ def candidate_steps(task: Task, layers: TaskLayers) -> tuple[BuildStep, ...]:
     name = import_name(task)
     tools = tuple(step for step in _TOOLS if _is_configured(step, layers))
     imports = (BuildStep(kind="import", modules=(name,)),) if name else ()
-    return (*tools, BuildStep(kind="compile"), *imports)
+    is_python = any(path.endswith(".py") for path in task.gold_files)
+    return (*tools, *((BuildStep(kind="compile"),) if is_python else ()), *imports)
 
 
 def import_name(task: Task) -> str:

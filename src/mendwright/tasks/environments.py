@@ -15,6 +15,7 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -113,12 +114,15 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
         DiskFullError: no room.
     """
     environment = describe_environment(lock)
+    main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
+    # Both are read-only, so the same files serve the environment without the wheelhouse and any with one.
+    plain = build_environment(store, main)[1] if wheelhouse else None
     folder = store.root / "environments" / environment.digest
     if folder.is_dir() and not (folder / "bin" / "python").exists():
         # The base interpreter that it was made from is gone or has moved.
         store.discard("environments", environment.digest)
     return environment, store.build_once(
-        "environments", environment.digest, lambda place: _install(place, lock, store.config.is_index_allowed)
+        "environments", environment.digest, lambda place: _install(place, lock, store.config.is_index_allowed, plain)
     )
 
 
@@ -134,13 +138,17 @@ def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: 
     return [*install, str(lock), *options, "--python", str(python), *index]
 
 
-def _install(place: Path, lock: str, is_index_allowed: bool) -> None:
-    venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
-    _run_uv([*venv, str(place)])
+def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None) -> None:
+    """Fill ``place`` with what ``lock`` names; ``plain`` has what stands before the wheelhouse, when there is one."""
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
-    python, lock_path = place / "bin" / "python", place / "mend.lock"
-    lock_path.write_text(main, encoding="utf-8")
-    _run_uv(install_arguments(python, lock_path, is_index_allowed))
+    python = place / "bin" / "python"
+    if plain:
+        shutil.copytree(plain, place, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
+    else:
+        venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
+        _run_uv([*venv, str(place)])
+        (place / "mend.lock").write_text(main, encoding="utf-8")
+        _run_uv(install_arguments(python, place / "mend.lock", is_index_allowed))
     for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
         folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
         folder.mkdir(parents=True)

@@ -239,7 +239,7 @@ def _settings(recipe: TaskRecipe, tree: Path) -> _Edit:
 
 
 def _bounds(recipe: TaskRecipe, tree: Path) -> _Edit:
-    gold = bound_edits(tree, *read_bounds(recipe.recipe))
+    gold = bound_edits(tree, read_bounds(recipe.recipe))
     if not gold:
         raise _unknown(recipe)
     return _Edit({path: read_text(tree / path) if (tree / path).is_file() else None for path in gold}, gold)

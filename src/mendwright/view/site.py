@@ -27,7 +27,7 @@ from mendwright.view.comparing import address_of
 from mendwright.view.filters import TrajectoryFilter
 from mendwright.view.folders import RunFolders, Stamp, Viewed
 from mendwright.view.listing import Key
-from mendwright.view.text import block, plain, visible
+from mendwright.view.text import block, inline, plain
 
 PAGE_SIZE = 50
 STATIC_FOLDER = Path(__file__).with_name("static")
@@ -143,7 +143,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=lambda value: inline(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )
     words: Mapping[str, Any] = {name: getattr(wording, name) for name in ("percent", "number", "seconds", "size")}
     environment.filters.update(words, ago=ago, block=block, plain=plain, phase=phase_label, key=_key_text)

@@ -13,8 +13,8 @@ from itertools import islice
 
 from markupsafe import Markup, escape
 
-from mendwright.report import safe_text
 from mendwright.report.reading import shorten
+from mendwright.report.safe_text import HIDDEN, mark_of, visible
 
 MAX_CHARS = 20_000
 """Of one block of a page; the whole text has an address of its own."""
@@ -24,20 +24,15 @@ _ESCAPES = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links and other strings
     r"|\x1b[ -/]*[0-~]?"  # the rest
 )
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u115f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-"""Control characters, marks of direction and width, halves of characters, tags."""
 _MAX_MARKED = 200
 _STYLES = {1: "a-bold", 2: "a-dim", 3: "a-italic", 4: "a-under", 7: "a-swap", 9: "a-strike"}
 _ENDED_BY = {22: (1, 2), 23: (3,), 24: (4,), 27: (7,), 29: (9,)}
 _EXTENDED = (38, 48)
 
 
-def visible(text: str) -> str:
-    """``text`` with each hidden character by name, in one line of plain text (for ids, reasons and attributes)."""
-    return _HIDDEN.sub(lambda match: _name(match[0]), _ESCAPES.sub("", text))
+def inline(text: str) -> str:
+    """``text`` without escape sequences, each hidden character shown, as plain text (ids, reasons, attributes)."""
+    return visible(_ESCAPES.sub("", text))
 
 
 def block(text: str, max_chars: int = MAX_CHARS) -> Markup:
@@ -58,11 +53,12 @@ def block(text: str, max_chars: int = MAX_CHARS) -> Markup:
 def plain(text: str) -> Markup:
     """Escaped text whose hidden characters are shown by name; the first of them say more when pointed at."""
     parts, place = [], 0
-    for match in islice(_HIDDEN.finditer(text), _MAX_MARKED):
+    for match in islice(HIDDEN.finditer(text), _MAX_MARKED):
         parts.append(escape(text[place : match.start()]))
-        parts.append(Markup('<span class="hidden-char" title="{}">{}</span>').format(_title(match[0]), _name(match[0])))
+        title, mark = _title(match[0]), mark_of(match[0])
+        parts.append(Markup('<span class="hidden-char" title="{}">{}</span>').format(title, mark))
         place = match.end()
-    parts.append(escape(visible(text[place:])))
+    parts.append(escape(inline(text[place:])))
     return Markup("").join(parts)
 
 
@@ -95,12 +91,6 @@ def _next_style(style: dict[str, str], codes: str) -> dict[str, str]:
         elif 40 <= code <= 47 or 100 <= code <= 107:
             style["paper"] = f"a-paper{code % 10 + (8 if code >= 100 else 0)}"
     return style
-
-
-def _name(char: str) -> str:
-    """As the report names it, where it does; by its number otherwise."""
-    shown = safe_text.visible(char)
-    return shown if shown != char else f"⟨U+{ord(char):04X}⟩"
 
 
 def _title(char: str) -> str:

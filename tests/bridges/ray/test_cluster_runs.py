@@ -197,7 +197,7 @@ def pending_demands(site: Any) -> list[dict[str, float]]:
 
 def test_weights_travel(site: Any) -> None:
     """A model folder of the driver, run on a node that has never seen it."""
-    from mendwright.recipes.demo import shipped_base
+    from mendwright.models.loading import shipped_base
 
     small = ("select.num_tasks=1", "num_samples=2", "rollout.pipeline.max_turns=2", "rollout.num_workers=1")
     process = rollout(site, "model", *on(site), *small, policy=str(shipped_base()))

@@ -21,9 +21,12 @@ from mendwright.models.base import Sampling
 from mendwright.models.embedded import EmbeddedPolicy
 from mendwright.models.endpoint import EndpointClient
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.openai import OpenAIPolicy, VllmPolicy
+from mendwright.models.openai import OpenAIPolicy
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
+from mendwright.models.vllm.policy import VllmPolicy
+from mendwright.models.vllm.preflight import Needs, check_servers
+from mendwright.models.vllm.server import TokenServer
 
 MAX_LEN_TOKENS = 256
 TOKEN = "a token for the tests"
@@ -74,7 +77,7 @@ async def test_token_ids_are_those_of_the_engine(
     local = EmbeddedPolicy.from_folder(folder, EngineConfig(num_slots=4, max_len_tokens=MAX_LEN_TOKENS))
     prompt = renderer.open_ids("f is wrong")
     async with EndpointClient(endpoint) as client:
-        remote = VllmPolicy(client)
+        remote = VllmPolicy([TokenServer(client)])
         for seed in range(3):
             sampling = Sampling(max_tokens=7, stop_token_ids=renderer.stop_token_ids, seed=seed)
             here = await local.generate("s", prompt, sampling)
@@ -83,6 +86,7 @@ async def test_token_ids_are_those_of_the_engine(
             assert there.log_probs == pytest.approx(here.log_probs, abs=1e-5)
             assert (there.is_stopped, there.policy_version) == (here.is_stopped, 0)
             prompt = [*prompt, *here.token_ids, *renderer.observation_ids("no", here.is_stopped)]
+        await check_servers([TokenServer(client)], renderer, Needs(MAX_LEN_TOKENS, 8))
     await local.close()
 
 
@@ -102,13 +106,13 @@ async def test_text_comes_through(endpoint: EndpointConfig, renderer: ChatRender
 async def test_refusals_are_understood(endpoint: EndpointConfig, renderer: ChatRenderer) -> None:
     sampling = Sampling(max_tokens=7, stop_token_ids=renderer.stop_token_ids)
     async with EndpointClient(endpoint) as client:
-        for policy in (OpenAIPolicy(client, renderer), VllmPolicy(client)):
+        for policy in (OpenAIPolicy(client, renderer), VllmPolicy([TokenServer(client)])):
             with pytest.raises(PromptTooLongError):
                 await policy.generate("s", renderer.open_ids("f " * 400), sampling)
     other = endpoint.model_copy(update={"model": "large"})
     async with EndpointClient(other) as client:
         with pytest.raises(ServerRefusedError, match="serves tiny, not 'large'"):
-            await VllmPolicy(client).generate("s", renderer.open_ids("f"), sampling)
+            await VllmPolicy([TokenServer(client)]).generate("s", renderer.open_ids("f"), sampling)
     async with EndpointClient(endpoint.model_copy(update={"api_key_env": "NOT_SET"})) as client:
         with pytest.raises(ServerRefusedError, match="status 401"):
             await OpenAIPolicy(client, renderer).generate("s", renderer.open_ids("f"), sampling)

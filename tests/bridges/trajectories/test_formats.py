@@ -22,11 +22,12 @@ from mendwright.learning.samples import policy_sample, supervised_sample
 from mendwright.models.chat_families import Message
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import StopReason, Task, TestOutcome, TestRequest, TestResult, TestRun, Trajectory, VerdictKind
+from mendwright.records import StopReason, Task, Trajectory, VerdictKind
 from mendwright.rollout.jobs import make_group
 from mendwright.rollout.runner import Runner
 from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
 
 CALLING = ExchangeTrajectory(
@@ -51,12 +52,8 @@ def renderer() -> ChatRenderer:
 
 @pytest.fixture
 def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
-    def answer(files: Files, request: TestRequest) -> TestRun:
-        outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-        return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
-
     config = RolloutConfig(pipeline=PipelineConfig(max_turns=6))
-    runner = Runner(config, ScriptedBackend(answer), lambda _: TaskLayers(tmp_path, tmp_path), renderer)
+    runner = Runner(config, ScriptedBackend(scripted_answer()), lambda _: TaskLayers(tmp_path, tmp_path), renderer)
     (job,) = make_group("teacher", 0, task.id, 1, seed=1)
     return asyncio.run(runner.run_job(job, task, ScriptedPolicy("teacher", renderer), 1.0))
 

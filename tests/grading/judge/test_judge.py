@@ -12,24 +12,20 @@ from mendwright.grading.grader import Grader
 from mendwright.grading.judge.judge import Judge
 from mendwright.grading.judge.opening import open_judge
 from mendwright.models.text import ScriptedTextModel
-from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
+from mendwright.records import VerdictKind
 from mendwright.sandbox.base import SandboxSpec
 from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 
 CONFIG = JudgeConfig(is_enabled=True, timeout_s=0.02)
 GOLD = "def f(a, b):\n    return a <= b\n"
 ACCEPT, REJECT = "Hm.\n{code} accept: it repairs the comparison", "{code} reject: it drops a check"
 
 
-def answer(files: Files, request: TestRequest) -> TestRun:
-    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
-
-
 def grade(task, model, files=None, config=CONFIG):
     grader = Grader(
-        ScriptedBackend(answer),
+        ScriptedBackend(scripted_answer()),
         lambda task, files: SandboxSpec(environment=Path("/env"), tree=Path("/tree"), files=files),
         GradingConfig(judge=config),
         ExecutionCache(),
@@ -101,4 +97,6 @@ def test_a_judge_is_off_by_default_and_never_silently():
     with pytest.raises(ConfigError, match=r"grading\.judge\.model is empty"):
         open_judge(JudgeConfig(is_enabled=True))
     with pytest.raises(ConfigError, match="nothing here opens a judge"):
-        Grader(ScriptedBackend(answer), lambda task, files: None, GradingConfig(judge=CONFIG), ExecutionCache())
+        Grader(
+            ScriptedBackend(scripted_answer()), lambda task, files: None, GradingConfig(judge=CONFIG), ExecutionCache()
+        )

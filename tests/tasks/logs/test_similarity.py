@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mendwright.records import MainError
-from mendwright.tasks.logs.similarity import is_same_error, normalise
+from mendwright.tasks.logs.similarity import is_same_error, normalise, shape
 
 
 def error(message, error_class="dependency", path="", line=None):
@@ -19,8 +19,12 @@ def error(message, error_class="dependency", path="", line=None):
         (error("a==1.2 needs b>=3"), error("a==1.3 needs b>=4")),
         (error("/tmp/x1/shop/pytest.ini: bad", "configuration"), error("/src/pytest.ini: bad", "configuration")),
         (error("<A at 0x7f12>", "other"), error("<A at 0x9a>", "other")),
-        (error("assert 3 == 4", "test", "t.py::test_a"), error("assert 'x' in []", "test", "t.py::test_a")),
-        (error("assert 3 == 4", "test", "t.py::test_a"), error("AssertionError: no", "test", "t.py::test_a")),
+        (error("assert 3 == 4", "test", "t.py::test_a"), error("assert [1, 'a'] == []", "test", "t.py::test_a")),
+        (error("assert 3 == 4", "test", "t.py::test_a"), error("AssertionError: assert 5 == 4", "test")),
+        (error("assert None == {'a': (1, 2)}", "test"), error("assert -2.5e3 == b'ab'", "test")),
+        (error("AssertionError: 3 != 4", "test", "t.py::test_a"), error("AssertionError: 'x' != 4", "test")),
+        (error("assert \"it's\" == 'cut off", "test"), error("assert 'a' == 'b'", "test")),
+        (error("assert <A at 0x7f>.x == 1", "test"), error("assert <A at 0x8e>.x == 2", "test")),
     ],
 )
 def test_the_same(left, right):
@@ -36,6 +40,12 @@ def test_the_same(left, right):
         (error("F401 `os` unused", "build_tool", "m.py"), error("F821 undefined `x`", "build_tool", "m.py")),
         (error("assert 3 == 4", "test", "t.py::test_a"), error("assert 3 == 4", "test", "t.py::test_b")),
         (error("assert 3 == 4", "test", "t.py::test_a"), error("TypeError: x", "test", "t.py::test_a")),
+        (error("assert 3 == 4", "test", "t.py::test_a"), error("assert 3 in [4]", "test", "t.py::test_a")),
+        (error("assert 3 == 4", "test", "t.py::test_a"), error("timed out", "test", "t.py::test_a")),
+        (error("AssertionError: too few", "test", "t.py::t"), error("AssertionError: too many", "test", "t.py::t")),
+        (error("NameError: name 'a' is not defined", "test"), error("NameError: name 'b' is not defined", "test")),
+        (error("assert 3 == 4", "test", "t.py::test_a[1]"), error("assert 3 == 4", "test", "t.py::test_a[2]")),
+        (error("assert 3 == 4", "test", "a/t.py::test_a"), error("assert 3 == 4", "test", "b/t.py::test_a")),
         (error("bad", "test"), error("bad", "other")),
     ],
 )
@@ -48,3 +58,8 @@ def test_reflexive_symmetric_and_stable(left, right):
     assert is_same_error(error(left), error(left))
     assert is_same_error(error(left), error(right)) == is_same_error(error(right), error(left))
     assert normalise(normalise(left)) == normalise(left)
+
+
+@given(st.text(alphabet="assert =[]{}(),'\"\\#0x12.eTrue\n", max_size=60))
+def test_a_shape_has_an_end(text):
+    assert shape(f"assert {text}") == shape(f"AssertionError: assert {text}")

@@ -40,11 +40,26 @@ OLD = '''class Counter:
     def is_even(self):
         """Even?"""
         return self.total % 2 == 1
+
+    def shown(self):
+        """With its unit."""
+        return self.as_text(self.total)
+
+    def far_from_that(self):
+        """Nothing."""
+        return 0
+
+    def as_text(self, number):
+        """Text."""
+        return str(number)
 '''
 NEW = (
     OLD.replace("        self.total = 0\n", "        self.total = 0\n        self.limit = 9\n")
     .replace("        self.total += number\n", "        self.total = min(self.total + number, self.limit)\n")
     .replace("% 2 == 1", "% 2 == 0")
+    .replace("self.as_text(self.total)", 'self.as_text(self.total, "pieces")')
+    .replace("    def as_text(self, number):", "    def as_text(self, number, unit):")
+    .replace("return str(number)", 'return f"{number} {unit}"')
 )
 TESTS = """import unittest
 
@@ -65,6 +80,14 @@ def test_limit():
     counter = Counter()
     counter.add(30)
     assert counter.total == 9
+
+
+def test_shown_begins_with_the_total():
+    assert Counter().shown().startswith("0")
+
+
+def test_unit():
+    assert Counter().shown() == "0 pieces"
 
 
 class EvenMixin:
@@ -91,6 +114,7 @@ CHANGES = """Changelog
 
 * The total stays at the limit (issue4).
 * `is_even` was the wrong way round.
+* A counter is `shown` with its unit.
 """
 
 
@@ -159,6 +183,11 @@ async def test_a_half_of_a_fix_joins_it_and_inherited_tests_are_masked(package: 
     assert "min(" in limit.gold_patch
     assert limit.fail_to_pass == ("test_counters.py::test_limit",)
     assert made.funnel["hunks_attached"] == 1
+    # The call and the parameter that it gives break tests that the release did not fix, unless both go.
+    unit = by_issue["A counter is `shown` with its unit."]
+    assert unit.fail_to_pass == ("test_counters.py::test_unit",)
+    assert unit.labels["difficulty"] == "2"
+    assert "hunks_entangled" not in made.funnel
     assert set(even.fail_to_pass) == {f"test_counters.py::{name}::test_even" for name in ("TestOne", "TestTwo")}
     seen = even.base_files["test_counters.py"] or ""
     assert seen.count("test_even = None") == 1

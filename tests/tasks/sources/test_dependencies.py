@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -18,9 +19,11 @@ from mendwright.tasks.index import Sdist, sha256_of
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.rebuilding import rebuild_book
 from mendwright.tasks.recipe_book import RecipeBook, content_digest
+from mendwright.tasks.requirement_pins import Place
 from mendwright.tasks.sources.base import Workshop
 from mendwright.tasks.sources.build_checks import BUILD_TEST, check_text
 from mendwright.tasks.sources.dependencies import aged_task, bounds_recipe, read_bounds
+from mendwright.tasks.sources.version_search import Pin
 from mendwright.tasks.validation import task_layers, verify
 
 SETUP_PY = """from setuptools import setup
@@ -28,13 +31,24 @@ setup(
     name="tinyload",
     version="1.0",
     py_modules=["tinyload"],
-    install_requires=["tomli>=1"],
+    install_requires=["tomli>=1", "cachetools>=4"],
 )
+"""
+SOURCE = """import io
+
+import tomli
+from cachetools.ttl import TTLCache
+
+KEPT = TTLCache(10, 60)
+
+
+def load(text):
+    return tomli.load(io.StringIO(text))
 """
 FILES = {
     "setup.py": SETUP_PY,
-    # tomli 2 reads binary files only.
-    "tinyload.py": "import io\nimport tomli\n\n\ndef load(text):\n    return tomli.load(io.StringIO(text))\n",
+    # cachetools 5 has no such module; behind that, tomli 2 reads binary files only.
+    "tinyload.py": SOURCE,
     "tests/test_load.py": "import tinyload\n\n\ndef test_load():\n    assert tinyload.load('a = 1') == {'a': 1}\n",
     "tests/test_other.py": "def test_other():\n    pass\n",
 }
@@ -49,7 +63,7 @@ class FileIndex:
 
 
 def pack(folder: Path) -> tuple[Package, Path]:
-    """A release that asks for tomli 1 or newer and works with tomli 1 only, and its sdist."""
+    """A release that works beside older versions of two requirements only, and its sdist."""
     for name, text in FILES.items():
         path = folder / "tinyload-1.0" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,10 +132,11 @@ def test_what_cannot_be_met_names_the_versions_that_are_there(check: ModuleType,
         versions(check, "mendlib>=2", "mendapp")
 
 
-@pytest.mark.parametrize("place", ["build", "runtime"])
-def test_a_recipe_says_the_bounds(place: str) -> None:
-    told = bounds_recipe(place, {"werkzeug": ("2.1.0", "3.1.9"), "flask": ("2.2.0", "3.1.3")})
-    assert read_bounds(told) == (place, {"werkzeug": "<2.1.0", "flask": "<2.2.0"})
+@pytest.mark.parametrize("places", [("build", "build"), ("runtime", "runtime"), ("runtime", "build")])
+def test_a_recipe_says_the_bounds(places: tuple[Place, Place]) -> None:
+    first, second = Pin(places[0], "werkzeug"), Pin(places[1], "setuptools")
+    told = bounds_recipe({first: ("2.1.0", "3.1.9"), second: ("81", "84.2.1")})
+    assert read_bounds(told) == {first: "<2.1.0", second: "<81"}
 
 
 @pytest.mark.network
@@ -129,7 +144,11 @@ def test_a_wheelhouse_is_installed_beside_the_environment(tmp_path: Path) -> Non
     newest, older = resolve_lock(()), resolve_lock(("iniconfig==2.0.0",))
     part = older[older.index("iniconfig==2.0.0") : older.index("packaging==")]
     lock = with_wheelhouse(newest, [part])
-    _, folder = build_environment(LayerStore(tmp_path), lock)
+    store = LayerStore(tmp_path)
+    _, folder = build_environment(store, lock)
+    _, plain = build_environment(store, newest)
+    module = next(plain.glob("lib/*/site-packages/pytest/__init__.py"))
+    assert module.samefile(folder / module.relative_to(plain))
     assert (folder / "wheelhouse" / "iniconfig-2.0.0" / "iniconfig" / "__init__.py").is_file()
     assert not list(folder.glob("lib/*/site-packages/iniconfig-2.0.0.dist-info"))
 
@@ -143,7 +162,7 @@ def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) 
     async def make() -> tuple[Task | str, bool]:
         backend = create_backend(config.sandbox)
         try:
-            made = await aged_task(package, "1.0", Workshop(store, backend, config, quota=1))
+            made = await aged_task(package, "1.0", Workshop(store, backend, config, quota=1), Counter())
             assert isinstance(made, Task), made
             return made, (await verify(made, store, backend, num_runs=1)).is_valid
         finally:
@@ -152,11 +171,13 @@ def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) 
     task, is_valid = asyncio.run(make())
     assert isinstance(task, Task)
     assert is_valid
-    assert task.provenance.recipe.startswith("runtime requirements: tomli <2.0.0 (newest ")
-    assert '+    install_requires=["tomli>=1,<2.0.0"],' in task.gold_patch.splitlines()
+    bounds = {Pin("runtime", "tomli"): "<2.0.0", Pin("runtime", "cachetools"): "<5.0.0"}
+    assert read_bounds(task.provenance.recipe) == bounds
+    assert '+    install_requires=["tomli>=1,<2.0.0", "cachetools>=4,<5.0.0"],' in task.gold_patch.splitlines()
+    assert task.labels["difficulty"] == "2"
     assert [test_id.partition("[")[2] for test_id in task.fail_to_pass] == ["tests/test_load.py]"]
     wheelhouse = task_layers(task, store).environment / "wheelhouse"
-    assert [path.name for path in wheelhouse.iterdir()] == ["tomli-1.2.3"]
+    assert {path.name for path in wheelhouse.iterdir()} == {"tomli-1.2.3", "cachetools-4.2.4"}
     # What was recorded comes back.
     (tmp_path / "book.toml").write_text('recipes = "real"\n')
     book = RecipeBook(tmp_path / "book.toml")

@@ -23,6 +23,7 @@ from .streams import READY_FD, BoundedBuffer, Pipes
 _CHUNK_BYTES = 1 << 16
 _TERM_GRACE_S = 0.3
 _REAP_INTERVAL_S = 0.5
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Finished(NamedTuple):
@@ -37,6 +38,9 @@ class Finished(NamedTuple):
     usage: Usage
     is_starved: bool
     """The deadline passed while its processes hardly got a processor: says nothing about them."""
+    waited_s: float = 0.0
+    """Of ``duration_s``: how long the process that waited longest stood ready without a processor, as far as it and
+    its children were there to be asked when it ended."""
 
     @property
     def exit_status(self) -> Optional[int]:
@@ -85,6 +89,7 @@ class _Run:
         self._accounting = accounting
         self._poll = select.poll()
         self._status: Optional[int] = None
+        self.waited_s = 0.0
         self._register()
 
     def _register(self) -> None:
@@ -155,6 +160,8 @@ class _Run:
         self._reap()
 
     def _reap(self) -> None:
+        if self._is_to_reap():
+            self.waited_s = _scheduled_below().waiting_s  # what is reaped has no counts any more
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -165,6 +172,13 @@ class _Run:
             self._accounting.note(usage)
             if pid == self._pid:
                 self._status = status
+
+    def _is_to_reap(self) -> bool:
+        """True when the child has ended and its status was not read yet."""
+        try:
+            return self._status is None and os.waitid(os.P_PID, self._pid, _HAS_ENDED) is not None
+        except ChildProcessError:
+            return False
 
     def finish(self, is_timed_out: bool) -> Optional[int]:
         """End everything, drain the pipes; returns the wait status (None when timed out)."""
@@ -233,10 +247,13 @@ def run(
     is_ended = process.wait(deadline, watched)
     is_starved = not is_ended and deadline.is_starved
     if not is_ended:
+        process.waited_s = _scheduled_below().waiting_s
         process.terminate(watched)
     status = process.finish(is_timed_out=not is_ended)
     stdout, stderr, records = process.buffers
-    return Finished(status, stdout, stderr, records, time.monotonic() - start, accounting.end(), is_starved)
+    duration_s = time.monotonic() - start
+    waited_s = min(process.waited_s, duration_s)
+    return Finished(status, stdout, stderr, records, duration_s, accounting.end(), is_starved, waited_s)
 
 
 def _scheduled_below() -> Scheduled:

@@ -213,6 +213,7 @@ def _command_answer(finished: process.Finished) -> Dict[str, Any]:
         "num_stdout_bytes": finished.stdout.num_bytes,
         "num_stderr_bytes": finished.stderr.num_bytes,
         "is_truncated": finished.stdout.is_truncated or finished.stderr.is_truncated,
+        "waited_s": finished.waited_s,
         "cpu_s": finished.usage.cpu_s,
         "peak_memory_bytes": finished.usage.peak_memory_bytes,
         "is_out_of_memory": finished.usage.is_out_of_memory,

@@ -4,11 +4,13 @@ Reads a `Pair` with its stable and fixed tests; makes `Fix` objects. Each source
 break the same fixed tests belong together. A hunk that also breaks other tests is half of something: a part that the
 rest of its fix relies on (an attribute that another hunk reads) or that relies on hunks which no test needs (a rule
 that took the place of entries deleted elsewhere). It joins the fix, or is joined by the hunks, with which it shares a
-changed name and with which no other test breaks any more. Invariant: the fixes of one pair share no hunk.
+changed name, or by the other halves that it tells of (a new parameter and the call that gives it), if with them no
+other test breaks any more. Invariant: the fixes of one pair share no hunk.
 """
 
 from __future__ import annotations
 
+import keyword
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -21,6 +23,8 @@ from mendwright.tasks.sources.hunks import Hunk, changes_code, find_hunks
 from mendwright.tasks.sources.pairs import Pair
 
 _NAME = re.compile(r"[A-Za-z_]\w+")
+_DULL_NAMES = {*keyword.kwlist, "self", "cls"}
+"""Names that tie nothing together."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Ablation:
 
     async def _is_closed(self, hunks: list[Hunk]) -> bool:
         """True when taking ``hunks`` back breaks tests that the release fixed, and no others."""
-        run = await self.pair.run(self._fix(hunks).broken_files, self.pair.bounded_request(self.stable))
+        run = await self.pair.run_without(self._fix(hunks), self.stable)
         broken = set(self.pair.broken_of(run, self.stable))
         return not run.is_timed_out and bool(broken) and broken <= set(self.fixed)
 
@@ -90,19 +94,47 @@ class Ablation:
         return closed, halves
 
     async def _join(self, closed: list[list[Hunk]], halves: list[Hunk], untested: list[Hunk]) -> None:
-        """Add each half to its fix, or make one of it and untested hunks; ``closed`` and ``untested`` change."""
+        """Add each half to its fix, or make one of it and other hunks; ``closed`` and ``untested`` change."""
+        left: list[Hunk] = []
         for half in halves:
             if await self._attach(closed, half):
                 self.funnel["hunks_attached"] += 1
-                continue
-            names = self._changed_names(half)
-            others = [hunk for hunk in untested if hunk.path == half.path and names & self._changed_names(hunk)]
-            if others and await self._is_closed([half, *others]):
-                closed.append([half, *others])
-                untested[:] = [hunk for hunk in untested if hunk not in others]
-                self.funnel["hunks_attached"] += len(others)
-            else:
-                self.funnel["hunks_entangled"] += 1
+            elif not await self._close(closed, [half], untested):
+                left.append(half)
+        for group in self._related(left):
+            if len(group) > 1 and await self._is_closed(group):
+                closed.append(group)
+            elif len(group) == 1 or not await self._close(closed, group, untested):
+                self.funnel["hunks_entangled"] += len(group)
+
+    async def _close(self, closed: list[list[Hunk]], group: list[Hunk], untested: list[Hunk]) -> bool:
+        """Make a fix of ``group`` and the untested hunks of its files that share a changed name with it."""
+        paths = {hunk.path for hunk in group}
+        names = set().union(*map(self._changed_names, group))
+        others = [hunk for hunk in untested if hunk.path in paths and names & self._changed_names(hunk)]
+        if not others or not await self._is_closed([*group, *others]):
+            return False
+        closed.append([*group, *others])
+        untested[:] = [hunk for hunk in untested if hunk not in others]
+        self.funnel["hunks_attached"] += len(others)
+        return True
+
+    def _related(self, hunks: list[Hunk]) -> list[list[Hunk]]:
+        """``hunks`` in groups in which one has a name that another changes, or of a function that another changes."""
+        own, told = ({hunk: names(hunk) for hunk in hunks} for names in (self._own_names, self._all_names))
+        groups: list[list[Hunk]] = []
+        for hunk in hunks:
+            near = [g for g in groups if any(own[hunk] & told[other] or own[other] & told[hunk] for other in g)]
+            groups = [group for group in groups if group not in near]
+            groups.append([*(member for group in near for member in group), hunk])
+        return groups
+
+    def _own_names(self, hunk: Hunk) -> set[str]:
+        functions = {span.qualified_name.rpartition(".")[2] for _, span in self._fix([hunk]).touched_functions()}
+        return (self._changed_names(hunk) | functions) - _DULL_NAMES
+
+    def _all_names(self, hunk: Hunk) -> set[str]:
+        return self._new_names(hunk) | set(_NAME.findall("".join(hunk.old_lines)))
 
     async def _attach(self, closed: list[list[Hunk]], half: Hunk) -> bool:
         """Add ``half`` to the first fix, most shared names first, that stays closed with it."""

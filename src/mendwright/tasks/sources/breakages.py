@@ -3,8 +3,8 @@
 Reads a pinned sdist; makes tasks whose bug is one edit in its build settings (`settings_operators`) and whose tests
 really build a wheel, offline, from the pinned build back ends (`build_checks`). What a good wheel holds is read from
 the build of the release itself. An edit becomes a task when a test of the build fails with it in every run. Older
-releases that today's dependencies break follow (`dependencies`). Invariant: the repair of an edit is the settings file
-as released.
+releases that today's dependencies break follow (`dependencies`). Invariants: the repair of an edit is the settings file
+as released; so the edits of one package have one gold state, and share its runs (`verify` shares nothing).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from mendwright.errors import TaskError
-from mendwright.records import Environment, Task
+from mendwright.records import Environment, Task, TestRun
 from mendwright.sandbox.base import SandboxSpec
 from mendwright.tasks.assembly import Bug, choose_visible, read_text, sdist_provenance
 from mendwright.tasks.catalogue import Package
@@ -42,7 +42,7 @@ class BreakageSource:
             return made
         for version in package.aged:
             made.funnel["aged_releases"] += 1
-            made.add(await aged_task(package, version, workshop))
+            made.add(await aged_task(package, version, workshop, made.funnel))
         return made
 
 
@@ -68,6 +68,8 @@ class _Bench:
     spec: SandboxSpec
     """The release with the tests of its build."""
     pinned_files: dict[str, str]
+    gold_runs: list[TestRun] = field(default_factory=list)
+    """Builds of the release itself, once an edit needs them."""
 
     @classmethod
     async def set_up(cls, package: Package, workshop: Workshop) -> _Bench | None:
@@ -108,8 +110,9 @@ class _Bench:
             return "survived"
         num_runs = self.workshop.config.num_certificate_runs
         empty = [first, *await run_times(self.workshop.backend, broken, request, num_runs - 1)]
-        gold = await run_times(self.workshop.backend, self.spec, request, num_runs)
-        evidence = Evidence(empty, gold)
+        if not self.gold_runs:
+            self.gold_runs.extend(await run_times(self.workshop.backend, self.spec, request, num_runs))
+        evidence = Evidence(empty, self.gold_runs)
         failing, passing, _ = evidence.split_tests(test_ids)
         if not failing:
             return "unstable"

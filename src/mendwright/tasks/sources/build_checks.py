@@ -19,6 +19,7 @@ from mendwright.tasks.validation import Evidence
 
 CHECK_FOLDER = "mend_build"
 BUILD_TEST, DEPENDENCY_TEST = f"{CHECK_FOLDER}/test_build.py", f"{CHECK_FOLDER}/test_dependencies.py"
+WHEEL_TEST = f"{DEPENDENCY_TEST}::test_a_wheel_can_be_built"
 EXPECTED_FILE, SUITE_FILE = f"{CHECK_FOLDER}/expected.json", f"{CHECK_FOLDER}/suite.json"
 
 

@@ -99,8 +99,7 @@ class Mine:
             return "not_lockable"
         except TaskError:
             return "no_usable_tests"
-        stable, _ = await pair.stable_tests()
-        fixed = await pair.fixed_tests(stable)
+        stable, _, fixed = await pair.sort_tests()
         if not fixed:
             return "no_fixed_tests"
         return await pair.judge(fix, stable, fixed, self._teller(candidate))

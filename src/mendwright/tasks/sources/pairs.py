@@ -1,8 +1,10 @@
 """Two states of a project, one with bugs and one without: what `releases` and `history` are made of.
 
 Reads the newer state as a pinned tree and the source texts of both; makes runs with some of the difference taken back,
-and tasks. Invariants: everything but the sources stays as in the newer state, and every failing test of a task is one
-that passes on the newer sources in every run and fails on the older ones.
+and tasks. The tasks of a pair have one gold state: one gold run of each has exactly its tests, the others are the
+suite's cold runs that showed which tests are stable (`verify` shares nothing). Invariants: everything but the sources
+stays as in the newer state, and every failing test of a task is one that passes on the newer sources in every run and
+fails on the older ones.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from mendwright.config.tasks import PairConfig
 from mendwright.errors import TaskError
@@ -56,6 +59,16 @@ class Origin:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+class SortedTests(NamedTuple):
+    """Usable tests of a pair."""
+
+    stable: tuple[str, ...]
+    """They pass in every run of the newer state."""
+    unstable: tuple[str, ...]
+    fixed: tuple[str, ...]
+    """Stable ones that fail on the older sources; where there are none, the others are not told apart either."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """A newer state that runs, and the texts of both."""
@@ -66,6 +79,10 @@ class Pair:
     suite: SuiteMap
     older: Texts
     newer: Texts
+    baseline: list[TestRun] = field(default_factory=list)
+    """Cold runs of the suite in the newer state, once `stable_tests` has made them."""
+    without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
+    """Numbers of a fix's hunks -> what `run_without` saw."""
 
     @classmethod
     async def set_up(
@@ -90,16 +107,25 @@ class Pair:
     async def stable_tests(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Usable tests that pass in every run of the newer state (the traced one and cold ones), and the others."""
         cold = self.suite_request().model_copy(update={"is_cold": True})
-        num_runs = self.origin.config.num_baseline_runs - 1
-        runs = await run_times(self.workshop.backend, self.spec, cold, num_runs)
-        stable = tuple(i for i in self.suite.num_executed if all(run.passes((i,)) for run in runs))
-        return stable, tuple(i for i in self.suite.num_executed if i not in set(stable))
+        num_runs = self.origin.config.num_baseline_runs - 1 - len(self.baseline)
+        self.baseline.extend(await run_times(self.workshop.backend, self.spec, cold, num_runs))
+        stable = {i: all(run.passes((i,)) for run in self.baseline) for i in self.suite.num_executed}
+        return tuple(i for i in stable if stable[i]), tuple(i for i in stable if not stable[i])
 
-    async def fixed_tests(self, stable: tuple[str, ...]) -> tuple[str, ...]:
-        """Stable tests that fail on the older sources."""
+    async def sort_tests(self) -> SortedTests:
+        """What each usable test is good for. One run of the older state comes first: it tells pairs without fixes."""
+        failing = await self._failing_before()
+        if not failing:
+            return SortedTests((), (), ())
+        stable, unstable = await self.stable_tests()
+        not_usable = set(unstable)
+        return SortedTests(stable, unstable, tuple(test_id for test_id in failing if test_id not in not_usable))
+
+    async def _failing_before(self) -> tuple[str, ...]:
+        """Usable tests that fail on the older sources."""
         paths = sorted(self.older.keys() | self.newer.keys())
         changed = {path: self.older.get(path) for path in paths if self.older.get(path) != self.newer.get(path)}
-        return self.broken_of(await self.run(changed, self.suite_request()), stable)
+        return self.broken_of(await self.run(changed, self.suite_request()), tuple(self.suite.num_executed))
 
     @staticmethod
     def broken_of(run: TestRun, test_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,7 +134,7 @@ class Pair:
 
     async def judge(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], tell: Tell) -> Task | str:
         """The task that a fix makes, or why it makes none."""
-        whole = await self.run(fix.broken_files, self.bounded_request(stable))
+        whole = await self.run_without(fix, stable)
         failing = self.broken_of(whole, stable)
         if whole.is_timed_out:
             return "timed_out"
@@ -116,11 +142,14 @@ class Pair:
             return "not_collected"
         if not failing or not set(failing) <= set(fixed):
             return "entangled"
-        neighbours = self._neighbours(fix, tuple(i for i in stable if i not in set(failing)), failing)
+        broken = set(failing)
+        neighbours = self._neighbours(fix, tuple(i for i in stable if i not in broken), failing)
         evidence = await self._prove(fix, failing + neighbours)
         fail_to_pass, pass_to_pass, _ = evidence.split_tests(failing + neighbours)
         if not fail_to_pass:
             return "unstable"
+        if not set(fail_to_pass) <= set(fixed):
+            return "entangled"
         try:
             return self._assemble(fix, evidence, fail_to_pass, pass_to_pass, tell)
         except TaskError:
@@ -130,9 +159,10 @@ class Pair:
         config = self.workshop.config
         request = self.workshop.request(self.origin.project, test_ids, config.run_timeout_s)
         spec = self.spec.model_copy(update={"files": fix.broken_files})
+        shared = self.baseline[: config.num_certificate_runs - 1]
         empty = await run_times(self.workshop.backend, spec, request, config.num_certificate_runs)
-        gold = await run_times(self.workshop.backend, self.spec, request, config.num_certificate_runs)
-        return Evidence(empty, gold)
+        gold = await run_times(self.workshop.backend, self.spec, request, config.num_certificate_runs - len(shared))
+        return Evidence(empty, [*gold, *shared])
 
     def _covering(self, fix: Fix) -> list[str]:
         """Usable tests that execute a touched function."""
@@ -186,6 +216,13 @@ class Pair:
     def bounded_request(self, test_ids: tuple[str, ...]) -> TestRequest:
         """A run over sources that may hang."""
         return self.workshop.request(self.origin.project, test_ids, self.origin.config.ablation_timeout_s)
+
+    async def run_without(self, fix: Fix, stable: tuple[str, ...]) -> TestRun:
+        """All ``stable`` tests of the pair with ``fix`` taken back; one run per fix, however often it is asked."""
+        numbers = tuple(hunk.number for hunk in fix.hunks)
+        if numbers not in self.without:
+            self.without[numbers] = await self.run(fix.broken_files, self.bounded_request(stable))
+        return self.without[numbers]
 
     async def run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
         """``request`` with ``files`` written over the newer state."""

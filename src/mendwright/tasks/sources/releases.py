@@ -60,9 +60,8 @@ async def collect(pair: Pair, made: Yield) -> None:
     """Add the tasks and counts of ``pair`` to ``made``."""
     config = pair.workshop.config.releases
     made.funnel["pairs"] += 1
-    stable, unstable = await pair.stable_tests()
+    stable, unstable, fixed = await pair.sort_tests()
     made.funnel["unstable_tests"] += len(unstable)
-    fixed = await pair.fixed_tests(stable)
     made.funnel["fixed_tests"] += len(fixed)
     if not fixed:
         made.funnel["pairs_without_fixed_tests"] += 1

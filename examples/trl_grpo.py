@@ -1,0 +1,89 @@
+r"""Trains with TRL's `GRPOTrainer` on our tasks: our agent, our sandboxes, our grader, TRL's learner.
+
+    pip install 'mendwright[trl]'
+    mend tasks build tasks 'packages=["funcy"]' 'sources=["mutations"]'
+    OMP_NUM_THREADS=1 python examples/trl_grpo.py tasks out --steps 3
+
+Without `--model` it is the small model that comes with Mendwright, on the CPU. Any Hugging Face folder of a causal LM
+with full attention does; leave out `--cpu` where there is a GPU. docs/howto/trl.md says what TRL's settings mean here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+
+from mendwright.bridges.trl.episodes import open_episodes
+from mendwright.bridges.trl.rows import verdict_reward
+from mendwright.config.loading import load_config
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.loading import shipped_base
+
+
+def train(arguments: argparse.Namespace) -> GRPOTrainer:
+    rollout = load_config(RolloutConfig, arguments.rollout, arguments.overrides)
+    with open_episodes(arguments.tasks, arguments.model, rollout) as episodes:
+        rows = episodes.dataset_rows("train")
+        trainer = GRPOTrainer(
+            model=str(arguments.model),
+            processing_class=AutoTokenizer.from_pretrained(arguments.model),
+            train_dataset=Dataset.from_list(rows),
+            rollout_func=episodes.rollout,
+            reward_funcs=verdict_reward,
+            args=GRPOConfig(
+                output_dir=str(arguments.out),
+                max_steps=arguments.steps,
+                per_device_train_batch_size=min(arguments.num_tasks, len(rows)) * arguments.group_size,
+                num_generations=arguments.group_size,
+                max_completion_length=rollout.pipeline.max_len_tokens,
+                learning_rate=2e-5,
+                scale_rewards="none",
+                use_cpu=arguments.cpu,
+                bf16=not arguments.cpu,
+                logging_steps=1,
+                report_to="none",
+                save_strategy="no",
+                seed=arguments.seed,
+            ),
+        )
+        trainer.train()
+        trainer.save_model()
+    return trainer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("overrides", nargs="*", help="settings of the rollout, e.g. pipeline.max_turns=10")
+    parser.add_argument("--model", type=Path, default=shipped_base())
+    parser.add_argument("--rollout", type=Path, help="TOML file with settings of the rollout")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--num-tasks", type=int, default=4, help="tasks per step")
+    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu", action="store_true", default=not torch.cuda.is_available())
+    arguments = parser.parse_intermixed_args()
+    trainer = train(arguments)
+    steps = [entry for entry in trainer.state.log_history if "reward" in entry]
+    for number, entry in enumerate(steps, 1):
+        shown = {name: entry[name] for name in ("loss", "grad_norm", "reward", "reward_std")}
+        shown |= {name: value for name, value in entry.items() if name.startswith("verdicts/")}
+        print(f"step {number}: {json.dumps(shown)}", flush=True)
+    before = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(arguments.out, dtype=torch.float32).state_dict()
+    moved = max(float((after[name] - before[name]).abs().max()) for name in before)
+    print(f"weights moved by at most {moved:.2e}")
+    if len(steps) != arguments.steps or not all(math.isfinite(entry["loss"]) for entry in steps) or not moved:
+        raise SystemExit("this is no training: steps are missing, a loss is not finite, or no weight has moved")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A policy behind one server or several that speak token ids: exact, so RL may learn from it.
+
+Reads prompts as token ids; makes `Generation` records. Invariants: log-probabilities are those of the distribution
+that was sampled; with versions, no token comes from weights that are older than those asked for; an episode stays with
+its server while that is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from mendwright.errors import ServerDownError, StaleWeightsError
+from mendwright.ledger import UNKNOWN_VERSION
+from mendwright.models.base import Generation, Sampling
+from mendwright.models.endpoint import Answer
+from mendwright.models.vllm.server import TokenServer
+from mendwright.models.vllm.sessions import Sessions
+
+_LOOK_AGAIN_S = 30.0
+"""How often a lost server is asked whether it is back."""
+
+
+class VllmPolicy:
+    """A :class:`~mendwright.models.base.Policy` over servers of one model."""
+
+    def __init__(self, servers: Sequence[TokenServer], version: int = 0) -> None:
+        """``version`` is that of the weights that the servers hold, or the oldest that is wanted where they say it."""
+        self.id = servers[0].config.model
+        self._servers = list(servers)
+        self._version = version
+        self.sessions = Sessions(self._servers)
+
+    def expect(self, version: int) -> None:
+        """From now on weights of ``version`` or newer; servers that were lost before may have got them."""
+        if version != self._version:
+            self._version = version
+            for server in self._servers:
+                self.sessions.find_again(server)
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+        """Continue ``prompt_ids``.
+
+        At a temperature other than 1 vLLM reports log-probabilities of temperature 1, so the version is unknown then.
+
+        Raises:
+            PromptTooLongError: it does not fit the server's context.
+            StaleWeightsError: no server has weights that are new enough.
+            ModelServerError: no usable reply, or the request is refused.
+        """
+        await self._look_for_lost()
+        while True:
+            server = self.sessions.server_of(session_id)
+            try:
+                return self._generation(server, await server.sample(prompt_ids, sampling), sampling)
+            except (ServerDownError, StaleWeightsError):
+                if not self.sessions.lose(server):
+                    raise
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget its place; the servers keep their caches."""
+        self.sessions.end(session_id)
+
+    def _generation(self, server: TokenServer, answer: Answer, sampling: Sampling) -> Generation:
+        reply = answer.reply
+        versions = self._versions(server, reply.weight_versions)
+        is_exact = sampling.temperature == 1.0
+        return Generation(
+            token_ids=reply.token_ids,
+            log_probs=reply.log_probs,
+            is_stopped=reply.token_ids[-1] in sampling.stop_token_ids,
+            policy_version=min(versions, default=self._version) if is_exact else UNKNOWN_VERSION,
+            token_versions=versions if is_exact and len(set(versions)) > 1 else (),
+            cost_usd=answer.cost_usd,
+            queue_s=answer.queue_s,
+        )
+
+    def _versions(self, server: TokenServer, names: Sequence[str]) -> tuple[int, ...]:
+        """Of each token; empty where the server does not say."""
+        versions = tuple(map(version_of, names))
+        if versions and min(versions) < self._version:
+            raise StaleWeightsError(
+                f"{server.url} samples with weights {names[0]!r}, and {self._version} or newer were put there: it was "
+                "started again, or somebody else loads weights into it; resume the run, which loads them again"
+            )
+        return versions
+
+    async def _look_for_lost(self) -> None:
+        for server in self.sessions.lost_for(_LOOK_AGAIN_S):
+            if await server.client.is_healthy() and await self._has_weights(server):
+                self.sessions.find_again(server)
+
+    async def _has_weights(self, server: TokenServer) -> bool:
+        if not server.is_versioned:
+            return True
+        with suppress(ServerDownError):
+            return version_of(await server.weight_version()) >= self._version
+        return False
+
+
+def version_of(name: str) -> int:
+    """The number of weights that a run has put into a server; `UNKNOWN_VERSION` for any others."""
+    return int(name) if name.isdecimal() else UNKNOWN_VERSION

@@ -1,0 +1,47 @@
+"""Bridges refuse versions that they were not tried with, and say how to get one that they were."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mendwright.bridges.versions import SUPPORTED, require_extra
+from mendwright.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Metadata of a distribution, found before any that is installed."""
+
+    def install(name: str, version: str) -> None:
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+@pytest.mark.parametrize(("name", "version"), [("trl", "1.10.0"), ("trl", "1.17.0"), ("verifiers", "0.3.2")])
+def test_another_version_is_refused_with_the_command(install, name, version) -> None:
+    install(name, version)
+    with pytest.raises(ConfigError, match=rf"{name} {version} is installed; .*pip install 'mendwright\[{name}\]'"):
+        require_extra(name)
+
+
+@pytest.mark.parametrize(("name", "version"), [("trl", "1.16.0"), ("trl", "1.16.2"), ("verifiers", "0.4.0")])
+def test_a_version_that_was_tried_passes(install, name, version) -> None:
+    install(name, version)
+    require_extra(name)
+
+
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_the_extra_installs_what_the_bridge_takes(name) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras[name] == [f"{name}{SUPPORTED[name]}"]
+    pins = (ROOT / "requirements-trl.txt").read_text()
+    assert f"\n{name}==" in pins

@@ -1,0 +1,93 @@
+"""Episodes over scripted sandboxes, and a trainer reduced to what a `rollout_func` looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from mendwright.bridges.trl.episodes import Episodes
+from mendwright.config.models import EngineConfig, ModelConfig
+from mendwright.config.pipeline import PipelineConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.loading import create_model
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
+from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+ROLLOUT = RolloutConfig(
+    pipeline=PipelineConfig(max_len_tokens=200, max_turns=3, max_action_tokens=8),
+    engine=EngineConfig(num_slots=8, max_len_tokens=200),
+    max_attempts=1,
+)
+TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
+
+
+def answer(files: Files, request: TestRequest) -> TestRun:
+    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
+
+
+class Accelerator:
+    """One process."""
+
+    process_index = 0
+    distributed_type = SimpleNamespace(value="NO")
+
+    def unwrap_model(self, model: PreTrainedModel, *, keep_torch_compile: bool) -> PreTrainedModel:
+        return model
+
+
+@dataclass
+class Trainer:
+    """What the bridge reads of a `GRPOTrainer`."""
+
+    model: PreTrainedModel
+    processing_class: PreTrainedTokenizerFast
+    args: SimpleNamespace
+    accelerator: Accelerator = field(default_factory=Accelerator)
+    state: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(global_step=0))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return train_tokenizer(TEXTS, 420, 40)
+
+
+@pytest.fixture
+def trainer(tokenizer: PreTrainedTokenizerFast) -> Trainer:
+    config = ModelConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=16,
+        intermediate_size=32,
+    )
+    settings: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
+    settings |= {"generation_kwargs": None, "use_vllm": False, "use_transformers_paged": False}
+    args = SimpleNamespace(**settings, max_completion_length=200, seed=1)
+    return Trainer(create_model(config).train(), tokenizer, args)
+
+
+@pytest.fixture
+def make_episodes(task: Task, tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable[..., Episodes]]:
+    """Episodes on ``train-0``, ``train-1`` and ``test-0``, whose first sandboxes fail; ended after the test."""
+    names = {"train-0": "train", "train-1": "train", "test-0": "test"}
+    tasks = [task.model_copy(update={"id": name, "split": split}) for name, split in names.items()]
+    with ExitStack() as stack:
+
+        def make(num_failures: int = 0, config: RolloutConfig = ROLLOUT) -> Episodes:
+            backend = ScriptedBackend(answer, num_failures)
+            layers = TaskLayers(tmp_path, tmp_path)
+            return stack.enter_context(Episodes(tasks, tokenizer, config, backend, lambda _: layers))
+
+        yield make

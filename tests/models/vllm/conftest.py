@@ -1,0 +1,67 @@
+"""A tiny untied model, another one of the same shape, and servers over them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from mendwright.config.endpoint import EndpointConfig
+from mendwright.config.models import ModelConfig
+from mendwright.models.endpoint import EndpointClient
+from mendwright.models.http_fake import HttpFake, url_of
+from mendwright.models.loading import create_model, save_checkpoint
+from mendwright.models.renderer import ChatRenderer
+from mendwright.models.vllm.server import TokenServer
+
+
+@pytest.fixture(scope="session")
+def renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
+    return ChatRenderer(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def folders(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two models of one shape."""
+    root = tmp_path_factory.mktemp("models")
+    for seed in (0, 1):
+        config = ModelConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            num_layers=1,
+            num_heads=2,
+            num_kv_heads=1,
+            head_dim=16,
+            intermediate_size=32,
+            is_tied=False,
+            seed=seed,
+        )
+        save_checkpoint(create_model(config), tokenizer, root / str(seed))
+    return [root / "0", root / "1"]
+
+
+@asynccontextmanager
+async def clients_of(
+    *fakes: HttpFake, is_versioned: bool = True, **changes: object
+) -> AsyncIterator[list[TokenServer]]:
+    listening = [await fake.serve() for fake in fakes]
+    clients = []
+    for server in listening:
+        fields = {"base_url": url_of(server), "model": "tiny", "max_attempts": 3, "backoff_s": 0.001, "timeout_s": 20.0}
+        clients.append(EndpointClient(EndpointConfig.model_validate(fields | changes)))
+    try:
+        yield [TokenServer(client, is_versioned=is_versioned) for client in clients]
+    finally:
+        for client in clients:
+            await client.close()
+        for server in listening:
+            server.close()
+
+
+@pytest.fixture
+def serving():
+    """Clients of fake servers, each behind an address of its own, while they are served."""
+    return clients_of

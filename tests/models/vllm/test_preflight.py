@@ -1,0 +1,74 @@
+"""Servers that would spoil a run are refused before it, each with the command that mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mendwright.config.endpoint import EndpointConfig
+from mendwright.errors import ServerDownError, ServerRefusedError
+from mendwright.models.renderer import ChatRenderer
+from mendwright.models.vllm.fake_server import FakeVllm, Flaw
+from mendwright.models.vllm.preflight import FOLDER_ROUTES, Needs, check_servers, preflight
+
+NEEDS = Needs(num_context_tokens=48, num_reply_tokens=8)
+TRAINING = Needs(48, 8, FOLDER_ROUTES)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("needs", [NEEDS, TRAINING])
+async def test_a_good_server_passes(folders: list[Path], renderer: ChatRenderer, serving, needs: Needs) -> None:
+    fake = FakeVllm(folders[0])
+    async with serving(fake, is_versioned=bool(needs.update_routes)) as servers:
+        await check_servers(servers, renderer, needs)
+    assert fake.log == []  # looking changes nothing
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("flaw", "needs", "words"),
+    [
+        (Flaw.OLD, NEEDS, r"runs vLLM 0\.9\.2.*pip install --upgrade vllm"),
+        (Flaw.NO_UPDATES, TRAINING, r"has no /inference/v1/generate, /pause.*VLLM_SERVER_DEV_MODE=1 vllm serve"),
+        (Flaw.OTHER_TOKENIZER, NEEDS, "has another tokenizer.*serve the same folder"),
+        (Flaw.TEXT_ONLY, NEEDS, "gives text and no token ids.*--policy openai"),
+        (Flaw.TRUNCATES, TRAINING, "read 8 tokens of a prompt of .*it truncates prompts"),
+        (Flaw.TRUNCATES_IDS, NEEDS, "read a prompt of 8 tokens, not the 47.*it truncates prompts"),
+        (Flaw.CAPS_REPLIES, TRAINING, "cut a reply off after 3 of max_tokens=8"),
+        (Flaw.GREEDY, NEEDS, "does not sample from the distribution.*--generation-config vllm"),
+        (Flaw.TOP_K, TRAINING, "does not sample from the distribution.*it changes temperature, top_p or top_k"),
+    ],
+)
+async def test_bad_servers_are_refused(
+    folders: list[Path], renderer: ChatRenderer, serving, flaw: Flaw, needs: Needs, words: str
+) -> None:
+    async with serving(FakeVllm(folders[0], [flaw]), is_versioned=bool(needs.update_routes)) as servers:
+        with pytest.raises(ServerRefusedError, match=words):
+            await check_servers(servers, renderer, needs)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("changes", "needs", "words"),
+    [
+        ({"model": "other"}, NEEDS, "serves tiny, not 'other'.*--served-model-name other"),
+        ({}, Needs(400, 8), "a context of 256 tokens, the pipeline has 400.*--max-model-len 400"),
+    ],
+)
+async def test_another_model_and_a_short_context(
+    folders: list[Path], renderer: ChatRenderer, serving, changes: dict[str, str], needs: Needs, words: str
+) -> None:
+    async with serving(FakeVllm(folders[0]), is_versioned=False, **changes) as servers:
+        with pytest.raises(ServerRefusedError, match=words):
+            await check_servers(servers, renderer, needs)
+
+
+def test_one_of_several_is_enough_to_refuse(folders: list[Path], renderer: ChatRenderer) -> None:
+    with FakeVllm(folders[0]).in_thread() as good, FakeVllm(folders[0], [Flaw.TEXT_ONLY]).in_thread() as bad:
+        endpoint = EndpointConfig(base_url=good, replicas=(bad,), model="tiny", backoff_s=0.001)
+        with pytest.raises(ServerRefusedError, match="gives text and no token ids") as caught:
+            preflight(endpoint, renderer, NEEDS)
+    assert str(caught.value).startswith(bad)
+    with pytest.raises(ServerDownError, match="is the server up"):
+        preflight(endpoint, renderer, NEEDS)

@@ -1,0 +1,108 @@
+"""Weights that change under running requests: versions per token, exact log-probabilities, and proof that they came."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from mendwright.errors import ServerDownError, ServerRefusedError, StaleWeightsError
+from mendwright.models.base import Sampling
+from mendwright.models.endpoint import EndpointClient
+from mendwright.models.loading import load_model
+from mendwright.models.vllm.fake_server import FakeVllm, Flaw
+from mendwright.models.vllm.policy import VllmPolicy
+from mendwright.models.vllm.server import TokenServer
+from mendwright.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
+
+PROMPT = list(range(5, 45))
+NUM_TOKENS = 12
+
+
+def log_probs_of(folder: Path, ids: list[int]) -> list[float]:
+    """Of each token after the first, by the model itself."""
+    with torch.no_grad():
+        rows = torch.log_softmax(load_model(folder)(torch.tensor([ids])).logits[0].float(), dim=-1)
+    return [float(row[token]) for row, token in zip(rows[:-1], ids[1:], strict=True)]
+
+
+def probe_of(folder: Path) -> Probe:
+    return Probe(tuple(PROMPT), tuple(log_probs_of(folder, PROMPT)))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("pause", "num_old"), [("keep", 5), ("wait", NUM_TOKENS)])
+async def test_an_update_in_flight(folders: list[Path], serving, pause: str, num_old: int) -> None:
+    """The update is ordered when five tokens of a reply are there."""
+    fake = FakeVllm(folders[0])
+    async with serving(fake) as servers, serving(fake) as others:
+        updater = WeightUpdater(others, Transfer(pause=pause))
+        await updater.load(folders[0], 3)
+        updates: list[asyncio.Task[list[TokenServer]]] = []
+
+        async def on_token(number: int) -> None:
+            if number == 5 and not updates:
+                updates.append(asyncio.create_task(updater.load(folders[1], 4)))
+                await fake.is_paused.wait()
+
+        fake.on_token = on_token
+        policy = VllmPolicy(servers, version=3)
+        found = await policy.generate("s", PROMPT, Sampling(max_tokens=NUM_TOKENS, stop_token_ids=()))
+        assert await updates[0] == others
+        assert found.versions == (3,) * num_old + (4,) * (NUM_TOKENS - num_old)
+        ids = [*PROMPT, *found.token_ids]
+        old, new = (log_probs_of(folder, ids)[len(PROMPT) - 1 :] for folder in folders)
+        assert found.log_probs == pytest.approx(old[:num_old] + new[num_old:], abs=1e-5)
+        assert await compare(servers, probe_of(folders[1]), 1e-4) < 1e-5
+        later = await policy.generate("s", PROMPT, Sampling(max_tokens=2, stop_token_ids=()))
+        assert (later.policy_version, later.token_versions) == (4, ())
+
+
+@pytest.mark.asyncio
+async def test_orders_and_their_order(folders: list[Path], serving) -> None:
+    fake = FakeVllm(folders[0])
+    async with serving(fake) as servers:
+        await WeightUpdater(servers, Transfer("lora", adapter_name="policy")).load(folders[1], 7)
+        assert await servers[0].weight_version() == "7"
+    assert fake.log == [
+        "/pause",
+        "/update_weight_version",
+        "/v1/load_lora_adapter",
+        "/reset_prefix_cache",
+        "/update_weight_version",
+        "/resume",
+    ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("flaw", [Flaw.STALE_HEAD, Flaw.IGNORES_WEIGHTS])
+async def test_weights_that_did_not_arrive_are_found_out(folders: list[Path], serving, flaw: Flaw) -> None:
+    async with serving(FakeVllm(folders[0]), FakeVllm(folders[0], [flaw])) as servers:
+        loaded = await WeightUpdater(servers, Transfer()).load(folders[1], 1)
+        assert await servers[1].weight_version() == "1"  # what it says of itself
+        with pytest.raises(StaleWeightsError, match=r"stale output head.*tie_word_embeddings=false") as caught:
+            await compare(loaded, probe_of(folders[1]), 1e-3)
+    assert servers[1].url in str(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_failed_in_the_middle_goes_on_and_is_not_believed(folders: list[Path], serving) -> None:
+    async with serving(FakeVllm(folders[0], [Flaw.CANNOT_LOAD])) as servers:
+        with pytest.raises(ServerRefusedError, match="must see this folder under this path"):
+            await WeightUpdater(servers, Transfer()).load(folders[1], 1)
+        assert await servers[0].weight_version() == "loading"
+        with pytest.raises(StaleWeightsError, match="weights 'loading', and 0 or newer"):
+            await VllmPolicy(servers).generate("s", PROMPT, Sampling(max_tokens=2, stop_token_ids=()))
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_down_is_left_out(folders: list[Path], serving) -> None:
+    async with serving(FakeVllm(folders[0])) as gone:
+        config = gone[0].config
+    async with serving(FakeVllm(folders[0])) as servers, EndpointClient(config) as client:
+        dead = TokenServer(client, is_versioned=True)
+        assert await WeightUpdater([dead, *servers], Transfer()).load(folders[1], 1) == servers
+        with pytest.raises(ServerDownError):
+            await WeightUpdater([dead], Transfer()).load(folders[1], 1)

@@ -1,0 +1,49 @@
+"""A run goes on with the settings that it was begun with."""
+
+import pytest
+
+from mendwright.config.commands import RlCommandConfig
+from mendwright.config.loading import load_config
+from mendwright.errors import InputError
+from mendwright.recipes.kept_config import CONFIGS_FOLDER, CallConfig, keep_config
+
+
+def call(*overrides, **options):
+    return CallConfig("train-rl", load_config(RlCommandConfig, None, overrides), **options)
+
+
+def kept(folder):
+    return load_config(RlCommandConfig, folder / CONFIGS_FOLDER / "train-rl.toml")
+
+
+def test_other_settings_are_refused_by_name(tmp_path):
+    keep_config(tmp_path, call("seed=3"))
+    keep_config(tmp_path, call("seed=3"))
+    with pytest.raises(
+        InputError, match=r"seed=4 \(was 3\), rl\.dapo\.group_size=6 \(was \d+\); go on with its own"
+    ) as found:
+        keep_config(tmp_path, call("seed=4", "rl.dapo.group_size=6", "rollout.num_workers=7"))
+    assert "num_workers" not in str(found.value)
+    assert kept(tmp_path).seed == 3
+
+
+def test_when_where_and_how_long_may_change(tmp_path):
+    keep_config(tmp_path, call())
+    later = call(
+        "rollout.num_workers=7", "rl.max_iterations=9", "watch.alarms.window=5", "rollout.layers.max_bytes=1000"
+    )
+    keep_config(tmp_path, later)
+    assert kept(tmp_path) == later.config
+
+
+def test_commands_share_a_folder_and_have_free_settings_of_their_own(tmp_path):
+    keep_config(tmp_path, call("seed=3"))
+    keep_config(tmp_path, CallConfig("train-rft", call("seed=4").config))
+    keep_config(tmp_path, call("seed=4", free=("seed",)))
+    assert kept(tmp_path).seed == 4
+
+
+def test_another_kind_of_part_is_another_setting(tmp_path):
+    keep_config(tmp_path, call())
+    with pytest.raises(InputError, match=r"rl\.dapo\.loss\.type=grpo \(was dapo\)"):
+        keep_config(tmp_path, call("rl.dapo.loss.type=grpo"))

@@ -1,0 +1,100 @@
+"""RL whose episodes are sampled by servers: the same loop, weights pushed after each update, trouble before the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from mendwright.config.algorithms import GaeAdvantageConfig, PpoLossConfig
+from mendwright.config.endpoint import EndpointConfig
+from mendwright.config.learning import DapoConfig, LoraConfig, OptimizerConfig
+from mendwright.config.recipes import RlConfig
+from mendwright.config.sampler import VllmSamplerConfig
+from mendwright.errors import ConfigError, ServerRefusedError, StaleWeightsError
+from mendwright.models.loading import load_model
+from mendwright.models.vllm.fake_server import FakeVllm, Flaw
+from mendwright.recipes.dapo import DapoLoop
+
+# PPO makes a step of groups of equal rewards, too, and the decay alone moves all matrices by a third: every iteration
+# has an update, whatever the tiny model samples.
+DAPO = DapoConfig(
+    loss=PpoLossConfig(),
+    advantage=GaeAdvantageConfig(),
+    group_size=2,
+    batch_size=8,
+    optimizer=OptimizerConfig(learning_rate=3e-2, weight_decay=10.0),
+)
+
+
+def config_of(url: str, dapo: DapoConfig = DAPO, **sampler: object) -> RlConfig:
+    endpoint = EndpointConfig(base_url=url, model="tiny", max_attempts=2, backoff_s=0.001)
+    return RlConfig(
+        dapo=dapo,
+        sampler=VllmSamplerConfig.model_validate({"endpoint": endpoint} | sampler),
+        num_groups=2,
+        num_groups_sampled=2,
+        max_refills=0,
+        max_iterations=2,
+    )
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_model(folder).state_dict()
+
+
+def test_servers_get_the_weights_of_each_update(tmp_path, open_run, base):
+    fake = FakeVllm(base)
+    run = open_run(tmp_path)
+    with fake.in_thread() as url:
+        loop = DapoLoop(run, config_of(url), "base")
+        found = list(loop.iterations())
+        for step in (0, 1):
+            for trajectory in run.store.trajectories(phase="dapo", step=step):
+                versions = trajectory.ledger.policy_version[trajectory.ledger.is_action]
+                assert set(versions.tolist()) == {step}
+        assert [metrics["rollout/weight_lag"] for metrics in found] == [0.0, 0.0]
+        assert all(abs(metrics["policy/log_prob_gap"]) < 1e-4 for metrics in found)
+        gaps = dict(run.store.metrics("dapo", "sync/log_prob_gap"))
+        assert set(gaps) == {0, 1, 2}
+        assert max(gaps.values()) < 1e-5
+        saved = state_of(tmp_path / "checkpoints" / "dapo-state" / "model")
+        held = fake.state()
+        assert all(torch.allclose(saved[name], held[name], atol=1e-6) for name in saved)
+        assert not torch.equal(saved["lm_head.weight"], state_of(base)["lm_head.weight"])
+        fake.version = "default"  # it was started again
+        assert DapoLoop(open_run(tmp_path), config_of(url), "base").num_done == 2
+        assert fake.version == "2"
+
+
+def test_an_adapter_is_replaced_in_place(tmp_path, open_run, base):
+    fake = FakeVllm(base)
+    dapo = DAPO.model_copy(update={"trained": LoraConfig(rank=2, alpha=4)})
+    with fake.in_thread() as url:
+        run = open_run(tmp_path)
+        next(DapoLoop(run, config_of(url, dapo, transfer="lora"), "base").iterations())
+    assert fake.log.count("/v1/load_lora_adapter") == 2
+    assert (tmp_path / "checkpoints" / "dapo-state" / "model" / "adapter" / "adapter_config.json").is_file()
+
+
+def test_a_stale_head_stops_the_run(tmp_path, open_run, base):
+    run = open_run(tmp_path)
+    with FakeVllm(base, [Flaw.STALE_HEAD]).in_thread() as url:
+        loop = DapoLoop(run, config_of(url), "base")
+        with pytest.raises(StaleWeightsError, match="stale output head"):
+            next(loop.iterations())
+    assert not list(run.store.rows(phase="dapo", step=1))
+
+
+def test_what_cannot_work_is_refused_before_the_run(tmp_path, open_run, base):
+    run = open_run(tmp_path)
+    for transfer, words in (("nccl", "has no GPU; use folder"), ("ipc", "has no GPU"), ("lora", "trained.type=lora")):
+        with pytest.raises(ConfigError, match=words):
+            DapoLoop(run, config_of("http://127.0.0.1:1/v1", transfer=transfer), "base")
+    with pytest.raises(ConfigError, match=r"needs endpoint\.base_url"):
+        DapoLoop(run, RlConfig(sampler=VllmSamplerConfig()), "base")
+    bad = FakeVllm(base, [Flaw.NO_UPDATES])
+    with bad.in_thread() as url, pytest.raises(ServerRefusedError, match="--enable-scale-out"):
+        DapoLoop(run, config_of(url), "base")
+    assert not run.checkpoint("dapo-state").exists()
