@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from mendwright.config.models import ModelConfig
 from mendwright.ledger import LedgerBuilder
 from mendwright.records import (
     Certificate,
@@ -261,3 +262,22 @@ def synthetic_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def task() -> Task:
     """A repair of one token that needs no sandbox until something must run."""
     return scripted_task()
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> Callable[..., ModelConfig]:
+    """Makes the smallest model that has every part, for a vocabulary of so many tokens."""
+
+    def make(vocab_size: int, **changes: Any) -> ModelConfig:
+        return ModelConfig(
+            vocab_size=vocab_size,
+            hidden_size=32,
+            num_layers=1,
+            num_heads=2,
+            num_kv_heads=1,
+            head_dim=16,
+            intermediate_size=32,
+            **changes,
+        )
+
+    return make

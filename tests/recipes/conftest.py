@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.models import EngineConfig, ModelConfig
+from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
@@ -27,20 +27,11 @@ ROLLOUT = RolloutConfig(
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory) -> Path:
+def base(tmp_path_factory, tiny_config) -> Path:
     texts = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
     tokenizer = train_tokenizer(texts, 420, 40)
-    config = ModelConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=16,
-        intermediate_size=32,
-    )
     folder = tmp_path_factory.mktemp("base") / "base"
-    save_checkpoint(create_model(config), tokenizer, folder)
+    save_checkpoint(create_model(tiny_config(len(tokenizer))), tokenizer, folder)
     return folder
 
 

@@ -230,7 +230,7 @@ async def test_a_killed_host_leaves_no_group(bare_spec):
     pytest.fail(f"left behind: {folders}")
 
 
-_HOG = "import os, time; os.fork(); os.fork(); x = b'x' * (100 << 20); time.sleep(20)"
+_HOG = "import os, time; os.fork(); os.fork(); x = b'x' * (100 << 20); time.sleep(4)"
 
 
 @pytest.mark.asyncio

@@ -21,6 +21,7 @@ from mendwright.config.recipes import CollectConfig
 from mendwright.errors import ConfigError, InputError, TaskError
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_model, save_training_state
 from mendwright.learning.histories import split_histories
+from mendwright.learning.memory import release_memory
 from mendwright.learning.parallel import training_device
 from mendwright.learning.samples import Sample, supervised_sample
 from mendwright.learning.selection import Selection, split_validation
@@ -108,6 +109,7 @@ def fit_samples(
         InputError: the saved state is of other samples or of another model.
     """
     _Stage(start, target, samples, config, store, progress).run()
+    release_memory()
 
 
 class _Stage:
@@ -203,4 +205,6 @@ def continue_supervised(
         if used_s >= cpu_s:
             break
     save_checkpoint(model, load_tokenizer(run.checkpoint(start)), run.checkpoint(stage))
+    del model, trainer
+    release_memory()
     return step

@@ -16,6 +16,7 @@ from mendwright.config.algorithms import NoKlConfig
 from mendwright.config.recipes import RlConfig
 from mendwright.config.sampler import VllmSamplerConfig
 from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
+from mendwright.learning.memory import release_memory
 from mendwright.learning.parallel import training_device
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample, text_sample
@@ -52,7 +53,9 @@ class Updates:
 
     def lead(self, samples: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> dict[str, float]:
         """One iteration's update by all processes, not saved yet; returns its metrics (`PolicyTrainer.update`)."""
-        return self._trainer.update(*self._world.broadcast((list(samples), list(imitated), coefficient)))
+        metrics = self._trainer.update(*self._world.broadcast((list(samples), list(imitated), coefficient)))
+        release_memory()
+        return metrics
 
     def commit(self) -> None:
         """Save the update; the next iteration begins."""

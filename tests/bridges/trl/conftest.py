@@ -18,8 +18,9 @@ from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.models.loading import create_model
 from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.records import Task
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 from mendwright.tasks.validation import TaskLayers
 
 ROLLOUT = RolloutConfig(
@@ -28,11 +29,6 @@ ROLLOUT = RolloutConfig(
     max_attempts=1,
 )
 TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
-
-
-def answer(files: Files, request: TestRequest) -> TestRun:
-    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
-    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
 
 
 class Accelerator:
@@ -62,20 +58,11 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture
-def trainer(tokenizer: PreTrainedTokenizerFast) -> Trainer:
-    config = ModelConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=16,
-        intermediate_size=32,
-    )
+def trainer(tokenizer: PreTrainedTokenizerFast, tiny_config: Callable[..., ModelConfig]) -> Trainer:
     settings: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
     settings |= {"generation_kwargs": None, "use_vllm": False, "use_transformers_paged": False}
     args = SimpleNamespace(**settings, max_completion_length=200, seed=1)
-    return Trainer(create_model(config).train(), tokenizer, args)
+    return Trainer(create_model(tiny_config(len(tokenizer))).train(), tokenizer, args)
 
 
 @pytest.fixture
@@ -86,7 +73,7 @@ def make_episodes(task: Task, tmp_path: Path, tokenizer: PreTrainedTokenizerFast
     with ExitStack() as stack:
 
         def make(num_failures: int = 0, config: RolloutConfig = ROLLOUT) -> Episodes:
-            backend = ScriptedBackend(answer, num_failures)
+            backend = ScriptedBackend(scripted_answer(), num_failures)
             layers = TaskLayers(tmp_path, tmp_path)
             return stack.enter_context(Episodes(tasks, tokenizer, config, backend, lambda _: layers))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,21 +24,15 @@ def renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
 
 
 @pytest.fixture(scope="session")
-def folders(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def folders(
+    tokenizer: PreTrainedTokenizerFast,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_config: Callable[..., ModelConfig],
+) -> list[Path]:
     """Two models of one shape."""
     root = tmp_path_factory.mktemp("models")
     for seed in (0, 1):
-        config = ModelConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_layers=1,
-            num_heads=2,
-            num_kv_heads=1,
-            head_dim=16,
-            intermediate_size=32,
-            is_tied=False,
-            seed=seed,
-        )
+        config = tiny_config(len(tokenizer), is_tied=False, seed=seed)
         save_checkpoint(create_model(config), tokenizer, root / str(seed))
     return [root / "0", root / "1"]
 

@@ -30,6 +30,8 @@ from mendwright.models.vllm.weights import Probe, Transfer, WeightUpdater, compa
 from mendwright.recipes.dapo import DapoLoop
 
 pytestmark = pytest.mark.vllm
+NUM_LONG = 880
+"""Tokens of the turn during which the weights change: some seconds."""
 MAX_GAP = 1e-4
 PROBE_IDS = tuple(torch.randint(2048, (64,), generator=torch.Generator().manual_seed(0)).tolist())
 Note = Callable[[str, str], None]
@@ -72,10 +74,10 @@ def num_generated(url: str) -> float:
 
 
 async def until_generated(url: str, num_tokens: float) -> None:
-    for _ in range(2000):
+    for _ in range(10_000):
         if num_generated(url) >= num_tokens:
             return
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.01)
     pytest.fail(f"the server has sampled {num_generated(url):.0f} tokens, expected {num_tokens:.0f}")
 
 
@@ -107,12 +109,12 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
         await updater.load(base, 3)
         policy = VllmPolicy(servers, version=3)
         turns, prompt = [], opening
-        for number, max_tokens in enumerate((400, 24, 24)):
+        for number, max_tokens in enumerate((NUM_LONG, 24, 24)):
             sampling = Sampling(max_tokens=max_tokens, stop_token_ids=(), seed=number)
             before = num_generated(server)
             asked = asyncio.create_task(policy.generate("episode", prompt, sampling))
             if number == 0:
-                await until_generated(server, before + 40)
+                await until_generated(server, before + 10)
                 await updater.load(new, 4)
             found = await asked
             turns.append((prompt, found))
@@ -127,8 +129,8 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
     turns, num_cached = asyncio.run(ask_servers(endpoint_of(server), ask, is_versioned=True))
     first = turns[0][1].versions
     num_old = first.count(3)
-    assert first == (3,) * num_old + (4,) * (400 - num_old)
-    assert num_old == 400 if pause == "wait" else 40 <= num_old < 400
+    assert first == (3,) * num_old + (4,) * (NUM_LONG - num_old)
+    assert num_old == NUM_LONG if pause == "wait" else 10 <= num_old < NUM_LONG, num_old
     assert {version for _, found in turns[1:] for version in found.versions} == {4}
     worst = 0.0
     for prompt, found in turns:
@@ -137,12 +139,12 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
         expected = [by_version[version][place] for place, version in enumerate(found.versions)]
         worst = max(worst, distance(found.log_probs, expected))
     apart = distance(by_version[3], by_version[4])
-    note(f"{pause}: tokens of the first turn by old and new weights", f"{num_old} and {400 - num_old}")
+    note(f"{pause}: tokens of the first turn by old and new weights", f"{num_old} and {NUM_LONG - num_old}")
     note(
         f"{pause}: log-probs of all turns against the learner's, largest", f"{worst:.1e} (versions: {apart:.2g} apart)"
     )
     assert worst < MAX_GAP
-    assert num_cached >= 400  # the third turn finds the first two
+    assert num_cached >= 256  # the third turn finds whole blocks (of 128 tokens on a CPU) of the first two
 
 
 def test_training_with_a_server_as_sampler(server: str, base: Path, tmp_path: Path, open_run, note: Note) -> None:
