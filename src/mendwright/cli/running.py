@@ -11,7 +11,7 @@ from mendwright.cli.progress import ProgressDisplay
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.watch import WatchConfig
-from mendwright.errors import InputError
+from mendwright.errors import ConfigError, InputError
 from mendwright.recipes.run import Run, locked
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 from mendwright.rollout.pool import WorkerPool
@@ -81,6 +81,21 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         copy_folder(source, target)
+
+
+def refuse_several_processes() -> None:
+    """For commands that train in one process only.
+
+    Raises:
+        ConfigError: torchrun started several.
+    """
+    from mendwright.learning.parallel import num_processes
+
+    if num_processes() > 1:
+        raise ConfigError(
+            "this command is for one process; start it without torchrun (mend train sft, rft, step_dpo, rl, "
+            "dapo_two_stage and distil_then_grpo are for several)"
+        )
 
 
 def describe_usage(counters: Mapping[str, float]) -> str:
