@@ -1,4 +1,5 @@
-"""What each process of `test_parallel.py` runs: FOLDER. Gradients of a batch in contexts of one, two and four processes.
+"""What each process of `test_parallel.py` runs: FOLDER. Gradients of a batch in contexts of one, two and
+four processes.
 
 The test computes `gradients` itself too, alone, and compares.
 """
@@ -21,7 +22,7 @@ from mendwright.errors import ConfigError
 from mendwright.learning.batching import pack
 from mendwright.learning.context_parallel import ContextGroup
 from mendwright.learning.forward import Scorer
-from mendwright.learning.parallel import check_processes, process_group, whole
+from mendwright.learning.parallel import check_processes, process_group
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample
 from mendwright.models.loading import create_model

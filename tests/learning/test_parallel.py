@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -164,7 +165,7 @@ def test_recipes_of_several_stages_run_in_two_processes_and_go_on_after_ctrl_c(t
         for name in ("one/checkpoints/grpo", "two/checkpoints/rft", "three/checkpoints/stage-2", "step_dpo")
     ]
     weights = [load_model(path).state_dict() for path in (base / "checkpoints" / "base", *made)]
-    for before, after in zip(weights, weights[1:], strict=False):
+    for before, after in pairwise(weights):
         assert any(not torch.equal(before[name], after[name]) for name in before)
 
 

@@ -114,9 +114,9 @@ class RlConfig(Record):
     """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards."""
     max_iterations: PositiveInt = 100
     max_staleness: NonNegativeInt = 0
-    """Policy versions that a token may be behind the weights it teaches; older episodes are dropped and counted. 0 samples
-    and learns in turn (paper B, appendix D); above it the next iterations are sampled while one is learned, which needs
-    ``dapo.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
+    """Policy versions that a token may be behind the weights it teaches; older episodes are dropped and counted. 0
+    samples and learns in turn (paper B, appendix D); above it the next iterations are sampled while one is learned,
+    which needs ``dapo.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
     validation_every: PositiveInt = 10
     num_validation_tasks: NonNegativeInt = 64
 
