@@ -129,7 +129,7 @@ def test_contexts_of_several_processes_have_the_gradients_of_one(tmp_path: Path)
                 if not metric.endswith("_s"):
                     assert got["metrics"][metric] == pytest.approx(value, rel=1e-5, abs=1e-6), (case, size, metric)
             for one, other in zip(want["gradients"], got["gradients"], strict=True):
-                assert torch.allclose(one, other, rtol=0.0, atol=1e-6), (case, size, float((one - other).abs().max()))
+                assert torch.allclose(one, other, rtol=1e-5, atol=1e-7), (case, size, float((one - other).abs().max()))
     kept = found["activation_bytes"]
     assert kept[1] > 1.8 * kept[2] > 3.2 * kept[4]
     muon, processes, heads = found["refusals"]
