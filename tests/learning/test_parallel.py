@@ -72,7 +72,11 @@ def start(num_processes: int, script: str, *arguments: Path) -> subprocess.Popen
 
 
 def finish(process: subprocess.Popen[str]) -> None:
-    _, errors = process.communicate(timeout=900)
+    try:
+        _, errors = process.communicate(timeout=900)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its processes
+        raise
     assert process.returncode == 0, errors[-3000:]
 
 
@@ -147,7 +151,11 @@ def test_recipes_of_several_stages_run_in_two_processes_and_go_on_after_ctrl_c(t
     base, folder = tmp_path / "base", tmp_path / "runs"
     save_checkpoint(model, tokenizer, base / "checkpoints" / "base")
     process = start(2, "recipe_processes.py", folder, base)
+    deadline = time.monotonic() + 600
     while process.poll() is None and num_stored(folder / "three" / "run.db", "stage-1") < 6:
+        if time.monotonic() > deadline:
+            process.terminate()
+            pytest.fail("stage 1 has not begun after ten minutes")
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=300)[1]
