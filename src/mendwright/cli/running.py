@@ -13,7 +13,7 @@ from mendwright.config.cluster import ClusterConfig
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.watch import WatchConfig
-from mendwright.errors import InputError
+from mendwright.errors import ConfigError, InputError
 from mendwright.recipes.kept_config import CallConfig, keep_config
 from mendwright.recipes.run import Run, locked
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
@@ -126,6 +126,21 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
     elif weights_digest(source) != weights_digest(target):
         raise InputError(
             f"{run} was begun with another model than {source}; go on with {target}, or name another run folder"
+        )
+
+
+def refuse_several_processes() -> None:
+    """For commands that train in one process only.
+
+    Raises:
+        ConfigError: torchrun started several.
+    """
+    from mendwright.learning.parallel import num_processes
+
+    if num_processes() > 1:
+        raise ConfigError(
+            "this command is for one process; start it without torchrun (mend train sft, rft, step_dpo, rl, "
+            "dapo_two_stage and distil_then_grpo are for several)"
         )
 
 

@@ -48,6 +48,15 @@ class Group:
         return statistics.pstdev(valid) if len(valid) > 1 else 0.0
 
 
+def is_stale(trajectory: Trajectory, num_updates: int, max_staleness: int) -> bool:
+    """True when a token was sampled by a policy more than ``max_staleness`` updates behind ``num_updates``.
+
+    Tokens without a version have no log-probability either; `policy_sample` refuses them.
+    """
+    versions = trajectory.ledger.policy_version
+    return bool(((versions >= 0) & (versions < num_updates - max_staleness)).any())
+
+
 def make_trajectory_groups(
     trajectories: Sequence[Trajectory], reward: Callable[[Sequence[Trajectory]], Rewards] = raw_rewards
 ) -> list[Group]:
