@@ -17,6 +17,9 @@ TORCH_INDEX ?=
 
 VENV := .venv
 PARITY := .venv-parity
+VERL := .venv-verl
+VERL_PINS := $(if $(GPU),requirements-verl-gpu.txt,requirements-torch.txt requirements-verl.txt)
+VERL_STAMP := $(VERL)/.setup-$(shell cat $(VERL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
 BIN := $(VENV)/bin
 PINS := requirements.lock requirements-torch.txt pyproject.toml
 # The stamp is keyed to what the pins say, not to when they were written: a fresh clone and a switched branch both work.
@@ -25,10 +28,10 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo test parity lint format types contracts check bench docs lock clean
+.PHONY: help setup tools demo test parity verl verl-env lint format types contracts check bench docs lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 setup: $(STAMP) ## build .venv with the locked packages, torch and this project
 	@:
@@ -49,6 +52,12 @@ parity: ## our losses against TRL's and verl's own functions, in .venv-parity
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-torch.txt -r requirements-parity.txt; }
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
+
+verl-env: $(VERL_STAMP) ## build .venv-verl, where `mend train verl` runs (GPU=1: with vLLM)
+	@:
+
+verl: verl-env ## verl on Ray with two FSDP2 workers, three GRPO steps on our episodes, on a CPU; some minutes
+	@OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q -m verl tests/bridges/verl $(ARGS)
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
@@ -79,8 +88,15 @@ lock: setup ## resolve requirements.lock anew (ARGS=--upgrade for newer versions
 		--output-file requirements.lock --quiet $(ARGS)
 
 clean: ## remove .venv and what tools left; runs and the layer store stay
-	@rm -rf $(VENV) $(PARITY) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(PARITY) $(VERL) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VERL_STAMP): $(VERL_PINS) pyproject.toml
+	@$(PYTHON) -m venv --clear $(VERL)
+	@$(VERL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		$(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio $(if $(GPU),,--editable '.[datasets]')
+	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-deps --editable .)
+	@touch $@
 
 # --- setup ---------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo."""
+"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo, verl."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from mendwright.cli.verl_plan import Machine, VerlRecipeOption, load_verl_plan
 from mendwright.config.commands import RlCommandConfig
 from mendwright.config.learning import SftConfig
 from mendwright.config.loading import load_config, to_toml
@@ -232,6 +233,39 @@ def distil_then_grpo(
         lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch), resolved, teacher
     )
     typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
+
+
+@app.command()
+def verl(
+    tasks: Tasks,
+    run: RunFolder,
+    start: Start,
+    overrides: Overrides = None,
+    config: Config = None,
+    recipe: VerlRecipeOption = "rl",
+    machine: Machine = None,
+    dry_run: DryRun = False,
+) -> None:
+    """RL with verl as the learner; the recipe's own TOML says what is learned (docs/howto/verl.md).
+
+    Example: mend train verl tasks runs/verl models/rft --config rl.toml --machine configs/verl_cpu.toml rl.num_groups=4
+    """
+    plan = load_verl_plan(recipe, config, machine, overrides or [])
+    if dry_run:
+        typer.echo(plan.as_toml(), nl=False)
+        return
+    _refuse_several_processes()
+    from mendwright.bridges.verl.versions import check_versions
+    from mendwright.cli.running import import_checkpoint, open_run
+    from mendwright.recipes.dapo_two_stage import START
+    from mendwright.recipes.verl import stages_of, train_with_verl
+
+    check_versions(plan.machine)
+    rollout = stages_of(plan.config)[0].rollout
+    with open_run(run, tasks, start, rollout, plan.config.seed, plan.config.watch) as opened:
+        import_checkpoint(run, start, START)
+        stage = train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
+    typer.echo(f"model: {run / 'checkpoints' / stage}")
 
 
 def _is_shown(config: Record, is_wanted: bool) -> bool:
