@@ -165,7 +165,7 @@ def reinforce_with_verl(
     if num_saved_updates(places) < stage.rl.max_iterations:
         _write_data(run, stage, places, task_ids)
         write_stage(stage, machine, places)
-        receiver = _Receiver(run, stage, alarms)
+        receiver = Receiver(run, stage, alarms)
         receiver.begin(places)
         with run.store.phase(stage.phase):
             for arrival in run_verl(places, machine):
@@ -187,7 +187,7 @@ def _write_data(run: Run, stage: Stage, places: Places, task_ids: Iterable[str] 
     write_rows(run.select(VALIDATION, limit=stage.rl.num_validation_tasks) or tasks[:1], places.validation_rows)
 
 
-class _Receiver:
+class Receiver:
     """Puts what verl finishes into the run store."""
 
     def __init__(self, run: Run, stage: Stage, alarms: AlarmConfig) -> None:

@@ -37,7 +37,7 @@ class EmbeddedServer:
         self._policy = EmbeddedPolicy.from_folder(Path(folder), config)
 
     async def generate(
-        self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
         """Continue ``prompt_ids`` with the plain policy; ``sampling_params`` are vLLM's."""
         sampling = Sampling(

@@ -110,11 +110,7 @@ def _forks(leaves: Leaves) -> list[str]:
     }
     estimator = leaves.peek("rl.dapo.advantage.type")
     why = f"forked histories would count several times with rl.dapo.advantage.type={estimator!r}"
-    return [
-        f"{name}={leaves.peek(name)!r} ({why})"
-        for name, is_forking in reasons.items()
-        if is_forking
-    ]
+    return [f"{name}={leaves.peek(name)!r} ({why})" for name, is_forking in reasons.items() if is_forking]
 
 
 class _Translator:
