@@ -90,7 +90,7 @@ def write_config(
         f"  settings: {json.dumps(str(path))}\n",
         encoding="utf-8",
     )
-    all_settings = [*translated, *_places(places, settings, machine)]
+    all_settings = [*translated, *place_settings(places, settings, machine)]
     config = places.folder / f"{CONFIG_NAME}.yaml"
     head = _HEAD.format(folder=places.folder, name=CONFIG_NAME)
     config.write_text(head + "\n".join(_lines(all_settings, comments or {})) + "\n", encoding="utf-8")
@@ -111,7 +111,9 @@ def environment(places: Places, machine: VerlConfig) -> dict[str, str]:
     return variables
 
 
-def _places(places: Places, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
+def place_settings(places: Places, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
+    """Paths, names and Ray's start: what is of this run and no part of the recipe."""
+
     def place(key: str, value: Any, why: str = "of this run") -> Setting:
         return Setting(key, value, why, is_ours=False)
 

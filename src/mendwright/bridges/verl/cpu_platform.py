@@ -7,12 +7,14 @@ the learner has processes, because verl counts its processes so.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from verl.plugin.platform.platform_base import PlatformBase
 
 
@@ -132,7 +134,14 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environme
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Collectives over gloo."""
+        """Collectives over gloo.
+
+        A process of the learner asks for this just before it joins its group, with ``cpu:gloo,DEVICE:BACKEND``. torch
+        refuses a device that is named twice, so the process joins here; verl finds that it has.
+        """
+        if "RANK" in os.environ and not dist.is_initialized():
+            rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            dist.init_process_group("cpu:gloo", rank=rank, world_size=num_ranks)
         return "gloo"
 
     def visible_devices_envvar(self) -> str:

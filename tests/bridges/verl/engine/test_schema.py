@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.verl.config_files import Places, _places
+from mendwright.bridges.verl.config_files import Places, place_settings
 from mendwright.bridges.verl.settings import EpisodeSettings
 from mendwright.bridges.verl.translation import translate
 from mendwright.cli.verl_plan import load_verl_plan
@@ -53,7 +53,7 @@ def test_every_key_is_verls(stage: Stage, machine, places):
     with initialize_config_module("verl.trainer.config", version_base=None):
         theirs = compose("ppo_trainer")
     settings = EpisodeSettings(phase="x", tasks="", tokenizer="", spool="", rollout=stage.rollout)
-    generated = [*translate(stage.rl, stage.rollout, machine, 0), *_places(places, settings, machine)]
+    generated = [*translate(stage.rl, stage.rollout, machine, 0), *place_settings(places, settings, machine)]
     for setting in generated:
         if setting.key.startswith(FREE):
             continue
