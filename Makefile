@@ -94,8 +94,8 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 $(VERL_STAMP): $(VERL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(VERL)
 	@$(VERL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		$(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio $(if $(GPU),,--editable '.[datasets]')
-	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-deps --editable .)
+		$(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[datasets]'
+	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-build-isolation flash-attn==2.8.3)
 	@touch $@
 
 # --- setup ---------------------------------------------------------------------------------------------------------

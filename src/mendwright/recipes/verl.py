@@ -31,13 +31,13 @@ from mendwright.recipes.dapo import PHASE, Collected, rollout_metrics, weight_la
 from mendwright.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
 from mendwright.recipes.distil_then_grpo import GRPO
 from mendwright.recipes.groups import advantages_of, make_trajectory_groups, overlong_metrics
+from mendwright.recipes.reinforce import VALIDATION
 from mendwright.recipes.run import Run
 from mendwright.recipes.watching import sound_alarms
 from mendwright.records import Task, Trajectory, VerdictKind
 from mendwright.rollout.failures import FailureStreak
 from mendwright.rollout.phases import eval_phase
 
-VALIDATION = "validation"
 METRIC_NAMES = {
     "actor/pg_loss": "train/loss",
     "actor/grad_norm": "optim/grad_norm",
