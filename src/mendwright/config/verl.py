@@ -44,7 +44,7 @@ class VerlConfig(Record):
     ray_address: str = ""
     """A running Ray cluster; empty: one is started on this machine for the run."""
     num_cpus: NonNegativeInt = 0
-    """That a Ray started here believes in; 0: those of the machine. Each process of the learner reserves three."""
+    """That a Ray started here believes in; 0: those of the machine. Each process of the learner takes three."""
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:

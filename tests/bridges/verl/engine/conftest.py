@@ -43,7 +43,7 @@ def cpu() -> VerlConfig:
         rollout_tensor_parallel=1,
         sequence_parallel=1,
         is_offloaded=False,
-        num_cpus=16,
+        num_cpus=10,
     )
 
 
