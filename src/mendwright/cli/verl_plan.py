@@ -30,8 +30,7 @@ class VerlPlan:
 
     def as_toml(self) -> str:
         """Both configurations, the machine's below ``[verl]``."""
-        machine = "".join(f"{line}\n" for line in to_toml(self.machine).splitlines())
-        return f"{to_toml(self.config)}\n[verl]\n{machine}"
+        return f"{to_toml(self.config)}\n[verl]\n{to_toml(self.machine)}"
 
 
 def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None, overrides: Sequence[str]) -> VerlPlan:
@@ -46,7 +45,7 @@ def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None
 
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]
-    resolved = load_config(SOURCES[recipe], config, others)
+    resolved: RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig = load_config(SOURCES[recipe], config, others)
     comments = comments_of(config) if config else {}
     changed = {text.partition("=")[0].strip(): "given on the command line" for text in others}
     return VerlPlan(resolved, load_config(VerlConfig, machine, of_machine), {**comments, **changed})

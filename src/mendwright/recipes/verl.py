@@ -100,7 +100,8 @@ def train_with_verl(
     stages = stages_of(config, comments)
     for stage in stages:
         translate(stage.rl, stage.rollout, machine, stage.seed)
-    start, task_ids = START, None
+    start = START
+    task_ids: list[str] | None = None
     for stage in stages:
         if stage.phase == STAGE_2 and isinstance(config, TwoStageConfig):
             task_ids = select_tasks_again(run, config.select)

@@ -9,7 +9,6 @@ with version 0.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,14 +103,10 @@ class EpisodeHost:
         task = self._tasks.get(asked.task_id)
         if task is None:
             raise InputError(f"the data set names task {asked.task_id!r}, which {self._settings.tasks} has not")
-        found = await self._run(self._job(asked), task, policy)
+        (found,) = [done async for done in self._runner.run([self._job(asked)], {task.id: task}, policy)]
         phase, step = self._place(asked)
         spool(Path(self._settings.spool), Spooled(found, phase, step, task.split))
         return found, outcome_of(task, found, self._shaping, self._settings.overlong)
-
-    async def _run(self, job: EpisodeJob, task: Task, policy: Policy) -> Trajectory:
-        async with aclosing(self._runner.run([job], {task.id: task}, policy)) as episodes:
-            return await anext(episodes)
 
     def _job(self, asked: Asked) -> EpisodeJob:
         phase, step = self._place(asked)

@@ -37,8 +37,11 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
             SandboxError: no group has two valid members.
         """
         if partition_id == "val":
-            return super().sample(global_steps, partition_id, batch_size)
-        batches, rewards, metrics = [], {}, {}
+            every: tuple[KVBatchMeta, dict[str, Any]] = super().sample(global_steps, partition_id, batch_size)
+            return every
+        batches: list[KVBatchMeta] = []
+        rewards: dict[str, dict[str, float]] = {}
+        metrics: dict[str, Any] = {}
         missing = batch_size
         for refill in range(1 + self._max_refills):
             if refill:

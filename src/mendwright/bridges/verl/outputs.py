@@ -7,7 +7,6 @@ a response begins and ends with a sampled token, so its last token carries the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +67,7 @@ def _row(ledger: TokenLedger, is_learned: bool) -> Row:
     versions, log_probs = ledger.policy_version[at], ledger.log_prob[at]
     if (versions == UNKNOWN_VERSION).any() or not np.isfinite(log_probs).all():
         raise ModelReplyError("sampled tokens have no log-probability or no version; expected both from verl's servers")
-    mask: Sequence[bool] = ledger.is_action[first:end] & is_learned
+    mask = ledger.is_action[first:end] & is_learned
     return Row(
         prompt_ids=ledger.token_id[:first].tolist(),
         response_ids=ledger.token_id[first:end].tolist(),

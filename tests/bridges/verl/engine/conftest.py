@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,13 @@ from mendwright.tasks.store import TaskStore
 
 ROOT = Path(__file__).parents[4]
 NUM_TASKS = 6
+# verl reads these when it is imported, which tests do only when they run.
+os.environ.update(
+    VERL_USE_EXTERNAL_MODULES="mendwright.bridges.verl.plugin",
+    VERL_PLATFORM="cpu",
+    VERL_ENGINE_DEVICE="cuda",
+    VERL_ENGINE_VENDOR="nvidia",
+)
 
 
 @pytest.fixture(scope="session")

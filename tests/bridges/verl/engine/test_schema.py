@@ -60,7 +60,7 @@ def test_every_key_is_verls(stage: Stage, machine, places):
         *sections, name = setting.key.split(".")
         section = OmegaConf.select(theirs, ".".join(sections))
         assert section is not None, f"verl has no section {setting.key}"
-        assert name in section.keys(), f"verl has no key {setting.key}"
+        assert name in list(section), f"verl has no key {setting.key}"
 
 
 @pytest.mark.parametrize(("stage", "machine"), list(cases()))
