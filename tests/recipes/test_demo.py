@@ -75,12 +75,21 @@ def test_small_budgets_still_have_every_phase():
     assert "eval/sft-continued/test-mutations" in large.phases()
 
 
+def test_long_budgets_compare_lower_temperatures_on_as_much_as_the_start():
+    for minutes, is_full in ((13.0, False), (60.0, True)):
+        stages = {stage.name: stage for stage in plan_demo(DemoConfig(minutes=minutes)).stages}
+        for name in ("rft-t0.7", "rft-t0.4"):
+            sizes = [(stages[stage].num_tasks, stages[stage].num_samples) for stage in (name, "rft")]
+            assert (sizes[0] == sizes[1]) == is_full
+            assert sizes[1][0] >= 200
+
+
 def test_rl_ends_when_evaluation_needs_the_rest(tmp_path):
-    """With 2 episodes a second; the continued control trains for as long as RL did."""
+    """With 2 episodes a second; the continued control takes three quarters of RL's time."""
     with RunStore.create(tmp_path / "run.db") as store:
-        for minutes, followers in ((13.0, 1), (60.0, 2)):
+        for minutes, followers in ((13.0, 1.0), (60.0, 1.75)):
             plan = plan_demo(DemoConfig(minutes=minutes))
-            assert plan.has_continued_control == (followers == 2)
+            assert plan.has_continued_control == (followers > 1.0)
             budget = Budget(plan, store)
             free_s = 60.0 * minutes - plan.evaluation_s(budget.episodes_per_s())
             store.add_metrics("dapo", 0, {"time/rollout_s": 0.5 * (free_s - 2.0) / followers, "time/update_s": 0.0})

@@ -18,8 +18,9 @@ from mendwright.tasks.catalogue import load_catalogue
 
 REFERENCE_MINUTES = 13.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
-CONTINUED_CONTROL_MINUTES = 40.0
-"""Below this budget the continued-training control has no room: it costs as much as RL itself."""
+FULL_CONTROL_MINUTES = 40.0
+"""Below this budget the continued-training control has no room, because it costs nearly as much as RL itself, and lower
+temperatures are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
 MUTATIONS = "test-mutations"
 VALIDATION = "validation-mutations"
 RELEASES = "test-releases"
@@ -30,6 +31,8 @@ _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
 _LONG_COST = 1.5
 """Cost of an episode after RL: it tests and goes on where the start gave up."""
+_CONTINUED_SHARE = 0.75
+"""Of RL's seconds that the continued control takes: RL's processor seconds, on all processors all the time."""
 _MARGIN = 1.2
 _OVERHEAD_S = 25.0
 """Starting processes, writing the report."""
@@ -123,18 +126,18 @@ def plan_demo(config: DemoConfig) -> Plan:
             "evaluation": evaluation,
         }
     )
-    has_control = evaluation.is_continued_control and config.minutes >= CONTINUED_CONTROL_MINUTES
-    return Plan(fitted, tuple(_stages(evaluation, has_control)))
+    return Plan(fitted, tuple(_stages(evaluation, config.minutes >= FULL_CONTROL_MINUTES)))
 
 
-def _stages(config: EvaluationConfig, has_continued_control: bool) -> Iterator[EvalStage]:
+def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalStage]:
     num_few, num = min(config.num_control_tasks, config.num_tasks), config.num_samples
     yield EvalStage("rft", "rft", config.num_tasks, config.num_main_samples)
     yield EvalStage("dapo", "dapo", config.num_tasks, config.num_main_samples, cost=_LONG_COST)
-    if has_continued_control:
+    if has_full_controls and config.is_continued_control:
         yield EvalStage(CONTINUED, CONTINUED, config.num_tasks, config.num_main_samples)
+    sizes = (config.num_tasks, config.num_main_samples) if has_full_controls else (num_few, num)
     for temperature in config.temperatures:
-        yield EvalStage(f"rft-t{temperature:g}", "rft", num_few, num, temperature)
+        yield EvalStage(f"rft-t{temperature:g}", "rft", *sizes, temperature)
     yield EvalStage("sft", "sft", num_few, num)
     yield EvalStage("base", "base", num_few, num)
     for name in SCRIPTS:
@@ -174,10 +177,11 @@ class Budget:
     def is_rl_over(self) -> bool:
         """True when what follows RL needs all the time that is left.
 
-        The continued control trains for as long as RL did, so with it RL may use half of the rest.
+        The continued control trains nearly as long as RL did, so with it RL may use little more than half of the rest.
         """
         rl_s = self.rl_s()
-        following_s = self._plan.evaluation_s(self.episodes_per_s()) + rl_s * self._plan.has_continued_control
+        continued_s = _CONTINUED_SHARE * rl_s * self._plan.has_continued_control
+        following_s = self._plan.evaluation_s(self.episodes_per_s()) + continued_s
         return self.spent_s() + following_s >= 60.0 * self._plan.config.minutes
 
     def rl_s(self) -> float:
