@@ -33,6 +33,7 @@ COMMANDS = (
     CommandEntry("plan", "mendwright.cli.plan", "Reckon memory and time of RL on given machines."),
     CommandEntry("cluster", "mendwright.cli.cluster", "Prove a Ray cluster before money is spent on it."),
     CommandEntry("train", "mendwright.cli.train", "Train a model: sft, rft, rl."),
+    CommandEntry("verl", "mendwright.cli.verl", "Configurations and data sets of RL under verl."),
     CommandEntry("eval", "mendwright.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
     CommandEntry("analyse", "mendwright.cli.analyse", "Show how a run's policy behaves, in tables and figures."),
     CommandEntry("watch", "mendwright.cli.watch", "Look at a run while another process works on it."),

@@ -1,4 +1,4 @@
-"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo."""
+"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo, verl."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mendwright.cli.options import Config, DryRun, Overrides, resolve
+from mendwright.cli.verl_plan import Machine, VerlRecipeOption, load_verl_plan
 from mendwright.config.commands import RlCommandConfig
 from mendwright.config.learning import SftConfig
 from mendwright.config.recipes import PretrainingConfig
@@ -237,3 +238,37 @@ def distil_then_grpo(
         typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
 
     lead_or_follow(recipe, resolved.sft, resolved.rl.dapo)
+
+
+@app.command()
+def verl(
+    tasks: Tasks,
+    run: RunFolder,
+    start: Start,
+    overrides: Overrides = None,
+    config: Config = None,
+    recipe: VerlRecipeOption = "rl",
+    machine: Machine = None,
+    dry_run: DryRun = False,
+) -> None:
+    """RL with verl as the learner; the recipe's own TOML says what is learned (docs/howto/verl.md).
+
+    Example: mend train verl tasks runs/verl models/rft --config rl.toml --machine configs/verl_cpu.toml rl.num_groups=4
+    """
+    plan = load_verl_plan(recipe, config, machine, overrides or [])
+    if dry_run:
+        typer.echo(plan.as_toml(), nl=False)
+        return
+    from mendwright.bridges.verl.versions import check_versions
+    from mendwright.cli.running import import_checkpoint, open_run, refuse_several_processes
+    from mendwright.recipes.dapo_two_stage import START
+    from mendwright.recipes.verl import stages_of, train_with_verl
+
+    refuse_several_processes()
+    check_versions(plan.machine)
+    rollout = stages_of(plan.config)[0].rollout
+    call = CallConfig("train-verl", plan.config)
+    with open_run(run, tasks, start, rollout, plan.config.seed, plan.config.watch, call) as opened:
+        import_checkpoint(run, start, START)
+        stage = train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
+    typer.echo(f"model: {run / 'checkpoints' / stage}")

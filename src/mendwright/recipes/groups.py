@@ -18,18 +18,7 @@ from mendwright.learning.histories import split_histories
 from mendwright.learning.rewards import raw_rewards
 from mendwright.learning.rewards.base import Rewards
 from mendwright.learning.samples import Sample, policy_sample
-from mendwright.records import StopReason, Trajectory
-
-OVERLONG = (
-    StopReason.TURN_LIMIT,
-    StopReason.TOOL_CALL_LIMIT,
-    StopReason.TOKEN_LIMIT,
-    StopReason.OUTPUT_TOKEN_LIMIT,
-    StopReason.TIME_LIMIT,
-    StopReason.COST_LIMIT,
-    StopReason.LOOP,
-)
-"""Episodes that a limit ended; each limit keeps its own count."""
+from mendwright.records import OVERLONG, Trajectory
 
 
 @dataclass(frozen=True)
