@@ -50,6 +50,42 @@ def test_a_starved_command_is_the_machines_trouble():
         check_had_time({"is_starved": True, "duration_s": 30.0}, 3.0)
 
 
+ENDED = """
+import os, threading, time
+from mendwright.sandbox.guest.deadlines import scheduled
+from mendwright.sandbox.guest.process import scheduled_below
+
+def burn():
+    end = time.thread_time() + 0.15
+    while time.thread_time() < end:
+        pass
+
+def in_child():
+    if os.fork() == 0:
+        burn()
+        os._exit(0)
+    os.wait()
+
+def in_thread():
+    thread = threading.Thread(target=burn)
+    thread.start()
+    thread.join()
+
+here = lambda: scheduled(["self"])
+for count, work in ((here, in_thread), (here, in_child), (scheduled_below, in_child)):
+    before = count().running_s
+    work()
+    print(count().running_s - before > 0.1)
+"""
+
+
+@pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
+def test_what_has_ended_still_counts_as_computing():
+    """Or code that forks and forks could starve itself, and call the machine too busy to judge it."""
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["True"] * 3, done
+
+
 STARVED = """
 import os, time
 from mendwright.sandbox.guest.deadlines import deadline_of_this_process
