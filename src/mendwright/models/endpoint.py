@@ -126,7 +126,7 @@ class EndpointClient:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
             limits=httpx2.Limits(
-                max_connections=config.max_concurrent,
+                max_connections=None,  # the gate bounds requests; orders do not wait behind them
                 max_keepalive_connections=config.max_concurrent,
                 keepalive_expiry=_KEEP_ALIVE_S,
             ),
@@ -227,19 +227,29 @@ class EndpointClient:
         return (await self._get(path)).status_code != 404
 
     async def is_healthy(self) -> bool:
-        """Whether ``/health`` answers that all is well; asked once, so that nobody waits long for a dead server."""
+        """Whether ``/health`` answers that all is well; asked once, for at most `connect_timeout_s`: it may be dead."""
         try:
-            return (await self._http.get(self._url("/health"))).status_code == 200
-        except httpx2.HTTPError:
+            return (await self._exchange("GET", "/health", self.config.connect_timeout_s)).status_code == 200
+        except (TimeoutError, httpx2.HTTPError):
             return False
 
     async def _get(self, path: str) -> httpx2.Response:
         for number in range(1, self.config.max_attempts + 1):
             try:
-                return await self._http.get(self._url(path))
-            except httpx2.HTTPError as error:
+                return await self._exchange("GET", path, self.config.timeout_s)
+            except (TimeoutError, httpx2.HTTPError) as error:
                 await self._rest(number, ServerDownError(f"no answer ({_name(error)}); is the server up?"), None)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _exchange(
+        self, method: str, path: str, timeout_s: float, body: Mapping[str, Any] | None = None
+    ) -> httpx2.Response:
+        """A reply whatever its status.
+
+        The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
+        """
+        async with asyncio.timeout(timeout_s):
+            return await self._http.request(method, self._url(path), json=None if body is None else dict(body))
 
     def _url(self, path: str) -> httpx2.URL:
         return httpx2.URL(self.config.base_url.rstrip("/") + "/").join(path)
@@ -262,9 +272,7 @@ class EndpointClient:
     async def _post(self, path: str, body: Mapping[str, Any]) -> str:
         """The text of the reply."""
         try:
-            # The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
-            async with asyncio.timeout(self.config.timeout_s):
-                response = await self._http.post(self._url(path), json=dict(body))
+            response = await self._exchange("POST", path, self.config.timeout_s, body)
         except (TimeoutError, httpx2.TimeoutException):
             self.statistics.num_timeouts += 1
             raise _MayPass(ServerDownError(f"no reply within {self.config.timeout_s:g} s")) from None
