@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -91,8 +92,10 @@ class Episodes:
 
     def __exit__(self, *_: object) -> None:
         """End the engine and all sandboxes."""
-        self._thread.run(self._close())
-        self._thread.close()
+        try:
+            self._thread.run(self._close())
+        finally:
+            self._thread.close()
 
     def dataset_rows(self, split: Split = "train") -> list[dict[str, str]]:
         """Rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
@@ -160,8 +163,9 @@ class Episodes:
         policy = await self._follow(model, version)
         found: dict[str, Trajectory] = {}
         self._failures.forget()
-        async for trajectory in self._runner.run(jobs, self._tasks, policy):
-            found |= {kept.id: kept for kept in self._failures.admit(trajectory)}
+        async with aclosing(self._runner.run(jobs, self._tasks, policy)) as ended:
+            async for trajectory in ended:
+                found |= {kept.id: kept for kept in self._failures.admit(trajectory)}
         found |= {kept.id: kept for kept in self._failures.release()}
         return [found[job.trajectory_id] for job in jobs]
 
