@@ -64,7 +64,7 @@ async def aged_task(package: Package, version: str, workshop: Workshop, funnel: 
         TaskError: the test patterns match no file of the release.
     """
     try:
-        bench = _Bench.set_up(package, version, workshop)
+        bench = AgedBench.set_up(package, version, workshop)
     except PackageNotFoundError:
         return "not_lockable"
     first = await bench.run({}, bench.newest_lock)
@@ -90,7 +90,7 @@ def _failures(run: TestRun) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class AgedBench:
     """A release with the check of its build and its suite, and what it takes to run it with given versions."""
 
     package: Package
@@ -106,10 +106,10 @@ class _Bench:
     wheels: dict[tuple[str, str], str] = field(default_factory=dict)
     """(name, version) -> its part of a lock, of each version that was resolved."""
     tried: set[str] = field(default_factory=set)
-    """Environments that only the search needs."""
+    """Environments that were made for the search alone: one that was there before is another task's."""
 
     @classmethod
-    def set_up(cls, package: Package, version: str, workshop: Workshop) -> _Bench:
+    def set_up(cls, package: Package, version: str, workshop: Workshop) -> AgedBench:
         """Pin the tree and lock the newest dependencies that it admits.
 
         Raises:
@@ -179,7 +179,9 @@ class _Bench:
             return None
         suite = [path for path in self.package.test_files(self.spec.tree) if any(f"[{path}]" in i for i in among)]
         lock = self._lock_with(older)
-        self.tried.add(describe_environment(lock).digest)
+        digest = describe_environment(lock).digest
+        if not self.workshop.store.has("environments", digest):
+            self.tried.add(digest)
         run = await self.run({**files, SUITE_FILE: _suite_text(self.package, suite)}, lock)
         return None if run.is_timed_out else _failures(run)
 
