@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -123,6 +125,14 @@ def test_settings_that_episodes_do_not_honour_are_refused(make_episodes, trainer
     setattr(trainer.args, name, value)
     with pytest.raises(ConfigError, match=re.escape(f"GRPOConfig.{name}={value}")):
         make_episodes().rollout(PROMPTS, trainer)
+
+
+def test_every_trainer_is_checked(make_episodes, trainer) -> None:
+    episodes = make_episodes()
+    episodes.rollout(PROMPTS[:1], trainer)
+    args = SimpleNamespace(**vars(trainer.args) | {"temperature": 0.7})
+    with pytest.raises(ConfigError, match="temperature"):
+        episodes.rollout(PROMPTS[:1], replace(trainer, args=args))
 
 
 def test_tools_of_the_trainer_are_refused(make_episodes, trainer) -> None:

@@ -81,7 +81,7 @@ class Episodes:
         self._failures = FailureStreak(config.max_failures_in_row)
         self._store = store
         self._policy: EmbeddedPolicy | None = None
-        self._is_checked = False
+        self._checked: GRPOTrainer | None = None
         self._step = -1
         self._num_asked = Counter[str]()
         self._thread = LoopThread("episodes")
@@ -130,9 +130,9 @@ class Episodes:
         return make_output(trajectories, self._renderer.stop_token_ids[0])
 
     def _check(self, trainer: GRPOTrainer) -> None:
-        if not self._is_checked:
+        if trainer is not self._checked:
             check_trainer(trainer, self._config.pipeline, self._tokenizer)
-            self._is_checked = True
+            self._checked = trainer
 
     def _jobs(self, prompts: Sequence[str], trainer: GRPOTrainer) -> list[EpisodeJob]:
         """One job per prompt; members of a group differ by number, and so does every further question of a step."""
