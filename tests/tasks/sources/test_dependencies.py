@@ -23,8 +23,9 @@ from mendwright.tasks.rebuilding import rebuild_book
 from mendwright.tasks.recipe_book import RecipeBook, content_digest
 from mendwright.tasks.requirement_pins import Place
 from mendwright.tasks.sources.base import Workshop
+from mendwright.tasks.sources.bounds import bounds_recipe, read_bounds
 from mendwright.tasks.sources.build_checks import BUILD_TEST, check_text
-from mendwright.tasks.sources.dependencies import AgedBench, aged_task, bounds_recipe, read_bounds
+from mendwright.tasks.sources.dependencies import AgedBench, aged_task
 from mendwright.tasks.sources.version_search import Pin
 from mendwright.tasks.validation import task_layers, verify
 

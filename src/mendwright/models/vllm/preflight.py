@@ -73,7 +73,7 @@ async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, 
     """
     for server in servers:
         await _check_context(server, needs)
-        await _check_runs(server)
+        await _check_not_paused(server)
         if needs.update_routes:
             await _check_routes(server, needs)
         await _check_tokenizer(server, renderer)
@@ -90,7 +90,7 @@ async def _check_context(server: TokenServer, needs: Needs) -> None:
         )
 
 
-async def _check_runs(server: TokenServer) -> None:
+async def _check_not_paused(server: TokenServer) -> None:
     if await server.is_paused():
         raise ServerRefusedError(
             f"{server.url} is paused and answers nothing: another run loads weights into it, or one was killed while "
