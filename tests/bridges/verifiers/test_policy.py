@@ -10,7 +10,7 @@ import pytest
 
 from mendwright.bridges.verifiers.policy import InterceptedPolicy
 from mendwright.config.endpoint import EndpointConfig
-from mendwright.errors import ModelReplyError, PromptTooLongError, ServerRefusedError
+from mendwright.errors import ModelReplyError, ModelServerError, PromptTooLongError
 from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.endpoint import EndpointClient
@@ -70,8 +70,9 @@ async def test_what_verifiers_has_ended_is_graded(renderer: ChatRenderer) -> Non
         await ask(Interception([400], SAID, "rollout stopped: max_turns"), renderer, is_stopped=True)
     with pytest.raises(PromptTooLongError, match="too long"):
         await ask(Interception([400], SAID, "maximum context length is 8"), renderer)
-    with pytest.raises(ServerRefusedError, match="status 400"):
+    with pytest.raises(ModelServerError, match="status 400") as caught:
         await ask(Interception([400], SAID), renderer)
+    assert type(caught.value) is ModelServerError  # the episode's trouble: other rollouts go on
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from mendwright.errors import PromptTooLongError, ServerRefusedError
+from mendwright.errors import ModelServerError, PromptTooLongError, ServerRefusedError
 from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Generation, Sampling
 from mendwright.models.endpoint import EndpointClient
@@ -53,7 +53,8 @@ class InterceptedPolicy:
         except ServerRefusedError as error:
             if self._is_stopped():
                 raise PromptTooLongError("verifiers has ended the rollout") from error
-            raise
+            # Ends this rollout and not the run: verifiers knows the provider's error and decides.
+            raise ModelServerError(str(error)) from error
         ids = self._renderer.action_ids(reply.text)
         ids = ids if reply.is_stopped else ids[:-1]
         return Generation(
