@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -25,6 +26,20 @@ def test_what_was_counted_before_it_began_is_left_out():
     counts = iter([Scheduled(1.0, 3.02), Scheduled(1.0, 3.04), Scheduled(1.0, 3.04)])
     deadline = Deadline(0.004, lambda: next(counts), before=Scheduled(1.0, 3.0))
     assert 0.01 < deadline.remaining_s() <= 0.024
+
+
+def test_a_wait_while_counts_are_read_is_no_time():
+    begin = time.monotonic()
+
+    def count() -> Scheduled:
+        """Of a process that has only waited, and waits on before the answer is used."""
+        waiting_s = time.monotonic() - begin
+        time.sleep(0.12)
+        return Scheduled(0.0, waiting_s)
+
+    deadline = Deadline(0.1, count)
+    time.sleep(0.1)
+    assert deadline.remaining_s() > 0.0
 
 
 def test_computing_counts_as_time_even_where_many_wait():

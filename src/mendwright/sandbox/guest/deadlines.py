@@ -93,11 +93,11 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left, 0.0 when it has passed. The counts are read only when the clock says that it has."""
-        left_s = self._end - _monotonic()
-        if left_s > _LEAST_S:
-            return left_s
-        self._end = self._start + self._timeout_s + self._extension_s()
-        left_s = self._end - _monotonic()
+        # The clock before the counts: a wait between the two must not be in the time and missing from the counts.
+        now_s = _monotonic()
+        if self._end - now_s <= _LEAST_S:
+            self._end = self._start + self._timeout_s + self._extension_s()
+        left_s = self._end - now_s
         return left_s if left_s > _LEAST_S else 0.0
 
     @property
