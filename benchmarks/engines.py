@@ -357,7 +357,7 @@ def _start(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small workload, two rounds, under a minute when idle")
+    parser.add_argument("--quick", action="store_true", help="small, two rounds: idle a minute, with vLLM two")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--vllm-python", default=".venv-vllm/bin/python", help="interpreter that has vllm")
     parser.add_argument("--rounds", type=int, default=0, help="measured rounds (default: 5, quick: 2)")
