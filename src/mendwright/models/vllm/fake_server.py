@@ -50,7 +50,7 @@ class Flaw(StrEnum):
     """Says that it has loaded them."""
     CANNOT_LOAD = "cannot-load"
     DEAF_TO_PAUSE = "deaf-to-pause"
-    """Pauses and never says so."""
+    """Pauses and does not say so before it goes on."""
     CLOSES = "closes"
     """Ends each second connection instead of answering, as idle ones are ended."""
 
@@ -235,7 +235,7 @@ class FakeVllm(HttpFake):
             await self._is_idle.wait()
         self._is_resumed.clear()
         if Flaw.DEAF_TO_PAUSE in self._flaws:
-            await asyncio.Event().wait()
+            await self._is_resumed.wait()
         return 200, {"status": "paused"}
 
     async def _resume(self, request: HttpRequest) -> tuple[int, Any]:
