@@ -213,7 +213,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if options.quick:
-        options.model, options.contexts, options.rounds, options.new_tokens = "tiny", [256, 512], 1, 8
+        options.model, options.contexts, options.rounds, options.new_tokens = "tiny", [512, 1024], 1, 8
     shape = TINY if options.model == "tiny" else SHAPES[options.model]
     actions = {"learn": learn, "generate": generate}
     rows: list[Row] = []
