@@ -43,6 +43,19 @@ def is_alive(process):
 
 
 @pytest.mark.asyncio
+async def test_a_signal_that_the_host_blocks_is_not_blocked_inside(spec):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    backend = NamespaceBackend()
+    try:
+        sandbox = await backend.create(spec)
+        done = await sandbox.exec(("cat", "/proc/self/status"), timeout_s=60)
+    finally:
+        await backend.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert b"SigBlk:\t0000000000000000" in done.stdout
+
+
+@pytest.mark.asyncio
 async def test_closing_leaves_no_process(spec):
     others = descendants()  # of other tests, such as the resource tracker of multiprocessing
     backend = NamespaceBackend()
