@@ -102,6 +102,10 @@ class EpisodeActor:
             return Reply(self._describe(error), WorkReport(1))
         return Reply(trajectory, self._worker.report(1))
 
+    async def close(self) -> None:
+        """End sandboxes and engine: containers would outlive this process."""
+        await self._worker.close()
+
     async def _prepare(self, task: Task, parcels: LayerParcels) -> None:
         if task.id not in self._layers:
             environment, tree = await self._receive(parcels.environment), await self._receive(parcels.tree)

@@ -25,6 +25,7 @@ from mendwright.rollout.workers import JobsLost, Message
 _MIN_CONCURRENCY = 1000
 """Ray's own bound on the calls that one actor works on; a worker may hold more."""
 _PING_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class RayWorkers:
@@ -191,7 +192,10 @@ class RayWorkers:
             )
 
     def close(self) -> None:
-        """End all workers; safe to call twice."""
+        """End all workers, first by their own will; safe to call twice."""
+        with suppress(Exception):
+            closing = [self._actors[number].close.remote() for number in self._ready]
+            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT_S)
         for actor in self._actors.values():
             with suppress(Exception):
                 self._ray.kill(actor, no_restart=True)
