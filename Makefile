@@ -117,8 +117,8 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 # The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
 $(RAY_STAMP): $(RAY_PINS)
 	@$(PYTHON) -m venv --clear $(RAY)
-	@$(RAY)/bin/python -m pip install -qq --require-hashes --no-deps -r requirements.lock
-	@$(RAY)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	@$(RAY)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
+	@$(RAY)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		-r requirements-torch.txt -r requirements-ray.txt
 	@touch $@
 
