@@ -34,7 +34,7 @@ from mendwright.tasks.manifests import find_damage, read_manifest
 from mendwright.tasks.store import TaskStore
 
 pytestmark = pytest.mark.ray
-NUM_SAMPLES = 6
+NUM_SAMPLES = 4
 BWRAP = "bwrap-of-the-good-nodes"
 """On the path of all nodes but the bad one (see `conftest`)."""
 ROLLOUT = (f"num_samples={NUM_SAMPLES}", "rollout.max_sandboxes=4", "rollout.max_in_flight=4")
