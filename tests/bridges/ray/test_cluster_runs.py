@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -79,6 +80,12 @@ def by_id(rows: list[Trajectory]) -> dict[str, tuple[object, ...]]:
         t.id: (t.verdict.kind, t.final_patch, t.seed, [turn.action for turn in t.turns], t.ledger.token_id.tolist())
         for t in rows
     }
+
+
+def on_nodes(site: Any, kind: str) -> list[Path]:
+    """Layers in the stores of nodes; each node has its own."""
+    stores = [store for store in site.cache("driver").parent.iterdir() if store != site.cache("driver")]
+    return [layer for store in stores for layer in (store / kind).glob("[!.]*")]
 
 
 def below(node: Any) -> list[psutil.Process]:
@@ -214,17 +221,6 @@ def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, .
     assert f"{num_retried} of its episodes are run again" in event.message
 
 
-def test_layers_were_built_once_and_arrived_whole(site: Any) -> None:
-    """After the runs: the nodes hold what the driver built, under the same digests, and nothing was fetched."""
-    for kind in ("environments", "trees"):
-        for layer in (site.cache("one") / kind).glob("[!.]*"):
-            own = site.cache("driver") / kind / layer.name
-            assert find_damage(layer) == ()
-            assert read_manifest(layer).entries_digest == read_manifest(own).entries_digest
-    assert len(list((site.cache("one") / "trees").glob("[!.]*"))) > 0
-    assert not (site.cache("one") / "sdists").exists()
-
-
 def test_a_killed_worker_costs_nothing_whether_it_was_busy_or_idle(
     site: Any, whole: dict[str, tuple[object, ...]]
 ) -> None:
@@ -302,4 +298,15 @@ def test_weights_travel(site: Any) -> None:
         found = list(store.trajectories(phase="rollout"))
     assert len(found) == 2
     assert all(t.verdict.is_valid and t.ledger.is_action.any() for t in found)
-    assert any((layer / "model.safetensors").is_file() for layer in (site.cache("one") / "models").glob("[!.]*"))
+    assert any((layer / "model.safetensors").is_file() for layer in on_nodes(site, "models"))
+
+
+def test_layers_were_built_once_and_arrived_whole(site: Any) -> None:
+    """After the runs: the nodes hold what the driver built, under the same digests, and nothing was fetched."""
+    layers = [layer for kind in ("environments", "trees") for layer in on_nodes(site, kind)]
+    assert layers
+    for layer in layers:
+        own = site.cache("driver") / layer.parent.name / layer.name
+        assert find_damage(layer) == ()
+        assert read_manifest(layer).entries_digest == read_manifest(own).entries_digest
+    assert not on_nodes(site, "sdists")
