@@ -17,7 +17,7 @@ from mendwright.config.loading import load_config, to_toml
 from mendwright.errors import ClusterError, ConfigError, SandboxUnavailableError
 
 if TYPE_CHECKING:
-    from mendwright.bridges.ray.checking import ClusterReport, NodeReport
+    from mendwright.bridges.ray.reports import ClusterReport, NodeReport
 
 app = typer.Typer(help="Prove a Ray cluster before money is spent on it.", no_args_is_help=True)
 _COLUMNS = ("node", "sandboxes", "CPUs", "GPUs", "sandbox", "layer", "clock", "versions")
