@@ -83,7 +83,7 @@ def _print_words(report: ClusterReport) -> None:
     for problem in report.problems:
         typer.echo(f"{problem.text}\n-> {problem.remedy}")
     if not report.all_problems:
-        typer.echo(f"{len(report.nodes)} nodes at {report.address} are ready")
+        typer.echo(f"all nodes at {report.address} are ready: {len(report.nodes)}")
 
 
 def _row(node: NodeReport) -> tuple[str, ...]:
