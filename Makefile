@@ -17,10 +17,16 @@ TORCH_INDEX ?=
 
 VENV := .venv
 PARITY := .venv-parity
+RAY := .venv-ray
+RAY_PINS := requirements.lock requirements-torch.txt requirements-ray.txt
+RAY_STAMP := $(RAY)/.setup-$(shell cat $(RAY_PINS) | sha256sum | cut -c 1-16)
 TRL := .venv-trl
 TRL_PINS := requirements-torch.txt requirements-trl.txt
 TRL_STAMP := $(TRL)/.setup-$(shell cat $(TRL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
 VLLM := .venv-vllm
+VERL := .venv-verl
+VERL_PINS := $(if $(GPU),requirements-verl-gpu.txt,requirements-torch.txt requirements-verl.txt)
+VERL_STAMP := $(VERL)/.setup-$(shell cat $(VERL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
 BIN := $(VENV)/bin
 PINS := requirements.lock requirements-torch.txt pyproject.toml
 # The stamp is keyed to what the pins say, not to when they were written: a fresh clone and a switched branch both work.
@@ -29,7 +35,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo test parity trl trl-env vllm lint format types contracts check bench docs lock clean
+.PHONY: help setup tools demo test parity ray trl trl-env verl verl-env vllm lint format types contracts check bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -54,6 +60,9 @@ parity: ## our losses against TRL's and verl's own functions, in .venv-parity
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
+ray: $(RAY_STAMP) ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
+	@OMP_NUM_THREADS=1 PYTHONPATH=src $(RAY)/bin/python -m pytest -q -m ray tests/bridges/ray --durations=0 $(ARGS)
+
 trl-env: $(TRL_STAMP) ## build .venv-trl: TRL and verifiers with this project
 	@:
 
@@ -66,6 +75,12 @@ vllm: ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-torch.txt -r requirements-vllm.txt && \
 		$(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton; }
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/recipes/vllm_cpu $(ARGS)
+
+verl-env: $(VERL_STAMP) ## build .venv-verl, where `mend train verl` runs (GPU=1: with vLLM)
+	@:
+
+verl: verl-env ## verl on Ray with two FSDP2 workers, three GRPO steps on our episodes, on a CPU; some minutes
+	@OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q -m verl tests/bridges/verl $(ARGS)
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
@@ -96,13 +111,28 @@ lock: setup ## resolve requirements.lock anew (ARGS=--upgrade for newer versions
 		--output-file requirements.lock --quiet $(ARGS)
 
 clean: ## remove .venv and what tools left; runs and the layer store stay
-	@rm -rf $(VENV) $(PARITY) $(TRL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(VERL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
+$(RAY_STAMP): $(RAY_PINS)
+	@$(PYTHON) -m venv --clear $(RAY)
+	@$(RAY)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
+	@$(RAY)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		-r requirements-torch.txt -r requirements-ray.txt
+	@touch $@
 
 $(TRL_STAMP): $(TRL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(TRL)
 	@$(TRL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		$(addprefix -r ,$(TRL_PINS)) --editable '.[serve]'
+	@touch $@
+
+$(VERL_STAMP): $(VERL_PINS) pyproject.toml
+	@$(PYTHON) -m venv --clear $(VERL)
+	@$(VERL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		$(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[datasets]'
+	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-build-isolation flash-attn==2.8.3)
 	@touch $@
 
 # --- setup ---------------------------------------------------------------------------------------------------------

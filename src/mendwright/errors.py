@@ -15,12 +15,13 @@ The tree::
     ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
     ├── DiskFullError              6   no room left; the run folder is intact
     ├── TaskError                  7   a task that is broken, uncertified or does not build
-    └── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
-        ├── ModelReplyError        8   it replied, with something that cannot be used
-        ├── ServerDownError        8   it did not reply at all
-        ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
-        │   └── StaleWeightsError  8   it serves other weights than the run put there
-        └── PromptTooLongError     8   the prompt leaves no room in the server's context
+    ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
+    │   ├── ModelReplyError        8   it replied, with something that cannot be used
+    │   ├── ServerDownError        8   it did not reply at all
+    │   ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
+    │   │   └── StaleWeightsError  8   it serves other weights than the run put there
+    │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
+    └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
 
 ``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
 
@@ -135,6 +136,12 @@ class StaleWeightsError(ServerRefusedError):
 
 class PromptTooLongError(ModelServerError):
     """The prompt leaves no room for a token in the server's context: the episode is at its end, not in trouble."""
+
+
+class ClusterError(MendError, RuntimeError):
+    """A cluster that cannot be reached, has no room for a worker, or whose nodes do not fit this program."""
+
+    exit_code = 9
 
 
 class Interrupted(MendError):

@@ -412,6 +412,18 @@ AttemptOutcome = Literal["passed", "same_error", "other_error", "unknown"]
 """What the build said after an attempt; *unknown* where no outer loop looked."""
 
 
+OVERLONG = (
+    StopReason.TURN_LIMIT,
+    StopReason.TOOL_CALL_LIMIT,
+    StopReason.TOKEN_LIMIT,
+    StopReason.OUTPUT_TOKEN_LIMIT,
+    StopReason.TIME_LIMIT,
+    StopReason.COST_LIMIT,
+    StopReason.LOOP,
+)
+"""Episodes that a limit ended; each limit keeps its own count."""
+
+
 class Attempt(Record):
     """One round of an outer loop (paper A, full pipeline): an error, a recommended past fix, what came of them."""
 

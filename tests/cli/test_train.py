@@ -40,11 +40,25 @@ def test_every_command_has_an_example(command):
     assert f"mend train {command}" in result.output
 
 
-def test_commands_of_one_process_refuse_several_processes(tmp_path):
-    for arguments in (["dapo_two_stage", "t", "r", "m"], ["rft", "r", "m", "--tasks", "t"], ["step_dpo", "r", "m"]):
-        result = mend(*arguments, env={"WORLD_SIZE": "2"})
-        assert result.exit_code == 2
-        assert "torchrun" in result.output
+def test_what_several_processes_cannot_do_is_refused_before_anything_is_made(tmp_path):
+    result = mend("base", tmp_path / "model", env={"WORLD_SIZE": "2"})
+    assert result.exit_code == 2
+    assert "start it without torchrun" in result.output
+    result = mend("sft", tmp_path, "model", env={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    assert result.exit_code == 2
+    assert "4 processes on several nodes" in result.output
+    result = mend("rl", "tasks", tmp_path / "run", "model", "rl.dapo.compute.context_parallel=2")
+    assert result.exit_code == 2
+    assert "torchrun --nproc-per-node 2" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_asynchronous_rl_without_a_correction_is_refused():
+    result = mend("rl", "tasks", "run", "model", "rl.max_staleness=1")
+    assert result.exit_code == 2
+    assert "dapo.correction.type='truncate' or 'mask'" in result.output
+    shown = mend("rl", "t", "r", "m", "rl.max_staleness=1", "rl.dapo.correction.type=mask", "--dry-run")
+    assert "max_staleness = 1" in shown.output
 
 
 def test_a_run_without_successes_is_a_clear_error(tmp_path):

@@ -10,6 +10,7 @@ from mendwright.config.evaluation import MatrixConfig
 from mendwright.config.loading import load_config
 from mendwright.config.recipes import DemoConfig
 from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from mendwright.config.verl import VerlConfig
 from mendwright.errors import ConfigError
 from mendwright.records import Record
 
@@ -32,6 +33,9 @@ KINDS: dict[str, type[Record]] = {
     "paper_b/pipeline_stage_2.toml": RolloutCommandConfig,
     "paper_b/dapo_two_stage.toml": TwoStageConfig,
     "paper_b/rft.toml": RftCommandConfig,
+    "paper_a/verl.toml": VerlConfig,
+    "paper_b/verl.toml": VerlConfig,
+    "verl_cpu.toml": VerlConfig,
 }
 
 

@@ -7,6 +7,8 @@ three right actions, each depending on what was seen last, with one reward at th
 
 from __future__ import annotations
 
+import collections
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +26,7 @@ from mendwright.learning.preferences import Pair, PreferenceTrainer
 from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample
 from mendwright.models.loading import create_model
+from mendwright.recipes.background import BackgroundUpdates
 
 NUM_TOKENS, NUM_ACTIONS = 12, 4
 """Every token is an action, ``token % 4``, so policies sample from all they can say; 4 to 11 are observations too."""
@@ -162,24 +165,53 @@ def sample_episodes(
     return samples, [problem.reward(*state) for state in states]
 
 
-def train_policy(problem: Problem, overrides: list[str], seed: int) -> PreTrainedModel:
-    """``num_updates`` iterations of eight groups, two optimiser steps each, so that ratios leave 1."""
+def make_trainer(overrides: list[str], seed: int) -> tuple[PreTrainedModel, PolicyTrainer]:
+    """A new model that is trained in two optimiser steps per iteration, so that ratios leave 1."""
     config = load_config(
         DapoConfig,
         None,
         ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.0", "batch_size=32", f"seed={seed}", *overrides],
     )
-    model, generator = new_model(seed), np.random.default_rng(seed)
-    trainer = PolicyTrainer(model, config, reference=new_model(seed))
+    model = new_model(seed)
+    return model, PolicyTrainer(model, config, reference=new_model(seed))
+
+
+def update(trainer: PolicyTrainer, problem: Problem, samples: list[Sample], rewards: list[float]) -> dict[str, float]:
+    groups = [
+        [Outcome(reward, problem.num_turns) for reward in rewards[start : start + GROUP_SIZE]]
+        for start in range(0, len(rewards), GROUP_SIZE)
+    ]
+    advantages = [value for found in estimate_advantages(groups, trainer.config.advantage) for value in found.values]
+    rows = zip(samples, advantages, rewards, strict=True)
+    return trainer.update([replace(sample, advantage=value, reward=reward) for sample, value, reward in rows])
+
+
+def train_policy(problem: Problem, overrides: list[str], seed: int) -> PreTrainedModel:
+    """``num_updates`` iterations of eight groups."""
+    model, trainer = make_trainer(overrides, seed)
+    generator = np.random.default_rng(seed)
     for _ in range(problem.num_updates):
-        samples, rewards = sample_episodes(model, problem, 8, generator)
-        groups = [
-            [Outcome(reward, problem.num_turns) for reward in rewards[start : start + GROUP_SIZE]]
-            for start in range(0, len(rewards), GROUP_SIZE)
-        ]
-        advantages = [value for found in estimate_advantages(groups, config.advantage) for value in found.values]
-        rows = zip(samples, advantages, rewards, strict=True)
-        trainer.update([replace(sample, advantage=value, reward=reward) for sample, value, reward in rows])
+        update(trainer, problem, *sample_episodes(model, problem, 8, generator))
+    return model
+
+
+def train_ahead(problem: Problem, seed: int, max_staleness: int) -> PreTrainedModel:
+    """The same in a thread beside sampling, from weights as old as they may be, so that nothing depends on timing."""
+    model, trainer = make_trainer(["correction.type=truncate"], seed)
+    sampler, generator = new_model(seed), np.random.default_rng(seed)
+    versions = [copy.deepcopy(model.state_dict())]
+
+    def learn(episodes: tuple[list[Sample], list[float]]) -> dict[str, float]:
+        metrics = update(trainer, problem, *episodes)
+        versions.append(copy.deepcopy(model.state_dict()))
+        return metrics
+
+    with BackgroundUpdates(learn, 0) as updates:
+        for step in range(problem.num_updates):
+            collections.deque(updates.finished(step - max_staleness), maxlen=0)
+            sampler.load_state_dict(versions[max(0, step - max_staleness)])
+            updates.submit(sample_episodes(sampler, problem, 8, generator))
+        collections.deque(updates.finished(problem.num_updates), maxlen=0)
     return model
 
 
@@ -218,6 +250,18 @@ def test_every_algorithm_solves_the_bandit(algorithm: str) -> None:
 
 def test_dapo_opens_the_lock() -> None:
     reach("dapo", LOCK, 0)
+
+
+def test_staleness_two_solves_the_bandit() -> None:
+    check_optimum(train_ahead(BANDIT, 0, 2), BANDIT, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("max_staleness", [1, 2])
+@pytest.mark.parametrize("problem", [BANDIT, LOCK], ids=["bandit", "lock"])
+def test_stale_episodes_lead_to_the_optimum_too(problem: Problem, max_staleness: int, seed: int) -> None:
+    check_optimum(train_ahead(problem, seed, max_staleness), problem, seed)
 
 
 def test_step_dpo_solves_the_bandit() -> None:

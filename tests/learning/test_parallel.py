@@ -1,6 +1,7 @@
-"""Two processes (gloo, on a CPU) make the steps of one: losses, gradients, weights, and checkpoints that both can read.
+"""Several processes (gloo, on a CPU) make the steps of one: losses, gradients, weights, checkpoints that both can read.
 
-The processes are started by torchrun itself, so this also tests that its environment is understood.
+They share out batches, the tokens of a context, or whole recipes. The processes are started by torchrun itself, so this
+also tests that its environment is understood.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +21,16 @@ from typing import Any
 import pytest
 import torch
 
-from mendwright.learning.parallel import World
-from mendwright.models.loading import load_model
+from mendwright.config.learning import ComputeConfig, OptimizerConfig
+from mendwright.config.models import ModelConfig
+from mendwright.errors import ConfigError, InputError
+from mendwright.learning.context_parallel import check_divisible
+from mendwright.learning.parallel import World, check_processes
+from mendwright.models.loading import create_model, load_model, save_checkpoint
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.rollout.store import RunStore
 
-WORKER = Path(__file__).parent / "two_processes.py"
+HERE = Path(__file__).parent
 
 
 def test_batches_are_shared_out_evenly_and_all_make_equally_many() -> None:
@@ -30,31 +40,61 @@ def test_batches_are_shared_out_evenly_and_all_make_equally_many() -> None:
     assert len(shares[0]) == len(shares[1])
     assert [batch for share in shares for batch, is_counted in share if not is_counted] == ["d"]
     assert World().share(batches, sizes) == [(batch, True) for batch in batches]
+    # Processes of one context get the same, and one of them counts.
+    contexts = [World(rank, 4, context_size=2) for rank in range(4)]
+    assert [world.share(batches, sizes) for world in contexts] == [shares[0], shares[0], shares[1], shares[1]]
+    assert [world.is_counting for world in contexts] == [True, False, True, False]
 
 
-def load_worker() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("two_processes", WORKER)
+def test_a_context_that_cannot_be_shared_out_is_refused() -> None:
+    model = create_model(ModelConfig(hidden_size=32, num_layers=1, num_heads=6, num_kv_heads=2, head_dim=8))
+    check_divisible(model, 2)
+    with pytest.raises(ConfigError, match=r"6 attention heads and 2 key-value heads; possible: \[1, 2\]"):
+        check_divisible(model, 3)
+    model._supports_attention_backend = False
+    with pytest.raises(ConfigError, match=r"Qwen3ForCausalLM brings its own attention"):
+        check_divisible(model, 2)
+    with pytest.raises(ConfigError, match=r"there are 1; start a multiple of it: torchrun --nproc-per-node 2"):
+        check_processes(OptimizerConfig(), ComputeConfig(context_parallel=2))
+
+
+def start(num_processes: int, script: str, *arguments: Path) -> subprocess.Popen[str]:
+    """A script of this folder under torchrun."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    return subprocess.Popen(
+        [*launch, str(HERE / script), *map(str, arguments)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    try:
+        _, errors = process.communicate(timeout=900)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its processes
+        raise
+    assert process.returncode == 0, errors[-3000:]
+
+
+def load_worker(name: str) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
     specification.loader.exec_module(module)
     return module
 
 
 @pytest.mark.slow
 def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*launch, str(WORKER), str(tmp_path / "two")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    finish(start(2, "two_processes.py", tmp_path / "two"))
     found: dict[str, Any] = json.loads((tmp_path / "two" / "metrics.json").read_text())
-    worker = load_worker()
+    worker = load_worker("two_processes")
     for kind in worker.KINDS:
         want = worker.supervise(tmp_path / "one" / kind, kind, 2)
         assert_like(found[kind], want, ("sft/nll", "train/num_learned_tokens"), kind)
@@ -75,3 +115,76 @@ def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
 def assert_like(found: dict[str, float], want: dict[str, float], metrics: tuple[str, ...], name: str) -> None:
     for metric in ("train/loss", "optim/grad_norm", *metrics):
         assert found[metric] == pytest.approx(want[metric], rel=1e-3, abs=1e-6), (name, metric)
+
+
+@pytest.mark.slow
+def test_contexts_of_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    """Alone, four batches at a time, two contexts of two, one context of four; all of them sharded."""
+    finish(start(4, "four_processes.py", tmp_path))
+    found: dict[str, Any] = torch.load(tmp_path / "found.pt", weights_only=True)
+    load_worker("two_processes")
+    worker = load_worker("four_processes")
+    for case in worker.CASES:
+        want = worker.gradients(case, 1)
+        assert len(want["gradients"]) > 20
+        for size in (1, 2, 4):
+            got = found[f"{case}-{size}"]
+            for metric, value in want["metrics"].items():
+                if not metric.endswith("_s"):
+                    assert got["metrics"][metric] == pytest.approx(value, rel=1e-5, abs=1e-6), (case, size, metric)
+            for one, other in zip(want["gradients"], got["gradients"], strict=True):
+                assert torch.allclose(one, other, rtol=1e-5, atol=1e-7), (case, size, float((one - other).abs().max()))
+    kept = found["activation_bytes"]
+    assert kept[1] > 1.8 * kept[2] > 3.2 * kept[4]
+    muon, processes, heads = found["refusals"]
+    assert "optimizer.type='muon'" in muon
+    assert "compute.context_parallel=3" in processes
+    assert "possible: [1, 2]" in heads
+
+
+@pytest.mark.slow
+def test_recipes_of_several_stages_run_in_two_processes_and_go_on_after_ctrl_c(tmp_path: Path) -> None:
+    worker = load_worker("recipe_processes")
+    script = worker.load_script()
+    tokenizer = train_tokenizer(script.TEXTS, 420, 40)
+    model = create_model(script.MODEL.model_copy(update={"vocab_size": len(tokenizer)}))
+    base, folder = tmp_path / "base", tmp_path / "runs"
+    save_checkpoint(model, tokenizer, base / "checkpoints" / "base")
+    process = start(2, "recipe_processes.py", folder, base)
+    deadline = time.monotonic() + 600
+    while process.poll() is None and num_stored(folder / "three" / "run.db", "stage-1") < 6:
+        if time.monotonic() > deadline:
+            process.terminate()
+            pytest.fail("stage 1 has not begun after ten minutes")
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode != 0, "it was over before it could be stopped"
+    assert num_stored(folder / "three" / "run.db", "stage-1") >= 6, errors[-3000:]
+    stored = stored_at(folder / "three" / "run.db")
+    assert stored
+    finish(start(2, "recipe_processes.py", folder, base))
+    assert stored.items() <= stored_at(folder / "three" / "run.db").items()
+    assert num_stored(folder / "three" / "run.db", "stage-1") == 2 * 4 * 6
+    assert num_stored(folder / "one" / "run.db", "grpo") == 2 * 4 * 6
+    assert num_stored(folder / "two" / "run.db", "rollout") == 48
+    made = [
+        folder / name
+        for name in ("one/checkpoints/grpo", "two/checkpoints/rft", "three/checkpoints/stage-2", "step_dpo")
+    ]
+    weights = [load_model(path).state_dict() for path in (base / "checkpoints" / "base", *made)]
+    for before, after in pairwise(weights):
+        assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def num_stored(path: Path, phase: str) -> int:
+    return sum(name.startswith(f"{phase}/") for name in stored_at(path))
+
+
+def stored_at(path: Path) -> dict[str, str]:
+    """Id of each stored trajectory -> when it was stored; empty before there is a store."""
+    try:
+        with RunStore.open(path, is_read_only=True) as store:
+            return {row.id: row.created_at for row in store.rows()}
+    except InputError:
+        return {}

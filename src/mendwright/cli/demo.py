@@ -42,6 +42,9 @@ def demo(
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         return
+    from mendwright.cli.running import refuse_several_processes
+
+    refuse_several_processes()
     if not resume:
         _create(folder, resolved)
     _run(folder, resolved)

@@ -56,7 +56,7 @@ def run_command(
     check_policy(ref, folder, resolved.rollout)
     test_set = f"{resolved.select.split}-{resolved.select.source}"
     fingerprint = policy_fingerprint(ref, resolved.rollout)
-    with open_run(run, tasks, folder, resolved.rollout, resolved.seed) as opened:
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster) as opened:
         chosen = select_tasks(opened, resolved.select)
         evaluate(opened, stage or ref.name, ref, test_set, chosen, resolved.num_samples, fingerprint=fingerprint)
     _show(run, tasks, f"eval/{stage or ref.name}/{test_set}")

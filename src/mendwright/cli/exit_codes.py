@@ -59,6 +59,12 @@ EXIT_CODES = (
         "a model server gave no usable reply, or refused the request",
         "the message says which; `docs/howto/model.md`",
     ),
+    ExitCode(
+        9,
+        "cluster",
+        "a cluster cannot be reached, is too small, or a node of it does not fit",
+        "`mend cluster check`; `docs/howto/cluster.md`",
+    ),
     ExitCode(BUG, "bug", "a bug in Mendwright; a traceback was printed", "please report it"),
     ExitCode(130, "interrupted", "interrupted by Ctrl-C; the run folder is intact", "the same command with `--resume`"),
     ExitCode(BROKEN_PIPE, "broken pipe", "the reader of the output went away", "-"),

@@ -31,9 +31,11 @@ def rollout(
 
     Example: mend rollout tasks runs/oracle --policy oracle select.split=test
 
+    Example: mend rollout tasks runs/many cluster.address=ray://head:10001 rollout.num_workers=16
+
     Example: mend rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
     """
-    from mendwright.cli.running import check_policy, describe_usage, open_run, policy_of
+    from mendwright.cli.running import check_policy, describe_losses, describe_usage, open_run, policy_of
     from mendwright.models.loading import shipped_base
     from mendwright.recipes.kept_config import CallConfig
     from mendwright.recipes.run import select_tasks
@@ -47,15 +49,15 @@ def rollout(
     folder = model or (Path(ref.folder) if ref.folder else shipped_base())
     check_policy(ref, folder, resolved.rollout)
     call = CallConfig(f"rollout-{ref.name}", resolved, free=("select.*", "num_samples"))
-    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, call=call) as opened:
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster, call=call) as opened:
         chosen = select_tasks(opened, resolved.select)
         jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
         with opened.store.phase(PHASE):
             found = opened.run_jobs(ref, jobs, phase=PHASE)
-        usage = describe_usage(opened.pool.counters())
+        counters = opened.pool.counters()
     counts = Counter(trajectory.verdict.kind.value for trajectory in found)
     typer.echo(
         f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items())
     )
-    if usage:
-        typer.echo(usage)
+    for line in filter(None, (describe_usage(counters), describe_losses(counters))):
+        typer.echo(line)

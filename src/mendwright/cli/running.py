@@ -7,19 +7,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast, get_args
 
+from mendwright.bridges.ray.pool import open_pool
 from mendwright.cli.progress import ProgressDisplay
+from mendwright.config.cluster import ClusterConfig
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.watch import WatchConfig
-from mendwright.errors import InputError
+from mendwright.errors import ConfigError, InputError
 from mendwright.recipes.kept_config import CallConfig, keep_config
 from mendwright.recipes.run import Run, locked
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
-from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
 from mendwright.rollout.trackers import tracking
 from mendwright.rollout.worker import WorkerSetup, is_scripted
 from mendwright.tasks.store import TaskStore
+
+WORKER_LOST = "worker_lost"
+"""Kind of the event that tells of a lost worker of a cluster."""
 
 
 @contextmanager
@@ -31,15 +35,19 @@ def open_run(
     seed: int,
     watch: WatchConfig | None = None,
     call: CallConfig | None = None,
+    cluster: ClusterConfig | None = None,
 ) -> Iterator[Run]:
     """A run over ``tasks``, locked; the folder and its store are made when they are missing.
 
-    ``call`` is kept in the folder, and a run that goes on must have been called so before (`keep_config`).
+    ``call`` is kept in the folder, and a run that goes on must have been called so before (`keep_config`). Workers are
+    on ``cluster``, where that names one; this process is the only one that writes to the run.
 
     Raises:
         InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
             another ``call``.
-        ConfigError: a tracker of ``watch`` is not installed.
+        ConfigError: a tracker of ``watch``, or Ray, is not installed.
+        ClusterError: the cluster cannot be used.
+        SandboxUnavailableError: a node of it cannot make sandboxes.
     """
     from mendwright.models.loading import load_tokenizer
 
@@ -53,7 +61,11 @@ def open_run(
         with (
             RunStore.open(path) if path.exists() else RunStore.create(path) as store,
             tracking(store, watch or WatchConfig()),
-            WorkerPool(WorkerSetup(rollout, str(model))) as pool,
+            open_pool(
+                WorkerSetup(rollout, str(model)),
+                cluster or ClusterConfig(),
+                lambda text: store.add_event(WORKER_LOST, text),
+            ) as pool,
             ProgressDisplay(folder) as progress,
         ):
             yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
@@ -117,6 +129,21 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
         )
 
 
+def refuse_several_processes() -> None:
+    """For commands that train in one process only.
+
+    Raises:
+        ConfigError: torchrun started several.
+    """
+    from mendwright.learning.parallel import num_processes
+
+    if num_processes() > 1:
+        raise ConfigError(
+            "this command is for one process; start it without torchrun (mend train sft, rft, step_dpo, rl, "
+            "dapo_two_stage and distil_then_grpo are for several)"
+        )
+
+
 def describe_usage(counters: Mapping[str, float]) -> str:
     """One line on what a model server was asked; empty when there was none."""
     counts = {name.removeprefix("endpoint/"): n for name, n in counters.items() if name.startswith("endpoint/")}
@@ -136,3 +163,11 @@ def describe_usage(counters: Mapping[str, float]) -> str:
         f"({counts['num_cached_tokens']:.0f} cached), {counts['num_reply_tokens']:.0f} reply tokens, "
         f"${counts['cost_usd']:.4f}"
     )
+
+
+def describe_losses(counters: Mapping[str, float]) -> str:
+    """One line on workers of a cluster that were lost; empty when none was."""
+    if not counters.get("pool/num_lost_workers"):
+        return ""
+    lost, retried = counters["pool/num_lost_workers"], counters["pool/num_retried_episodes"]
+    return f"cluster: {lost:.0f} workers were lost and replaced, {retried:.0f} episodes run again"

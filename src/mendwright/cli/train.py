@@ -1,14 +1,14 @@
-"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo."""
+"""`mend train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo, verl."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mendwright.cli.options import Config, DryRun, Overrides, resolve
+from mendwright.cli.verl_plan import Machine, VerlRecipeOption, load_verl_plan
 from mendwright.config.commands import RlCommandConfig
 from mendwright.config.learning import SftConfig
 from mendwright.config.recipes import PretrainingConfig
@@ -19,10 +19,12 @@ from mendwright.config.training import (
     StepDpoCommandConfig,
     TwoStageConfig,
 )
-from mendwright.errors import ConfigError, TaskError
+from mendwright.errors import TaskError
 from mendwright.recipes.kept_config import CallConfig
 
-app = typer.Typer(help="Train a model: base, sft, rft, rl, whole recipes.", no_args_is_help=True)
+app = typer.Typer(
+    help="Train a model: base, sft, rft, rl, whole recipes. All but base also run under torchrun.", no_args_is_help=True
+)
 
 Tasks = Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")]
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
@@ -41,11 +43,13 @@ def base(
     Example: mend train base models/base num_tokens=2000000
     """
     from mendwright.cli.progress import ProgressDisplay
+    from mendwright.cli.running import refuse_several_processes
     from mendwright.recipes.held_out import held_out_digests
     from mendwright.recipes.pretraining import pretrain
     from mendwright.tasks.layers import LayerStore
 
     resolved = resolve(PretrainingConfig, config, overrides, dry_run)
+    refuse_several_processes()
     with ProgressDisplay() as progress:
         pretrain(resolved, out, progress, excluded=held_out_digests(LayerStore()))
     typer.echo(f"base model: {out}")
@@ -59,7 +63,7 @@ def sft(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Imitate the passed trajectories of a run (paper A's settings by default); also under torchrun.
+    """Imitate the passed trajectories of a run (paper A's settings by default).
 
     Example: mend train sft runs/teacher models/base phase=rollout sft.choice.type=loss
     """
@@ -84,36 +88,41 @@ def rft(
     if tasks is None:
         _fit_stored(run, start, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
         return
-    _refuse_several_processes()
     from mendwright.cli.running import import_checkpoint, open_run
+    from mendwright.recipes.processes import lead_or_follow
     from mendwright.recipes.rft import START, rft
 
-    call = CallConfig("train-rft", resolved)
-    with open_run(run, tasks, start, resolved.rollout, resolved.seed, call=call) as opened:
-        import_checkpoint(run, start, START)
-        typer.echo(f"model: {rft(opened, resolved)}")
+    def recipe() -> None:
+        with open_run(
+            run, tasks, start, resolved.rollout, resolved.seed, call=CallConfig("train-rft", resolved)
+        ) as opened:
+            import_checkpoint(run, start, START)
+            typer.echo(f"model: {rft(opened, resolved)}")
+
+    lead_or_follow(recipe, resolved.rft)
 
 
 def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
-    """Learn from what a run holds, alone or as one of torchrun's processes."""
+    """Learn from what a run holds."""
     from mendwright.cli.progress import ProgressDisplay
-    from mendwright.learning.parallel import process_group
     from mendwright.models.loading import load_tokenizer
-    from mendwright.recipes.progress import no_progress
+    from mendwright.recipes.processes import lead_or_follow
     from mendwright.recipes.supervised import fit_samples, keep_successes, supervised_samples
     from mendwright.rollout.store import RunStore
 
-    with RunStore.open(folder / "run.db") as store, process_group() as world, ProgressDisplay() as progress:
-        # By id: the order in which episodes happened to end must not decide what is learned.
-        found = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
-        kept = keep_successes(found, max_per_task)
-        if not kept:
-            raise TaskError(f"{folder} has no passed trajectory in phase {phase!r}; run mend rollout first")
-        samples = supervised_samples(kept, config, load_tokenizer(start))
-        target = folder / "checkpoints" / stage
-        fit_samples(start, target, samples, config, store, progress if world.is_leader else no_progress)
-        if world.is_leader:
+    def recipe() -> None:
+        with RunStore.open(folder / "run.db") as store, ProgressDisplay() as progress:
+            # By id: the order in which episodes happened to end must not decide what is learned.
+            found = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
+            kept = keep_successes(found, max_per_task)
+            if not kept:
+                raise TaskError(f"{folder} has no passed trajectory in phase {phase!r}; run mend rollout first")
+            samples = supervised_samples(kept, config, load_tokenizer(start))
+            target = folder / "checkpoints" / stage
+            fit_samples(start, target, samples, config, store, progress)
             typer.echo(f"model: {target}")
+
+    lead_or_follow(recipe, config)
 
 
 @app.command("step_dpo")
@@ -129,14 +138,17 @@ def step_dpo(
     Example: mend train step_dpo runs/own models/rft phase=rollout min_gap=0.25
     """
     resolved = resolve(StepDpoCommandConfig, config, overrides, dry_run)
-    _refuse_several_processes()
+    from mendwright.recipes.processes import lead_or_follow
     from mendwright.recipes.step_dpo import step_dpo
     from mendwright.rollout.store import RunStore
 
-    with RunStore.open(run / "run.db") as store:
+    def recipe() -> None:
         target = run / "checkpoints" / "step_dpo"
-        metrics = step_dpo(store, start, target, resolved)
-    typer.echo(f"pairs: {metrics['preference/num_pairs']:.0f}, loss {metrics['preference/loss']:.3f}, model: {target}")
+        with RunStore.open(run / "run.db") as store:
+            found = step_dpo(store, start, target, resolved)
+        typer.echo(f"pairs: {found['preference/num_pairs']:.0f}, loss {found['preference/loss']:.3f}, model: {target}")
+
+    lead_or_follow(recipe, resolved.step_dpo)
 
 
 @app.command()
@@ -148,26 +160,24 @@ def rl(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others); also under torchrun.
+    """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others).
 
     Example: mend train rl tasks runs/rl models/rft rl.num_groups=16 rl.dapo.group_size=8
     """
     resolved = resolve(RlCommandConfig, config, overrides, dry_run)
     from mendwright.cli.running import import_checkpoint, open_run
-    from mendwright.learning.parallel import process_group
-    from mendwright.recipes.dapo import PHASE, state_name
+    from mendwright.recipes.dapo import PHASE
+    from mendwright.recipes.processes import lead_or_follow
     from mendwright.recipes.reinforce import reinforce
-    from mendwright.recipes.updates import Updates
 
-    with process_group() as world:
-        if not world.is_leader:
-            Updates(start, run / "checkpoints" / state_name(PHASE), resolved.rl).follow()
-            return
-        call = CallConfig("train-rl", resolved)
-        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call) as opened:
+    def recipe() -> None:
+        call, cluster = CallConfig("train-rl", resolved), resolved.cluster
+        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call, cluster) as opened:
             import_checkpoint(run, start, "start")
             reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
-    typer.echo(f"model: {run / 'checkpoints' / PHASE}")
+        typer.echo(f"model: {run / 'checkpoints' / PHASE}")
+
+    lead_or_follow(recipe, resolved.rl.dapo)
 
 
 @app.command("dapo_two_stage")
@@ -184,14 +194,19 @@ def dapo_two_stage(
     Example: mend train dapo_two_stage tasks runs/two models/rft --config configs/paper_b/dapo_two_stage.toml
     """
     resolved = resolve(TwoStageConfig, config, overrides, dry_run)
-    _refuse_several_processes()
     from mendwright.cli.running import import_checkpoint, open_run
     from mendwright.recipes.dapo_two_stage import dapo_two_stage
+    from mendwright.recipes.processes import lead_or_follow
 
-    import_checkpoint(run, start, "start")
-    call = CallConfig("train-dapo_two_stage", resolved)
-    dapo_two_stage(lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved)
-    typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
+    def recipe() -> None:
+        call = CallConfig("train-dapo_two_stage", resolved)
+        import_checkpoint(run, start, "start")
+        dapo_two_stage(
+            lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved
+        )
+        typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
+
+    lead_or_follow(recipe, resolved.stage_1.rl.dapo, resolved.stage_2.rl.dapo)
 
 
 @app.command("distil_then_grpo")
@@ -208,22 +223,52 @@ def distil_then_grpo(
     Example: mend train distil_then_grpo tasks runs/a models/base --config configs/paper_a/distil_then_grpo.toml
     """
     resolved = resolve(DistilThenGrpoConfig, config, overrides, dry_run)
-    _refuse_several_processes()
     from mendwright.cli.running import check_policy, import_checkpoint, open_run, policy_of
     from mendwright.recipes.distil_then_grpo import distil_then_grpo
+    from mendwright.recipes.processes import lead_or_follow
 
-    teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
-    check_policy(teacher, start, resolved.rollout)
-    import_checkpoint(run, start, "start")
-    call = CallConfig("train-distil_then_grpo", resolved)
-    distil_then_grpo(
-        lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved, teacher
-    )
-    typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
-
-
-def _refuse_several_processes() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "this command is for one process; torchrun is for mend train sft, rl, and rft without --tasks"
+    def recipe() -> None:
+        teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
+        check_policy(teacher, start, resolved.rollout)
+        import_checkpoint(run, start, "start")
+        call = CallConfig("train-distil_then_grpo", resolved)
+        distil_then_grpo(
+            lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved, teacher
         )
+        typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
+
+    lead_or_follow(recipe, resolved.sft, resolved.rl.dapo)
+
+
+@app.command()
+def verl(
+    tasks: Tasks,
+    run: RunFolder,
+    start: Start,
+    overrides: Overrides = None,
+    config: Config = None,
+    recipe: VerlRecipeOption = "rl",
+    machine: Machine = None,
+    dry_run: DryRun = False,
+) -> None:
+    """RL with verl as the learner; the recipe's own TOML says what is learned (docs/howto/verl.md).
+
+    Example: mend train verl tasks runs/verl models/rft --config rl.toml --machine configs/verl_cpu.toml rl.num_groups=4
+    """
+    plan = load_verl_plan(recipe, config, machine, overrides or [])
+    if dry_run:
+        typer.echo(plan.as_toml(), nl=False)
+        return
+    from mendwright.bridges.verl.versions import check_versions
+    from mendwright.cli.running import import_checkpoint, open_run, refuse_several_processes
+    from mendwright.recipes.dapo_two_stage import START
+    from mendwright.recipes.verl import stages_of, train_with_verl
+
+    refuse_several_processes()
+    check_versions(plan.machine)
+    rollout = stages_of(plan.config)[0].rollout
+    call = CallConfig("train-verl", plan.config)
+    with open_run(run, tasks, start, rollout, plan.config.seed, plan.config.watch, call) as opened:
+        import_checkpoint(run, start, START)
+        stage = train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
+    typer.echo(f"model: {run / 'checkpoints' / stage}")

@@ -6,6 +6,7 @@ from typing import Self
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from mendwright.config.cluster import ClusterConfig
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.layers import LayersConfig
 from mendwright.config.pipeline import GradingConfig, check_undemonstrated
@@ -36,6 +37,12 @@ class RolloutCommandConfig(Record):
     rollout: RolloutConfig = RolloutConfig()
     endpoint: EndpointConfig = EndpointConfig()
     """The server of the policies ``openai`` and ``vllm``."""
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _the_cluster_can_honour_it(self) -> Self:
+        self.cluster.require_honoured(self.rollout)
+        return self
 
 
 class ReplayCommandConfig(Record):
@@ -77,6 +84,7 @@ class RlCommandConfig(Record):
     seed: int = 0
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
+    cluster: ClusterConfig = ClusterConfig()
     watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
@@ -84,4 +92,5 @@ class RlCommandConfig(Record):
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         check_undemonstrated(self.rollout.pipeline)
         self.rollout.require_training_temperature()
+        self.cluster.require_honoured(self.rollout)
         return self

@@ -11,6 +11,7 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
+from mendwright.config.cluster import ClusterConfig
 from mendwright.config.commands import TaskSelection
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.pipeline import GradingConfig
@@ -32,6 +33,12 @@ class EvalCommandConfig(Record):
     rollout: RolloutConfig = COLD_ROLLOUT
     endpoint: EndpointConfig = EndpointConfig()
     """The server of the policies ``openai`` and ``vllm``."""
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _the_cluster_can_honour_it(self) -> Self:
+        self.cluster.require_honoured(self.rollout)
+        return self
 
 
 class MatrixPolicy(Record):

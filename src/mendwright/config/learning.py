@@ -63,6 +63,10 @@ class ComputeConfig(Record):
     """bfloat16 autocast; weights, logits and losses stay float32."""
     is_checkpointing: bool = False
     """Activation checkpointing: layers are computed again backwards, memory falls to one layer's."""
+    context_parallel: PositiveInt = 1
+    """Processes (torchrun) that share the tokens of a micro-batch, for contexts that one cannot hold: Ulysses (arXiv
+    2309.14509). It divides the number of processes and the model's numbers of attention and key-value heads. Paper B
+    (appendix D) trains with context parallelism and does not say over how many devices."""
     num_threads: PositiveInt | None = None
     """torch threads of the process; None leaves torch's setting. One is fastest beside other busy processes."""
 

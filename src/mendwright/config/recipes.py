@@ -116,8 +116,21 @@ class RlConfig(Record):
     curriculum: Literal["uniform", "learnability"] = "uniform"
     """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards."""
     max_iterations: PositiveInt = 100
+    max_staleness: NonNegativeInt = 0
+    """Policy versions that a token may be behind the weights it teaches; older episodes are dropped and counted. 0
+    samples and learns in turn (paper B, appendix D); above it the next iterations are sampled while one is learned,
+    which needs ``dapo.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
     validation_every: PositiveInt = 10
     num_validation_tasks: NonNegativeInt = 64
+
+    @model_validator(mode="after")
+    def _stale_samples_are_corrected(self) -> Self:
+        if self.max_staleness and self.dapo.correction.type == "none":
+            raise ValueError(
+                f"max_staleness={self.max_staleness} learns from episodes of older weights; set "
+                "dapo.correction.type='truncate' or 'mask', so that they count as far as the policy still agrees"
+            )
+        return self
 
 
 class EvaluationConfig(Record):

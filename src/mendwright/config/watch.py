@@ -38,7 +38,7 @@ class AlarmConfig(Record):
     zero_advantage_share: float = Field(default=0.8, ge=0.0, le=1.0)
     """Of the groups: all rewards equal, so that nothing is learned."""
     weight_lag: NonNegativeInt = 0
-    """Updates that the sampler's weights may be behind the learner's; synchronous RL has none."""
+    """Updates that the sampler's weights may be behind the learner's; at least `rl.max_staleness`."""
 
 
 class WatchConfig(Record):

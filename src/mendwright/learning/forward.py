@@ -2,7 +2,8 @@
 
 Reads a Hugging Face causal LM and a `MicroBatch`; makes `TokenScores`. Invariants: equal to separate full forwards up
 to float noise, values and gradients; vocabulary logits exist only for learned positions (`log_probs`); logits,
-log-probabilities and entropies are float32 whatever the autocast.
+log-probabilities and entropies are float32 whatever the autocast; processes of one context hold parts of the hidden
+states and all of the scores.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from transformers import PreTrainedModel
 
 from mendwright.config.learning import ComputeConfig
 from mendwright.learning.batching import MicroBatch
+from mendwright.learning.context_parallel import ContextGroup
 from mendwright.learning.log_probs import token_log_probs
 from mendwright.learning.tree_attention import TREE_ATTENTION_NAME, forest_shape
 from mendwright.learning.value_head import ValueHead
@@ -45,10 +47,14 @@ class TokenScores:
 class Scorer(torch.nn.Module):
     """A causal LM and, for PPO, its value head as one module, so that sharding sees one forward per micro-batch."""
 
-    def __init__(self, model: PreTrainedModel, value_head: ValueHead | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, value_head: ValueHead | None = None, context: ContextGroup | None = None
+    ) -> None:
+        """``context``: the processes that compute each micro-batch together; None: this one alone."""
         super().__init__()
         self.model = model
         self.value_head = value_head
+        self._context = context or ContextGroup()
         self.is_sharing = bool(getattr(model, "_supports_attention_backend", False))
         """Whether prefixes can be shared: models that bring their own attention compute each sample apart."""
         if self.is_sharing:
@@ -59,32 +65,42 @@ class Scorer(torch.nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """[M] log-probabilities with gradient, [M] entropies without, [M] values with (None without a head)."""
         device = next(self.model.parameters()).device
+        context = self._context
+        # Sources ascend, so this process's pairs of source and target stand together.
+        counts = context.counts(batch.source, batch.num_tokens)
+        source, target = (pairs.split(counts)[context.rank] for pairs in (batch.source, batch.target))
+        source = source - context.rank * context.part_length(batch.num_tokens)
         with _autocast(device, compute.is_bf16):
-            hidden = self._hidden(batch, device).index_select(0, batch.source.to(device))
+            hidden = self._hidden(batch, device).index_select(0, source.to(device))
         head = self.model.get_output_embeddings()
         log_prob, entropy = token_log_probs(
             hidden,
             head.weight,
             getattr(head, "bias", None),
-            batch.target.to(device),
+            target.to(device),
             compute.head_chunk_tokens,
             compute.head_chunk_vocab,
         )
-        return log_prob, entropy, self.value_head(hidden) if self.value_head else None
+        value = context.gather(self.value_head(hidden), counts) if self.value_head else None
+        return context.gather(log_prob, counts), context.gather(entropy, counts), value
 
     def _hidden(self, batch: MicroBatch, device: torch.device) -> torch.Tensor:
-        """[T, hidden] last hidden states of the pack."""
-        ids = batch.ids.to(device)[None]
+        """Last hidden states of this process's part of the pack: [T, hidden] where it is alone."""
+        ids = self._context.own_part(batch.ids).to(device)[None]
         if not self.is_sharing:
             parts = (self.model.base_model(input_ids=part, use_cache=False) for part in ids.split(batch.lengths, dim=1))
             return torch.cat([part.last_hidden_state[0] for part in parts])
+        # What makes the parts equally long is a sequence of its own.
+        num_padded = self._context.size * ids.shape[1] - batch.num_tokens
+        padding = ((num_padded,), (-1,)) if num_padded else ((), ())
         out = self.model.base_model(
             input_ids=ids,
-            position_ids=batch.position.to(device)[None],
+            position_ids=self._context.own_part(batch.position).to(device)[None],
             # Already 4-D, so transformers makes none; the forest says what is seen.
             attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
             use_cache=False,
-            forest=forest_shape(batch.lengths, batch.parents, device),
+            forest=forest_shape(batch.lengths + padding[0], batch.parents + padding[1], device),
+            context=self._context,
         )
         return out.last_hidden_state[0]  # type: ignore[no-any-return]
 

@@ -17,13 +17,13 @@ import torch
 from transformers import PreTrainedModel
 
 from mendwright.config.learning import ComputeConfig, LoraConfig, OptimizerConfig, TrainedConfig
-from mendwright.errors import ConfigError
 from mendwright.learning.adapters import add_lora
 from mendwright.learning.batching import MicroBatch, pack
+from mendwright.learning.context_parallel import context_group
 from mendwright.learning.forward import Scorer, TokenScores, score
 from mendwright.learning.losses import Loss
 from mendwright.learning.optimisers import Optimiser
-from mendwright.learning.parallel import World, current_world, shard
+from mendwright.learning.parallel import check_processes, shard
 from mendwright.learning.samples import Sample
 from mendwright.learning.value_head import ValueHead
 from mendwright.models.loading import require_trainable
@@ -75,14 +75,13 @@ class Learner:
 
         Raises:
             ConfigError: the model's log-probabilities would be computed wrongly here, or several processes cannot train
-                it as ``optimizer`` says.
+                it as ``optimizer`` and ``compute`` say.
         """
         if compute.num_threads is not None:
             torch.set_num_threads(compute.num_threads)
         require_trainable(model)
-        self.world: World = current_world()
-        if self.world.size > 1 and optimizer.type == "muon":
-            raise ConfigError("optimizer.type='muon' needs whole matrices, several processes hold parts; use 'adamw'")
+        self.world = check_processes(optimizer, compute)
+        self._context = context_group(self.world, model)
         if isinstance(trained, LoraConfig):
             add_lora(model, trained)
         if compute.is_checkpointing:
@@ -90,7 +89,7 @@ class Learner:
         self.model = model
         self.compute = compute
         self.value_head = ValueHead(model) if value_learning_rate else None
-        self._scorer = Scorer(model, self.value_head)
+        self._scorer = Scorer(model, self.value_head, self._context)
         if self.world.size > 1:
             shard(self._scorer)
         extra = [(list(self.value_head.parameters()), value_learning_rate or 0.0)] if self.value_head else []
@@ -133,7 +132,7 @@ class Learner:
             samples: Any; prefixes are shared as in a step.
             model: Another one, such as a reference; then without values. None: the one that learns.
         """
-        scorer = self._scorer if model is None else Scorer(model)
+        scorer = self._scorer if model is None else Scorer(model, context=self._context)
         # A sample that stands here twice, in two pairs for instance, has one result.
         index = {id(sample): at for at, sample in enumerate(samples)}
         rows: dict[int, list[np.ndarray]] = {}
@@ -153,7 +152,7 @@ class Learner:
         ]
 
     def _share(self, samples: Sequence[Sample], scorer: Scorer) -> list[tuple[MicroBatch, bool]]:
-        """This process's micro-batches and whether they count (`World.share`)."""
+        """The micro-batches of this process's context and whether they count (`World.share`)."""
         batches = pack(samples, self.compute.micro_batch_tokens, is_sharing=scorer.is_sharing)
         return self.world.share(batches, [batch.num_tokens for batch in batches])
 
@@ -183,9 +182,10 @@ class Learner:
             scores = score(self._scorer, batch, self.compute)
             output = term.loss(scores, normaliser)
             if torch.is_grad_enabled():
-                # Sharding takes the mean of the processes' gradients; the loss is a sum over all of them.
+                # Sharding takes the mean of the processes' gradients; the loss is a sum over micro-batches, and the
+                # processes of a context hold parts of the gradient of theirs.
                 (output.loss * (self.world.size if is_counted else 0.0)).backward()
-            if is_counted:
+            if is_counted and self.world.is_counting:
                 counts = {"train/num_learned_tokens": len(scores.weight), "train/num_tokens": batch.num_tokens}
                 for name, value in (output.metric_sums | {"train/loss": output.loss.detach()} | counts).items():
                     sums[name] += float(value)

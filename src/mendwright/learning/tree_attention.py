@@ -3,7 +3,8 @@
 Reads query, key and value of one flat sequence that holds the segments of a forest one after the other; makes what
 separate causal attention over every whole sequence would make, each distinct token once. A segment's queries see the
 keys of the segments before it on its path and, causally, their own: nothing is padded, and no mask is as large as the
-pack. Invariant: rows of the result stand where their queries stand.
+pack. Where several processes hold a pack, each attends with a part of the heads (`context_parallel`). Invariant: rows
+of the result stand where their queries stand.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from mendwright.engine.attention import grouped_attention
+from mendwright.learning.context_parallel import ContextGroup
 
 TREE_ATTENTION_NAME = "mend_tree"
+_ALONE = ContextGroup()
 
 
 @dataclass(frozen=True)
@@ -60,19 +63,21 @@ def tree_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     forest: ForestShape | None = None,
+    context: ContextGroup = _ALONE,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Scaled dot-product attention of a packed forest; without ``forest`` that of the inference engine.
 
     Args:
         module: The attention module that calls.
-        query: [1, heads, tokens, head_dim].
+        query: [1, heads, tokens, head_dim]; tokens of this process.
         key: [1, kv_heads, tokens, head_dim].
         value: As ``key``.
         attention_mask: Not read where there is a forest.
         dropout: Not applied: it would part learner from sampler.
         scaling: Factor on the scores; None means 1/sqrt(head_dim).
         forest: Shape of the pack.
+        context: The processes that hold the pack together.
         **kwargs: What transformers hands to every attention function.
 
     Returns:
@@ -80,6 +85,7 @@ def tree_attention(
     """
     if forest is None:
         return grouped_attention(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
+    query, key, value = (context.exchange(tensor) for tensor in (query, key, value))
     # One split per tensor: its gradient is one concatenation, where that of slices would be a sum of full tensors.
     queries, keys, values = (tensor.split(forest.lengths, dim=2) for tensor in (query, key, value))
     outs = []
@@ -96,7 +102,7 @@ def tree_attention(
                 enable_gqa=query.shape[1] != key.shape[1],
             )
         )
-    return torch.cat(outs, dim=2).transpose(1, 2).contiguous(), None
+    return context.exchange(torch.cat(outs, dim=2).transpose(1, 2)).contiguous(), None
 
 
 def _lower_right(num_queries: int, num_keys: int, device: torch.device) -> torch.Tensor:

@@ -1,9 +1,10 @@
 """The DAPO loop (paper B, sections 3.2 and 4.3): sample groups, drop equal ones and refill, update, repeat.
 
 Reads training tasks and a start checkpoint; makes trajectories (step = iteration), metrics and checkpoints under the
-name of its phase. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy);
-the tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the last saved
-update and repeats no stored episode.
+name of its phase. Invariants: rollouts of iteration k come from the weights after k updates (synchronous, on-policy),
+or after at least k - `max_staleness` where iterations are sampled while earlier ones are learned; no older token is
+learned from; the tasks of an iteration follow from the seed and the rewards before it; a killed loop resumes from the
+last saved update and repeats no stored episode.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from mendwright.config.recipes import RlConfig
 from mendwright.config.watch import AlarmConfig
@@ -21,10 +23,12 @@ from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
 from mendwright.models.loading import copy_folder
+from mendwright.recipes.background import BackgroundUpdates
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
     Group,
     advantages_of,
+    is_stale,
     make_trajectory_groups,
     most_spread,
     overlong_metrics,
@@ -32,8 +36,9 @@ from mendwright.recipes.groups import (
 )
 from mendwright.recipes.run import Run
 from mendwright.recipes.sampler import open_sampler
-from mendwright.recipes.updates import Updates
+from mendwright.recipes.updates import UpdateWork
 from mendwright.recipes.watching import sound_alarms
+from mendwright.recipes.weight_versions import WeightVersions
 from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
 from mendwright.tools.roles import is_blind_submit
@@ -45,7 +50,12 @@ PHASE = "dapo"
 class Collected:
     """What one iteration sampled."""
 
+    step: int = 0
+    """The iteration."""
     trajectories: list[Trajectory] = field(default_factory=list)
+    """Those that are not stale."""
+    num_stale: int = 0
+    rollout_s: float = 0.0
     groups: list[Group] = field(default_factory=list)
     advantages: list[GroupAdvantages] = field(default_factory=list)
 
@@ -96,71 +106,113 @@ class DapoLoop:
         run.training_tasks()  # raises before a model is loaded when there are none
         self._run = run
         self._config = config
-        self._alarms = alarms or AlarmConfig()
+        self._alarms = _allowing(alarms or AlarmConfig(), config.max_staleness)
         self._phase = phase
         self._task_ids = task_ids
         self._shaping = make_shaping(config.reward, run.pool.config.pipeline.max_episode_turns)
         self._state = run.checkpoint(state_name(phase))
         self._sampler = open_sampler(config, run.pool.config, run.checkpoint(start))
-        self._updates = Updates(run.checkpoint(start), self._state, config)
+        self._updates = UpdateWork(run.checkpoint(start), self._state, config).lead()
+        self._versions = WeightVersions(run.checkpoint(f"{phase}-versions")) if config.max_staleness else None
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
         self.num_done = self._updates.num_done
-        self._push()
+        self._publish()
 
     def iterations(self) -> Iterator[dict[str, float]]:
         """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
+        if self._versions is not None:
+            yield from self._asynchronous(self._versions)
+            return
         while self.num_done < self._config.max_iterations:
-            started = time.monotonic()
-            collected = self._collect()
-            sampled_at = time.monotonic()
-            metrics = self._update(collected) | rollout_metrics(collected)
-            metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, self.num_done)
-            metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
-            metrics |= {"time/rollout_s": sampled_at - started, "time/update_s": time.monotonic() - sampled_at}
-            self._run.store.add_metrics(self._phase, self.num_done, metrics)
-            sound_alarms(self._run.store, self._phase, self._alarms, self._run.progress)
-            self._updates.commit()
-            self.num_done = self._updates.num_done
-            self._push()
+            metrics = self._learn(self._collect(self.num_done))
+            self.num_done += 1
             yield metrics
+
+    def _asynchronous(self, versions: WeightVersions) -> Iterator[dict[str, float]]:
+        """Sample iterations with the newest weights, at most `max_staleness` ahead of those that are learned."""
+        try:
+            with BackgroundUpdates(self._learn, self.num_done) as updates:
+                for step in range(self.num_done, self._config.max_iterations + self._config.max_staleness + 1):
+                    for metrics in updates.finished(step - self._config.max_staleness):
+                        self.num_done += 1
+                        versions.forget_before(self.num_done)
+                        yield metrics
+                    if step < self._config.max_iterations:
+                        updates.submit(self._collect(step))
+        finally:
+            self.num_done = self._updates.num_done
+
+    def _learn(self, collected: Collected) -> dict[str, float]:
+        """One update, noted and saved; its metrics."""
+        started = time.monotonic()
+        metrics = self._update(collected) | rollout_metrics(collected)
+        metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, collected.step)
+        if metrics["rollout/weight_lag"] > 0 and "policy/log_prob_gap" in metrics:
+            # Of older weights: how far the policy has moved since, not how far sampler and learner differ.
+            metrics["policy/stale_log_prob_gap"] = metrics.pop("policy/log_prob_gap")
+        metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
+        metrics |= {"time/rollout_s": collected.rollout_s, "time/update_s": time.monotonic() - started}
+        self._run.store.add_metrics(self._phase, collected.step, metrics)
+        sound_alarms(self._run.store, self._phase, self._alarms, self._run.progress)
+        self._updates.commit()
+        self._publish()
+        return metrics
 
     def keep(self, stage: str) -> None:
         """Copy the current weights to checkpoint ``stage``."""
-        copy_folder(self._state / MODEL_FOLDER, self._run.checkpoint(stage))
+        copy_folder(self._weights(self.num_done), self._run.checkpoint(stage))
 
     def policy(self, temperature: float = 1.0) -> PolicyRef:
-        """The current weights."""
-        return self._sampler.policy(self._phase, self._state / MODEL_FOLDER, self.num_done, temperature)
+        """The current weights: those after ``num_done`` updates."""
+        return self._policy(self.num_done, temperature)
 
-    def _push(self) -> None:
-        """Sample with the current weights from now on; the metrics are those of the iteration that they sample."""
-        metrics = self._sampler.load(self._state / MODEL_FOLDER, self.num_done, self._updates.probe)
+    def _sampled_policy(self) -> PolicyRef:
+        """What the next episodes come from: the newest weights."""
+        return self._policy(self._versions.newest if self._versions is not None else self.num_done, 1.0)
+
+    def _policy(self, version: int, temperature: float) -> PolicyRef:
+        return self._sampler.policy(self._phase, self._weights(version), version, temperature)
+
+    def _weights(self, version: int) -> Path:
+        return self._versions.path(version) if self._versions is not None else self._state / MODEL_FOLDER
+
+    def _publish(self) -> None:
+        """Sample with the weights as they are saved from now on; the metrics are those of the iteration they sample."""
+        version = self._updates.num_done
+        if self._versions is not None:
+            self._versions.publish(self._state / MODEL_FOLDER, version)
+        metrics = self._sampler.load(self._weights(version), version, self._updates.probe)
         if metrics:
-            self._run.store.add_metrics(self._phase, self.num_done, metrics)
+            self._run.store.add_metrics(self._phase, version, metrics)
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
         if self._config.spread_share < 1.0:
             groups, advantages = most_spread(groups, advantages, self._config.spread_share)
-        imitated, coefficient = self._demonstrations.choose(collected.groups, self.num_done)
+        imitated, coefficient = self._demonstrations.choose(collected.groups, collected.step)
         return self._updates.lead(samples_of(groups, advantages, self._config.dapo), imitated, coefficient)
 
     def close(self) -> None:
-        """Let the processes that follow this one end."""
+        """Let the processes that follow this one go on to other work, and remove what only sampling needed."""
         self._updates.close()
+        if self._versions is not None:
+            self._versions.clear()
 
-    def _collect(self) -> Collected:
+    def _collect(self, step: int) -> Collected:
         """Sample groups until enough of them have unequal rewards, or the refills are used up."""
-        collected = Collected()
-        order = self._order()
+        started = time.monotonic()
+        collected = Collected(step)
+        order = self._order(step)
         size = self._config.num_groups_sampled
         for _ in range(1 + self._config.max_refills):
             chosen, order = order[:size], order[size:]
             if not chosen:
                 break
-            jobs = make_groups(self._phase, self.num_done, chosen, self._config.dapo.group_size, self._run.seed)
-            label = f"{self._phase} {self.num_done}"
-            trajectories = self._run.run_jobs(self.policy(), jobs, phase=self._phase, step=self.num_done, label=label)
+            jobs = make_groups(self._phase, step, chosen, self._config.dapo.group_size, self._run.seed)
+            label = f"{self._phase} {step}"
+            sampled = self._run.run_jobs(self._sampled_policy(), jobs, phase=self._phase, step=step, label=label)
+            trajectories = [t for t in sampled if not is_stale(t, step, self._config.max_staleness)]
+            collected.num_stale += len(sampled) - len(trajectories)
             collected.trajectories += trajectories
             collected.groups += make_trajectory_groups(trajectories, self._rewards)
             collected.advantages = advantages_of(collected.groups, self._config.dapo)
@@ -171,15 +223,16 @@ class DapoLoop:
             size = min(self._config.num_groups_sampled, round(missing / yield_share))
         self._refuse_nothing_valid(collected)
         self._settle_groups(collected)
+        collected.rollout_s = time.monotonic() - started
         return collected
 
     def _refuse_nothing_valid(self, collected: Collected) -> None:
         """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
-        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories):
+        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories) or collected.num_stale:
             return
         reason = collected.trajectories[-1].verdict.reason
-        num = self._run.store.drop_invalid(phase=self._phase, step=self.num_done)
-        text = f"iteration {self.num_done}: all {num} episodes are invalid; the last: {reason}"
+        num = self._run.store.drop_invalid(phase=self._phase, step=collected.step)
+        text = f"iteration {collected.step}: all {num} episodes are invalid; the last: {reason}"
         self._run.store.add_event("all_invalid", text, phase=self._phase)
         raise SandboxError(f"{text}. Run `mend doctor`, mend the cause, then resume: they are run again")
 
@@ -188,30 +241,35 @@ class DapoLoop:
         for group, found in zip(collected.groups, collected.advantages, strict=True):
             status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
             self._run.store.set_group_status(
-                group.id, phase=self._phase, step=self.num_done, task_id=group.members[0].task_id, status=status
+                group.id, phase=self._phase, step=collected.step, task_id=group.members[0].task_id, status=status
             )
 
     def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
         return self._shaping.shape(self._run.tasks[group[0].task_id], group)
 
-    def _order(self) -> list[str]:
+    def _order(self, step: int) -> list[str]:
         known = [task.id for task in self._run.training_tasks()]
         task_ids = [task_id for task_id in known if self._task_ids is None or task_id in self._task_ids]
-        rewards = self._past_rewards() if self._config.curriculum == "learnability" else None
-        return task_order(task_ids, self._run.seed, self.num_done, rewards)
+        rewards = self._past_rewards(step) if self._config.curriculum == "learnability" else None
+        return task_order(task_ids, self._run.seed, step, rewards)
 
-    def _past_rewards(self) -> dict[str, list[float]]:
-        """Rewards of the latest group of each task, from earlier iterations or the policy's own rollouts."""
+    def _past_rewards(self, step: int) -> dict[str, list[float]]:
+        """Rewards of the latest group of each task, from iterations before ``step`` or the policy's own rollouts."""
         found: dict[str, tuple[str, list[float]]] = {}
         rows = [*self._run.store.rows(phase="own"), *self._run.store.rows(phase=self._phase)]
         for row in rows:
-            if row.reward is None or (row.phase == self._phase and row.step >= self.num_done):
+            if row.reward is None or (row.phase == self._phase and row.step >= step):
                 continue
             group = f"{row.phase}:{row.step}"
             if row.task_id not in found or found[row.task_id][0] != group:
                 found[row.task_id] = (group, [])
             found[row.task_id][1].append(row.reward)
         return {task_id: rewards for task_id, (_, rewards) in found.items()}
+
+
+def _allowing(alarms: AlarmConfig, max_staleness: int) -> AlarmConfig:
+    """What is asked for gives no alarm."""
+    return alarms.model_copy(update={"weight_lag": max(alarms.weight_lag, max_staleness)})
 
 
 def state_name(phase: str) -> str:
@@ -225,6 +283,7 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     num = max(1, len(valid))
     metrics = {
         "rollout/num_trajectories": float(len(collected.trajectories)),
+        "rollout/num_stale": float(collected.num_stale),
         "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
         "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
         "rollout/num_groups": float(len(collected.groups)),

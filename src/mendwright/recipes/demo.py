@@ -127,6 +127,7 @@ class Demo:
             if self._budget.is_rl_over():
                 break
         loop.keep("dapo")
+        loop.close()
 
     def _look(self, run: Run, loop: DapoLoop) -> None:
         """Validate and keep the weights, every so many iterations; what is done already is not run again."""

@@ -18,18 +18,7 @@ from mendwright.learning.histories import split_histories
 from mendwright.learning.rewards import raw_rewards
 from mendwright.learning.rewards.base import Rewards
 from mendwright.learning.samples import Sample, policy_sample
-from mendwright.records import StopReason, Trajectory
-
-OVERLONG = (
-    StopReason.TURN_LIMIT,
-    StopReason.TOOL_CALL_LIMIT,
-    StopReason.TOKEN_LIMIT,
-    StopReason.OUTPUT_TOKEN_LIMIT,
-    StopReason.TIME_LIMIT,
-    StopReason.COST_LIMIT,
-    StopReason.LOOP,
-)
-"""Episodes that a limit ended; each limit keeps its own count."""
+from mendwright.records import OVERLONG, Trajectory
 
 
 @dataclass(frozen=True)
@@ -46,6 +35,15 @@ class Group:
         """Population deviation of the valid rewards; 0.0 below two."""
         valid = [reward for reward in self.rewards if reward is not None]
         return statistics.pstdev(valid) if len(valid) > 1 else 0.0
+
+
+def is_stale(trajectory: Trajectory, num_updates: int, max_staleness: int) -> bool:
+    """True when a token was sampled by a policy more than ``max_staleness`` updates behind ``num_updates``.
+
+    Tokens without a version have no log-probability either; `policy_sample` refuses them.
+    """
+    versions = trajectory.ledger.policy_version
+    return bool(((versions >= 0) & (versions < num_updates - max_staleness)).any())
 
 
 def make_trajectory_groups(

@@ -32,16 +32,14 @@ def reinforce(
 ) -> None:
     """Train from checkpoint ``start`` to checkpoint ``phase`` on the training tasks, or on ``task_ids`` of them."""
     loop = DapoLoop(run, config, start, alarms, phase=phase, task_ids=task_ids)
-    try:
-        with run.store.phase(phase):
-            for metrics in loop.iterations():
-                detail = f"reward {metrics['rollout/reward_mean']:.2f}"
-                run.progress(phase, loop.num_done, config.max_iterations, detail)
-                if loop.num_done % config.validation_every == 0:
-                    _validate(run, loop, config, phase)
-    finally:
-        loop.close()
+    with run.store.phase(phase):
+        for metrics in loop.iterations():
+            detail = f"reward {metrics['rollout/reward_mean']:.2f}"
+            run.progress(phase, loop.num_done, config.max_iterations, detail)
+            if loop.num_done % config.validation_every == 0:
+                _validate(run, loop, config, phase)
     loop.keep(phase)
+    loop.close()
 
 
 def _validate(run: Run, loop: DapoLoop, config: RlConfig, phase: str) -> None:

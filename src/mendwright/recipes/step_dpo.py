@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from mendwright.config.learning import StepDpoConfig
 from mendwright.config.training import StepDpoCommandConfig
 from mendwright.errors import TaskError
 from mendwright.learning.checkpoints import save_model
 from mendwright.learning.parallel import training_device
-from mendwright.learning.preferences import PreferenceTrainer
+from mendwright.learning.preferences import Pair, PreferenceTrainer
 from mendwright.models.loading import load_model, load_tokenizer
 from mendwright.recipes.action_pairs import action_pairs
+from mendwright.recipes.processes import assign
 from mendwright.rollout.store import RunStore
 
 
@@ -30,8 +33,30 @@ def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandC
             f"phase {config.phase!r} has no two actions after one history that differ by more than {config.min_gap} in "
             "reward; sample more trajectories per task (mend rollout num_samples=8), or lower min_gap"
         )
-    trainer = PreferenceTrainer(load_model(start, device=training_device()), config.step_dpo)
-    metrics = trainer.update(pairs) | {"preference/num_pairs": float(len(pairs))}
+    work = PreferenceWork(start, target, pairs, config.step_dpo)
+    assign(work)
+    trainer, metrics = work.learn()
+    metrics["preference/num_pairs"] = float(len(pairs))
     store.add_metrics(f"train/{target.name}", trainer.learner.optimiser.num_done, metrics)
-    save_model(trainer.learner, load_tokenizer(start), target)
     return metrics
+
+
+@dataclass(frozen=True)
+class PreferenceWork:
+    """The update as work for several processes."""
+
+    start: Path
+    target: Path
+    pairs: list[Pair]
+    config: StepDpoConfig
+
+    def learn(self) -> tuple[PreferenceTrainer, dict[str, float]]:
+        """Learn and save; every process calls it."""
+        trainer = PreferenceTrainer(load_model(self.start, device=training_device()), self.config)
+        metrics = trainer.update(self.pairs)
+        save_model(trainer.learner, load_tokenizer(self.start), self.target)
+        return trainer, metrics
+
+    def follow(self) -> None:
+        """Take part in the leader's `step_dpo`."""
+        self.learn()

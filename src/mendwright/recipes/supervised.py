@@ -11,7 +11,8 @@ import hashlib
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
@@ -28,6 +29,7 @@ from mendwright.learning.selection import Selection, split_validation
 from mendwright.learning.sft import SftTrainer, num_steps_of
 from mendwright.learning.thoughts import THOUGHT_END, thought_token_ids, without_thoughts
 from mendwright.models.loading import load_model, load_tokenizer, replace_folder, save_checkpoint
+from mendwright.recipes.processes import assign
 from mendwright.recipes.progress import Progress
 from mendwright.recipes.run import Run
 from mendwright.records import Trajectory, VerdictKind
@@ -103,22 +105,47 @@ def fit_samples(
 ) -> None:
     """Fit ``samples`` from model folder ``start`` and save model folder ``target``; metrics go under its name.
 
-    Its state lies beside ``target`` until it is done. Several processes (torchrun) may call this with equal arguments.
+    Its state lies beside ``target`` until it is done. Where there are several processes, the leader calls this.
 
     Raises:
         InputError: the saved state is of other samples or of another model.
     """
-    _Stage(start, target, samples, config, store, progress).run()
+
+    def note(step: int, total: int, metrics: dict[str, float]) -> None:
+        store.add_metrics(f"train/{target.name}", step, metrics)
+        progress(f"train {target.name}", step, total, f"loss {metrics.get('train/loss', 0.0):.3f}")
+
+    assign(FitWork(start, target, samples, config))
+    _Stage(start, target, samples, config, note).run()
     release_memory()
 
 
+@dataclass(frozen=True)
+class FitWork:
+    """A supervised stage as work for several processes."""
+
+    start: Path
+    target: Path
+    samples: list[Sample]
+    config: SftConfig
+
+    def follow(self) -> None:
+        """Take part in the leader's `fit_samples`."""
+        _Stage(self.start, self.target, self.samples, self.config, lambda *_: None).run()
+
+
 class _Stage:
-    """One supervised stage, resumable."""
+    """One supervised stage, resumable; ``note`` gets step, number of steps and metrics of each step."""
 
     def __init__(
-        self, start: Path, target: Path, samples: list[Sample], config: SftConfig, store: RunStore, progress: Progress
+        self,
+        start: Path,
+        target: Path,
+        samples: list[Sample],
+        config: SftConfig,
+        note: Callable[[int, int, dict[str, float]], None],
     ) -> None:
-        self._target, self._store, self._progress, self._config = target, store, progress, config
+        self._target, self._config, self._note = target, config, note
         self._state = target.with_name(f"{target.name}-state")
         self._candidate = target.with_name(f"{target.name}-best")
         self._tokenizer = load_tokenizer(start)
@@ -134,10 +161,7 @@ class _Stage:
             step = learner.optimiser.num_done
             if self._is_validated(step, total):
                 metrics |= self._validate()
-            if learner.world.is_leader:
-                self._store.add_metrics(f"train/{self._target.name}", step, metrics)
-            detail = f"loss {metrics.get('train/loss', 0.0):.3f}"
-            self._progress(f"train {self._target.name}", step, total, detail)
+            self._note(step, total, metrics)
             if step % self._config.save_every_steps == 0 and step < total:
                 best = self._selection.best
                 extra = {"data": self._data, "best": best}

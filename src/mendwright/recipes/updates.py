@@ -8,6 +8,7 @@ and knows the run; the others get each iteration's samples from it and make thei
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,34 @@ from mendwright.learning.rl import PolicyTrainer
 from mendwright.learning.samples import Sample, text_sample
 from mendwright.models.loading import load_model, load_tokenizer
 from mendwright.models.vllm.weights import Probe
+from mendwright.recipes.processes import assign
 
 _Portion = tuple[list[Sample], list[Sample], float]
 _END: _Portion = ([], [], -1.0)
 """Sent instead of samples when there is nothing more to learn."""
 
 
+@dataclass(frozen=True)
+class UpdateWork:
+    """The updates of one stage as work for several processes."""
+
+    start: Path
+    """Model folder to begin with."""
+    state: Path
+    config: RlConfig
+
+    def lead(self) -> Updates:
+        """The leader's updates; the others follow them."""
+        assign(self)
+        return Updates(self.start, self.state, self.config)
+
+    def follow(self) -> None:
+        """Take part in the leader's updates until it closes them."""
+        Updates(self.start, self.state, self.config).follow()
+
+
 class Updates:
-    """Model, optimiser and state folder of one stage; every process makes one."""
+    """Model, optimiser and state folder of one stage; every process makes one (`UpdateWork`)."""
 
     def __init__(self, start: Path, state: Path, config: RlConfig) -> None:
         """Load model folder ``start``, or go on from ``state`` where something is saved."""

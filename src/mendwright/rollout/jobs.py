@@ -54,8 +54,12 @@ def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start:
 
 def _job(group_id: str, task_id: str, index: int, seed: int) -> EpisodeJob:
     trajectory_id = f"{group_id}#{index}"
-    number = int.from_bytes(hashlib.sha256(f"{seed}:{trajectory_id}".encode()).digest()[:4], "big")
-    return EpisodeJob(trajectory_id, group_id, task_id, number)
+    return EpisodeJob(trajectory_id, group_id, task_id, episode_seed(seed, trajectory_id))
+
+
+def episode_seed(seed: int, trajectory_id: str) -> int:
+    """Seed of one episode's sampling: 32 bits that follow from the run's ``seed`` and the id."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{trajectory_id}".encode()).digest()[:4], "big")
 
 
 def make_groups(phase: str, step: int, task_ids: Sequence[str], size: int, seed: int) -> list[EpisodeJob]:

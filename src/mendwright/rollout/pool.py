@@ -2,41 +2,48 @@
 
 Reads jobs; makes trajectories in the order in which they end. Invariants: every job gives one trajectory or the run
 stops with the reason; a group's members run in one worker (they share its prompt and its test runs), and groups begin
-in the order of the jobs, so that they end about in it, too; after Ctrl-C nothing new begins; closing the pool, or the
-death of this process, ends every worker and sandbox.
+in the order of the jobs, so that they end about in it, too; what a lost worker had in flight is run again by another,
+`max_attempts` times, then it is *invalid*; after Ctrl-C nothing new begins; closing the pool, or the death of this
+process, ends every worker and sandbox.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import groupby
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
 from types import TracebackType
 from typing import Self
 
-from mendwright.child_process import end_workers, start_worker
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import MendError, SandboxError
+from mendwright.errors import MendError
 from mendwright.records import Task, Trajectory
 from mendwright.rollout.draining import Drain, draining_on_interrupt
 from mendwright.rollout.failures import FailureStreak
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
-from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest, worker_main
+from mendwright.rollout.runner import never_run
+from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
+from mendwright.rollout.workers import JobsLost, Message, ProcessWorkers, Workers
 
 _DRAIN_POLL_S = 1.0
 
 
 class WorkerPool:
-    """Worker processes, started on first use. Use as a context manager."""
+    """Hands jobs to workers, started on first use. Use as a context manager."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
-        self._setup = setup
-        self._workers: dict[Connection, SpawnProcess] = {}
+    def __init__(
+        self, setup: WorkerSetup, workers: Workers | None = None, on_loss: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """``workers``: processes of this machine by default; ``on_loss`` hears of each lost worker in words."""
+        self._config = setup.config
+        self._workers = workers or ProcessWorkers(setup)
+        self._on_loss = on_loss
         self._failures = FailureStreak(setup.config.max_failures_in_row)
         self._drain = Drain()
-        self.reports: dict[Connection, WorkReport] = {}
+        self._reports: dict[Hashable, WorkReport] = {}
+        self._losses = Counter[str]()
+        self._num_lost_workers = 0
+        self._num_retried = 0
 
     @property
     def is_draining(self) -> bool:
@@ -46,7 +53,7 @@ class WorkerPool:
     @property
     def config(self) -> RolloutConfig:
         """How episodes run."""
-        return self._setup.config
+        return self._config
 
     def __enter__(self) -> Self:
         return self
@@ -60,14 +67,16 @@ class WorkerPool:
         """Run all ``jobs``; yields trajectories as they end.
 
         Raises:
-            SandboxError: too many invalid episodes in a row, or a worker died.
+            SandboxError: too many invalid episodes in a row, or a worker process died.
             MendError: what stopped a worker.
             KeyboardInterrupt: Ctrl-C, after the episodes in flight have been yielded or `drain_timeout_s` is over.
         """
-        self._start()
+        self._workers.start()
         self._failures.forget()
+        self._losses.clear()
         with draining_on_interrupt() as self._drain:
-            yield from self._run(policy, self._portions(jobs), tasks)
+            for trajectory in self._run(policy, _portions(jobs), tasks):
+                yield from self._failures.admit(trajectory)
             yield from self._failures.release()
             if self._drain.is_asked:
                 raise KeyboardInterrupt
@@ -75,65 +84,75 @@ class WorkerPool:
     def _run(
         self, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]], tasks: Mapping[str, Task]
     ) -> Iterator[Trajectory]:
-        load = dict.fromkeys(self._workers, 0)
+        load = Counter[Hashable]()
         while not self._drain.is_over(self.config.drain_timeout_s):
-            for connection in () if self._drain.is_asked else load:
-                while waiting and load[connection] + len(waiting[-1]) <= max(self._room(waiting), len(waiting[-1])):
-                    load[connection] += self._give(connection, waiting.pop(), policy, tasks)
-            if not any(load.values()):
+            if not self._drain.is_asked:
+                self._hand_out(policy, waiting, tasks, load)
+            load = +load
+            if not load and (self._drain.is_asked or not waiting):
                 return
-            for connection in self._ready(load):
-                message = self._receive(connection)
-                if isinstance(message, WorkReport):
-                    self.reports[connection] = message
-                    load[connection] -= message.num_jobs
-                    continue
-                yield from self._failures.admit(message)
+            for worker, message in self._workers.receive(load.keys(), _DRAIN_POLL_S):
+                if isinstance(message, Trajectory):
+                    yield message
+                elif isinstance(message, JobsLost):
+                    load[worker] -= len(message.jobs)
+                    yield from self._retry(message, policy, waiting)
+                else:
+                    load[worker] -= self._note(worker, message)
+
+    def _hand_out(
+        self,
+        policy: PolicyRef,
+        waiting: list[tuple[EpisodeJob, ...]],
+        tasks: Mapping[str, Task],
+        load: Counter[Hashable],
+    ) -> None:
+        for worker in self._workers.ready():
+            while waiting and load[worker] + len(waiting[-1]) <= max(self._room(waiting), len(waiting[-1])):
+                jobs = waiting.pop()
+                self._workers.give(worker, WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
+                load[worker] += len(jobs)
 
     def _room(self, waiting: Sequence[tuple[EpisodeJob, ...]]) -> int:
         """Jobs that one worker may hold: its bound, or its share of what is left, so that workers end together."""
         left = sum(map(len, waiting))
         return min(self.config.max_in_flight, -(-left // self.config.num_workers))
 
-    def _portions(self, jobs: Sequence[EpisodeJob]) -> list[tuple[EpisodeJob, ...]]:
-        """Whole groups, the first one last."""
-        return [tuple(group) for _, group in groupby(jobs, key=lambda job: job.group_id)][::-1]
-
-    def _give(
-        self, connection: Connection, jobs: tuple[EpisodeJob, ...], policy: PolicyRef, tasks: Mapping[str, Task]
-    ) -> int:
-        connection.send(WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
-        return len(jobs)
-
-    def _ready(self, load: Mapping[Connection, int]) -> list[Connection]:
-        busy = [connection for connection, num_jobs in load.items() if num_jobs]
-        return [ready for ready in wait(busy, _DRAIN_POLL_S) if isinstance(ready, Connection)]
-
-    def _receive(self, connection: Connection) -> Trajectory | WorkReport:
-        try:
-            message = connection.recv()
-        except (EOFError, ConnectionResetError) as error:
-            exit_code = self._workers[connection].exitcode
-            raise SandboxError(f"a rollout worker ended (exit code {exit_code}); resume continues the run") from error
+    def _note(self, worker: Hashable, message: Message) -> int:
+        """Take a report; returns the number of jobs that it ends."""
         if isinstance(message, WorkFailure):
             raise message.error or MendError(message.message)
-        assert isinstance(message, (Trajectory, WorkReport))
-        return message
+        assert isinstance(message, WorkReport)
+        self._reports[worker] = message
+        return message.num_jobs
 
-    def _start(self) -> None:
-        while len(self._workers) < self.config.num_workers:
-            process, connection = start_worker(worker_main, self._setup)
-            self._workers[connection] = process
+    def _retry(self, lost: JobsLost, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]]) -> Iterator[Trajectory]:
+        """Put the lost jobs first in line; those that were lost too often end as invalid."""
+        self._num_lost_workers += 1
+        self._losses.update(job.trajectory_id for job in lost.jobs)
+        spent = [job for job in lost.jobs if self._losses[job.trajectory_id] >= self.config.max_attempts]
+        again = [job for job in lost.jobs if job not in spent]
+        self._num_retried += len(again)
+        self._on_loss(f"{lost.reason}; {len(again)} of its episodes are run again, {len(spent)} are invalid")
+        waiting += _portions(again)
+        for job in spent:
+            reason = f"the workers that ran it were lost {self.config.max_attempts} times; the last: {lost.reason}"
+            yield never_run(job, policy.name, self.config, reason)
 
     def counters(self) -> dict[str, float]:
-        """Counters of all workers at their last report, added up."""
+        """Counters of all workers at their last report, added up, and how many workers were lost."""
         found = Counter[str]()
-        for report in self.reports.values():
+        for report in self._reports.values():
             found.update(report.counters)
-        return dict(found)
+        losses = {"pool/num_lost_workers": self._num_lost_workers, "pool/num_retried_episodes": self._num_retried}
+        return {**found, **losses}
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
-        end_workers((process, connection) for connection, process in self._workers.items())
-        self._workers.clear()
-        self.reports.clear()
+        self._workers.close()
+        self._reports.clear()
+
+
+def _portions(jobs: Sequence[EpisodeJob]) -> list[tuple[EpisodeJob, ...]]:
+    """Whole groups, the first one last."""
+    return [tuple(group) for _, group in groupby(jobs, key=lambda job: job.group_id)][::-1]

@@ -163,5 +163,24 @@ class Runner:
         return await self._backend.create(self._spec(task, files))
 
 
+def never_run(job: EpisodeJob, policy_id: str, config: RolloutConfig, reason: str) -> Trajectory:
+    """The invalid trajectory of a job whose episode nobody could run to an end."""
+    return Trajectory(
+        id=job.trajectory_id,
+        task_id=job.task_id,
+        group_id=job.group_id,
+        pipeline=config.pipeline.type,
+        policy_id=policy_id,
+        sandbox_backend="",
+        turns=(),
+        ledger=LedgerBuilder().build(),
+        stop_reason=StopReason.INFRASTRUCTURE,
+        final_files={},
+        final_patch="",
+        verdict=_invalid(reason),
+        seed=job.seed,
+    )
+
+
 def _invalid(reason: str) -> Verdict:
     return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)

@@ -41,7 +41,7 @@ class RunStore(PhaseTable, MeasurementTables):
             InputError: the id is stored for another phase, step or task, or the group belongs to another task.
             DiskFullError: no room; nothing was written.
         """
-        row = _row_values(trajectory, phase, step, split)
+        row = row_values(trajectory, phase, step, split)
         blobs = pack_document(trajectory), pack_ledger(trajectory.ledger)
         with self._transaction() as connection:
             if self._is_stored(row):
@@ -138,6 +138,17 @@ class RunStore(PhaseTable, MeasurementTables):
             )
         return found.rowcount
 
+    def drop_steps(self, *, phase: str, first_step: int) -> int:
+        """Forget a phase from ``first_step`` on, where an engine that keeps its own checkpoints begins again there.
+
+        Returns the number of trajectories.
+        """
+        condition = "WHERE phase = ? AND step >= ?"
+        with self._transaction() as connection:
+            found = connection.execute(f"DELETE FROM trajectories {condition}", (phase, first_step))
+            connection.execute(f"DELETE FROM groups {condition}", (phase, first_step))
+        return found.rowcount
+
     def _join(self, row: TrajectoryRow) -> Trajectory:
         return join_trajectory(row, self._document(row.id), unpack_ledger(self._blob(row.id, "ledger")))
 
@@ -172,7 +183,8 @@ class RunStore(PhaseTable, MeasurementTables):
         return [GroupRow.model_validate(dict(zip(names, row, strict=True))) for row in found]
 
 
-def _row_values(trajectory: Trajectory, phase: str, step: int, split: str) -> dict[str, Any]:
+def row_values(trajectory: Trajectory, phase: str, step: int, split: str) -> dict[str, Any]:
+    """The columns of a trajectory's row, as they are stored."""
     verdict = trajectory.verdict
     return {
         "id": trajectory.id,

@@ -1,7 +1,8 @@
-"""One rollout process: an engine, a sandbox back end and a grader, served over a pipe.
+"""One rollout worker, and the process that serves one over a pipe.
 
-Reads `WorkRequest` messages; sends trajectories as they end, then a `WorkReport`. Invariants: it imports no learner, it
-computes with one thread, it ignores Ctrl-C (the parent decides) and it ends when its pipe closes or its parent dies.
+Reads `WorkRequest` messages; sends trajectories as they end, then a `WorkReport`. Invariants: a worker imports no
+learner; the process computes with one thread, ignores Ctrl-C (the parent decides) and ends when its pipe closes or its
+parent dies.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import signal
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -24,13 +25,13 @@ from mendwright.config.rollout import RolloutConfig
 from mendwright.errors import MendError
 from mendwright.models.loading import load_tokenizer
 from mendwright.models.renderer import ChatRenderer
-from mendwright.records import Task
+from mendwright.records import Task, Trajectory
 from mendwright.rollout.jobs import EpisodeJob, PolicyRef
 from mendwright.rollout.policies import PolicyCache
 from mendwright.rollout.runner import Runner
 from mendwright.sandbox.probe import create_backend
 from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.validation import task_layers
+from mendwright.tasks.validation import TaskLayers, task_layers
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,37 @@ def worker_main(connection: Connection, setup: WorkerSetup) -> None:
         connection.send(WorkFailure(error, str(error)))
 
 
+class RolloutWorker:
+    """What one worker holds, wherever it runs: a sandbox back end, a grader, caches and the policy of its requests."""
+
+    def __init__(self, config: RolloutConfig, tokenizer: Path, find_layers: Callable[[Task], TaskLayers]) -> None:
+        """``tokenizer``: its folder; ``find_layers``: where the layers of a task lie on this machine."""
+        renderer = ChatRenderer(load_tokenizer(tokenizer))
+        self._backend = create_backend(config.sandbox)
+        self._runner = Runner(config, self._backend, find_layers, renderer)
+        self._policies = PolicyCache(config, renderer)
+
+    async def run(self, request: WorkRequest) -> AsyncIterator[Trajectory]:
+        """Graded trajectories as they end, one per job of ``request``."""
+        policy = await self._policies.get(request.policy)
+        async for trajectory in self._runner.run(request.jobs, request.tasks, policy, request.policy.temperature):
+            yield trajectory
+
+    def report(self, num_jobs: int) -> WorkReport:
+        """That ``num_jobs`` are done, with the counters so far."""
+        cache = self._runner.cache
+        hits = {"cache/hits": float(cache.num_hits), "cache/misses": float(cache.num_misses)}
+        return WorkReport(num_jobs=num_jobs, counters={**self._policies.counters(), **hits})
+
+    async def close(self) -> None:
+        """End sandboxes and engine."""
+        await self._backend.close()
+        await self._policies.close()
+
+
 async def _serve(connection: Connection, setup: WorkerSetup) -> None:
-    renderer = ChatRenderer(load_tokenizer(Path(setup.tokenizer_folder)))
-    backend = create_backend(setup.config.sandbox)
     store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
-    runner = Runner(setup.config, backend, lambda task: task_layers(task, store), renderer)
-    policies = PolicyCache(setup.config, renderer)
+    worker = RolloutWorker(setup.config, Path(setup.tokenizer_folder), lambda task: task_layers(task, store))
     running: set[asyncio.Task[None]] = set()
     inbox = open_inbox(connection)
     try:
@@ -94,14 +120,13 @@ async def _serve(connection: Connection, setup: WorkerSetup) -> None:
             request = await inbox.get()
             if request is None:
                 return
-            task = asyncio.create_task(_answer(connection, request, runner, policies))
+            task = asyncio.create_task(_answer(connection, request, worker))
             running.add(task)
             task.add_done_callback(running.discard)
     finally:
         for task in running:
             task.cancel()
-        await backend.close()
-        await policies.close()
+        await worker.close()
 
 
 def open_inbox(connection: Connection) -> asyncio.Queue[WorkRequest | None]:
@@ -128,25 +153,21 @@ def open_inbox(connection: Connection) -> asyncio.Queue[WorkRequest | None]:
     return inbox
 
 
-async def _answer(connection: Connection, request: WorkRequest, runner: Runner, policies: PolicyCache) -> None:
+async def _answer(connection: Connection, request: WorkRequest, worker: RolloutWorker) -> None:
     """Run one request; what goes wrong is sent, because nothing else would say it."""
     try:
-        policy = await policies.get(request.policy)
-        async for trajectory in runner.run(request.jobs, request.tasks, policy, request.policy.temperature):
+        async for trajectory in worker.run(request):
             connection.send(trajectory)
-        connection.send(_report(len(request.jobs), runner, policies))
-    except MendError as error:
-        connection.send(WorkFailure(error, str(error)))
-    except Exception:
-        connection.send(WorkFailure(None, f"a rollout worker broke: {traceback.format_exc()}"))
+        connection.send(worker.report(len(request.jobs)))
+    except Exception as error:
+        connection.send(describe_failure(error))
 
 
-def _report(num_jobs: int, runner: Runner, policies: PolicyCache) -> WorkReport:
-    cache = {"cache/hits": float(runner.cache.num_hits), "cache/misses": float(runner.cache.num_misses)}
-    return WorkReport(
-        num_jobs=num_jobs,
-        counters={**policies.counters(), **cache},
-    )
+def describe_failure(error: Exception) -> WorkFailure:
+    """What a worker says of ``error``: a deliberate one goes on as it is, a bug with its traceback."""
+    if isinstance(error, MendError):
+        return WorkFailure(error, str(error))
+    return WorkFailure(None, f"a rollout worker broke: {''.join(traceback.format_exception(error))}")
 
 
 def is_scripted(name: str) -> bool:

@@ -21,7 +21,7 @@ from mendwright.config.layers import LayersConfig
 from mendwright.records import Record
 from mendwright.tasks.manifests import manifest_path
 
-KINDS = ("sdists", "trees", "environments", "bytecode", "repositories")
+KINDS = ("sdists", "trees", "environments", "bytecode", "repositories", "models")
 _held: dict[Path, int] = {}
 _holding = threading.Lock()
 
@@ -158,6 +158,16 @@ def _alone(layer: Path) -> Iterator[bool]:
     finally:
         if fd is not None:
             os.close(fd)
+
+
+def release(layer: Path) -> None:
+    """End this process's use of ``layer``; it goes unless another process uses it."""
+    with _holding:
+        if (fd := _held.pop(use_path(layer), None)) is not None:
+            os.close(fd)
+    with _alone(layer) as is_free:
+        if is_free and layer.is_dir():
+            remove_layer(layer)
 
 
 def remove_layer(layer: Path) -> None:

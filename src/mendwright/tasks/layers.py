@@ -5,6 +5,7 @@ Reads pinned sdists and locks; makes folders under ``$MEND_CACHE`` (default ``~/
     sdists/<sha256>/NAME-VERSION.tar.gz
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
+    models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
 
 Invariants: a layer appears under its name only when it is whole (built beside it, then renamed), processes that ask at
 once build once (file lock), and nothing writes into a layer after that. A built layer needs no network; building one
@@ -122,6 +123,10 @@ class LayerStore:
         with _locked(final.with_name(f".{digest}.lock")):
             if final.is_dir():
                 collecting.remove_layer(final)
+
+    def release(self, kind: str, digest: str) -> None:
+        """Say that this process needs a layer no more, and nobody will ask for it again; the last user removes it."""
+        collecting.release(self.root / kind / digest)
 
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
         """The layer ``kind/digest``; ``build`` fills an empty folder when it is missing.

@@ -1,0 +1,64 @@
+"""The single values of a configuration, taken one by one, so that none is overlooked.
+
+Reads a Record and, for their comments, the TOML file that it came from; makes dotted names and values. Invariant:
+`Leaves.left` names every value that nobody has taken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mendwright.records import Record
+
+_SECTION = re.compile(r"^\s*\[([^\]]+)\]")
+_KEY = re.compile(r'^\s*([A-Za-z0-9_\-]+)\s*=\s*(?:"[^"]*"|\'[^\']*\'|[^#"\']*)\s*(?:#\s*(.*\S))?\s*$')
+
+
+class Leaves:
+    """The values of a Record by dotted name; sequences and mappings of plain values are one value."""
+
+    def __init__(self, config: Mapping[str, Record]) -> None:
+        """Nothing is taken yet; ``config`` has a name for each Record."""
+        self._values: dict[str, Any] = {}
+        for name, record in config.items():
+            self._values |= dict(_flatten(name, record))
+        self.left = set(self._values)
+
+    def take(self, name: str) -> Any:
+        """The value of ``name``, which counts as taken from now on."""
+        self.left.discard(name)
+        return self._values[name]
+
+    def peek(self, name: str) -> Any:
+        """The value of ``name``, which somebody else takes."""
+        return self._values[name]
+
+    def take_section(self, prefix: str) -> None:
+        """Count everything below ``prefix`` as taken."""
+        self.left -= {name for name in self.left if name == prefix or name.startswith(f"{prefix}.")}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+
+def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Record):
+        yield prefix, value
+        return
+    for name in type(value).model_fields:
+        yield from _flatten(f"{prefix}.{name}", getattr(value, name))
+
+
+def comments_of(file: Path) -> dict[str, str]:
+    """Dotted key -> what a TOML file says behind its value; keys without a comment have an empty one."""
+    found: dict[str, str] = {}
+    section = ""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if heading := _SECTION.match(line):
+            section = f"{heading[1].strip()}."
+        elif key := _KEY.match(line):
+            found[f"{section}{key[1]}"] = key[2] or ""
+    return found

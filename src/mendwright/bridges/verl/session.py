@@ -1,0 +1,140 @@
+"""verl's trainer as a child process: started, watched, ended with its parent.
+
+Reads what the child leaves in the configuration folder (metrics, trajectories, its log); makes one `Arrival` after the
+other. Invariants: a trajectory arrives before the metrics of its iteration; a child that fails is an error with its
+last lines; no process of the run outlives the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from mendwright.bridges.verl.config_files import METRICS_FILE, Places, command, environment
+from mendwright.bridges.verl.spool import Spooled, spooled
+from mendwright.child_process import end_with_parent
+from mendwright.config.verl import VerlConfig
+from mendwright.errors import MendError
+
+LOG_FILE = "verl.log"
+LATEST_FILE = "latest_checkpointed_iteration.txt"
+_POLL_S = 1.0
+_END_S = 30.0
+"""Ray needs a moment to end what it started."""
+_TOLD_LINES = 12
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Something that the child has finished."""
+
+    trajectory: Spooled | None = None
+    file: Path | None = None
+    """Where the trajectory lies until it is stored; the receiver deletes it."""
+    num_updates: int = 0
+    metrics: Mapping[str, float] | None = None
+    """Of the iteration that ended with update ``num_updates``."""
+
+
+def num_saved_updates(places: Places) -> int:
+    """Updates of verl's latest checkpoint, where it goes on; 0 where there is none."""
+    path = places.checkpoints / LATEST_FILE
+    return int(path.read_text()) if path.is_file() else 0
+
+
+def saved_model(places: Places) -> Path:
+    """Model folder of verl's latest checkpoint, in Hugging Face format."""
+    return places.checkpoints / f"global_step_{num_saved_updates(places)}" / "actor" / "huggingface"
+
+
+def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
+    """Run verl's trainer to its end; yields what it finishes, as it does.
+
+    Raises:
+        MendError: it failed; the message has its last lines.
+    """
+    metrics = places.folder / METRICS_FILE
+    metrics.unlink(missing_ok=True)
+    with (places.folder / LOG_FILE).open("ab") as log:
+        child = _start(places, machine, log)
+        try:
+            position = 0
+            while True:
+                is_over = child.poll() is not None
+                lines, position = _new_lines(metrics, position)
+                # After the lines: what led to an iteration's metrics was spooled before they were written.
+                for file, found in spooled(places.spool):
+                    yield Arrival(trajectory=found, file=file)
+                for line in lines:
+                    yield _read_metrics(line)
+                if is_over:
+                    break
+                time.sleep(_POLL_S)
+        finally:
+            _end(child)
+    if child.returncode:
+        raise MendError(
+            f"verl ended with exit code {child.returncode}: {_last_lines(places.folder / LOG_FILE)} (all of it: "
+            f"{places.folder / LOG_FILE}); the same command goes on from the last checkpoint"
+        )
+
+
+def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    variables = os.environ | environment(places, machine) | {"HYDRA_FULL_ERROR": "1"}
+    # Ray's own tokens would be written to the home folder.
+    variables.setdefault("RAY_AUTH_MODE", "disabled")
+    return subprocess.Popen(
+        command(places),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        env=variables,
+        preexec_fn=end_with_parent,
+        start_new_session=True,  # Ctrl-C is this process's to pass on
+    )
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Interrupt, then kill; Ray's processes end with the one that started them."""
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if child.poll() is not None:
+            return
+        child.send_signal(sign)
+        try:
+            child.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def _new_lines(path: Path, position: int) -> tuple[list[bytes], int]:
+    """Whole lines after ``position``, and where to go on."""
+    if not path.is_file():
+        return [], position
+    with path.open("rb") as stream:
+        stream.seek(position)
+        content = stream.read()
+    end = content.rfind(b"\n") + 1
+    return content[:end].splitlines(), position + end
+
+
+def _read_metrics(line: bytes) -> Arrival:
+    content = json.loads(line)
+    values = {
+        name: float(value)
+        for name, value in content["data"].items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+    return Arrival(num_updates=int(content["step"]), metrics=values)
+
+
+def _last_lines(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return " | ".join(line.strip()[-200:] for line in lines[-_TOLD_LINES:] if line.strip())

@@ -1,0 +1,82 @@
+"""Every generated key is one of verl's, every section makes verl's own dataclass, and verl's own check passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mendwright.bridges.verl.config_files import Places, place_settings
+from mendwright.bridges.verl.settings import EpisodeSettings
+from mendwright.bridges.verl.translation import translate
+from mendwright.cli.verl_plan import load_verl_plan
+from mendwright.recipes.verl import Stage, places_of, stages_of, write_stage
+
+pytestmark = pytest.mark.verl
+CONFIGS = Path(__file__).parents[4] / "configs"
+FREE = (
+    # Mappings that verl's YAML leaves empty, or fields of its dataclasses that the YAML does not list.
+    "actor_rollout_ref.rollout.custom",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.actor.optim.override_optimizer_config",
+    "actor_rollout_ref.model.override_config",
+    "trainer.v1.sampler.sampler_kwargs",
+    "ray_kwargs.ray_init",
+    "critic.enable",
+)
+PAPERS = [
+    ("paper_a/distil_then_grpo.toml", "distil_then_grpo", "paper_a/verl.toml"),
+    ("paper_b/dapo_two_stage.toml", "dapo_two_stage", "paper_b/verl.toml"),
+    (None, "rl", "verl_cpu.toml"),
+]
+
+
+def cases():
+    for source, recipe, machine in PAPERS:
+        overrides = [] if source else ["rl.dapo.batch_size=130"]
+        plan = load_verl_plan(recipe, CONFIGS / source if source else None, CONFIGS / machine, overrides)
+        for stage in stages_of(plan.config, plan.comments):
+            yield pytest.param(stage, plan.machine, id=f"{recipe}-{stage.phase}")
+
+
+@pytest.fixture
+def places(tmp_path, base) -> Places:
+    return replace(places_of(tmp_path, "x", "start", tmp_path), model=base)
+
+
+@pytest.mark.parametrize(("stage", "machine"), list(cases()))
+def test_every_key_is_verls(stage: Stage, machine, places):
+    from hydra import compose, initialize_config_module
+    from omegaconf import OmegaConf
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        theirs = compose("ppo_trainer")
+    settings = EpisodeSettings(phase="x", tasks="", tokenizer="", spool="", rollout=stage.rollout)
+    generated = [*translate(stage.rl, stage.rollout, machine, 0), *place_settings(places, settings, machine)]
+    for setting in generated:
+        if setting.key.startswith(FREE):
+            continue
+        *sections, name = setting.key.split(".")
+        section = OmegaConf.select(theirs, ".".join(sections))
+        assert section is not None, f"verl has no section {setting.key}"
+        assert name in list(section), f"verl has no key {setting.key}"
+
+
+@pytest.mark.parametrize(("stage", "machine"), list(cases()))
+def test_verls_own_check_passes(stage: Stage, machine, places, compose, base):
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    config = compose(write_stage(stage, machine, places))
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+    algorithm = omega_conf_to_dataclass(config.algorithm)
+    model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+    assert actor.strategy == "fsdp2"
+    assert actor.optim.lr == stage.rl.dapo.optimizer.learning_rate
+    assert actor.clip_ratio_high == stage.rl.dapo.loss.eps_high
+    assert rollout.n == stage.rl.dapo.group_size
+    assert rollout.max_model_len == stage.rollout.pipeline.max_len_tokens
+    assert algorithm.adv_estimator == "grpo"
+    assert model.tokenizer is not None
+    validate_config(config, use_reference_policy=False, use_critic=False)

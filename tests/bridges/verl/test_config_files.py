@@ -1,0 +1,99 @@
+"""The configuration folder: YAML that says where each line comes from; rows; versions."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+import yaml
+
+from mendwright.bridges.verl.config_files import Places, command, environment, write_config
+from mendwright.bridges.verl.dataset import write_rows
+from mendwright.bridges.verl.leaves import comments_of
+from mendwright.bridges.verl.settings import EpisodeSettings
+from mendwright.bridges.verl.versions import VERL, VLLM, check_versions
+from mendwright.config.loading import load_config
+from mendwright.config.training import DistilThenGrpoConfig
+from mendwright.config.verl import VerlConfig
+from mendwright.errors import ConfigError, TaskError
+
+ROOT = Path(__file__).parents[3]
+CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
+
+
+@pytest.fixture
+def places(tmp_path) -> Places:
+    folder = tmp_path / "verl"
+    return Places(folder, tmp_path / "m", tmp_path / "t", folder / "a.parquet", folder / "b.parquet", tmp_path / "c")
+
+
+def test_every_line_says_where_it_comes_from(places):
+    source = ROOT / "configs/paper_a/distil_then_grpo.toml"
+    config = load_config(DistilThenGrpoConfig, source)
+    settings = EpisodeSettings(phase="grpo", tasks="t", tokenizer="m", spool="s", rollout=config.rollout)
+    machine = load_config(VerlConfig, ROOT / "configs/paper_a/verl.toml")
+    path = write_config(places, config.rl, settings, machine, comments_of(source))
+    body = path.read_text().partition("_self_\n")[2].splitlines()
+    values = [line for line in body if not line.split("  #")[0].rstrip().endswith(":")]
+    assert len(values) > 70
+    assert all("  # " in line for line in values)
+    assert any(
+        line.strip() == "n: 4  # rl.dapo.group_size: ... with 4 rollouts: up to 32 builds at one time" for line in body
+    )
+    assert any("lr: 1.0e-06  # rl.dapo.optimizer.learning_rate: our choice: paper B's" in line for line in body)
+    found = yaml.safe_load(path.read_text())
+    assert found["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-6
+    assert found["data"]["train_files"] == str(places.train_rows)
+    (loop,) = yaml.safe_load((places.folder / "agent_loop.yaml").read_text())
+    assert Path(loop["settings"]).is_file()
+    assert found["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
+    assert str(places.folder) in command(places)
+
+
+def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(places):
+    assert environment(places, VerlConfig())["VERL_USE_EXTERNAL_MODULES"] == "mendwright.bridges.verl.plugin"
+    assert "VERL_PLATFORM" not in environment(places, VerlConfig())
+    assert environment(places, CPU)["VERL_PLATFORM"] == "cpu"
+
+
+def test_rows_name_their_task_and_hide_the_solution(task, tmp_path):
+    path = tmp_path / "rows.parquet"
+    assert write_rows([task], path) == 1
+    (row,) = pyarrow.parquet.read_table(path).to_pylist()
+    assert row["extra_info"] == {"index": 0, "task_id": task.id, "split": task.split}
+    assert row["agent_name"] == "mendwright"
+    assert "<=" not in json.dumps(row)
+
+
+def test_rows_are_of_one_split(task, tmp_path):
+    other = task.model_copy(update={"split": "validation" if task.split != "validation" else "train"})
+    for tasks in ([], [task, other]):
+        with pytest.raises(TaskError, match="splits"):
+            write_rows(tasks, tmp_path / "rows.parquet")
+
+
+def test_the_tested_versions_are_those_that_are_installed_by_the_command():
+    pins = (ROOT / "requirements-verl.txt").read_text().splitlines()
+    assert {f"{name}=={version}" for name, version in VERL.items()} <= set(pins)
+    assert check_versions(CPU, VERL) == VERL
+
+
+@pytest.mark.parametrize(
+    ("machine", "installed", "got", "command"),
+    [
+        (CPU, {**VERL, "verl": "0.10.0"}, "verl 0.10.0", "`make verl-env`"),
+        (CPU, {**VERL, "transformers": "5.19.0"}, "transformers 5.19.0", "`make verl-env`"),
+        (CPU, {}, "verl is not installed", "`make verl-env`"),
+        (VerlConfig(), {**VERL, **VLLM, "vllm": "0.32.0"}, "vllm 0.32.0", "`make verl-env GPU=1`"),
+        (VerlConfig(), {**VERL, **VLLM, "vllm": None}, "vllm is not installed", "`make verl-env GPU=1`"),
+    ],
+)
+def test_other_versions_are_refused_with_the_command_that_mends_it(machine, installed, got, command):
+    with pytest.raises(ConfigError) as caught:
+        check_versions(machine, {**dict.fromkeys([*VERL, *VLLM]), **installed})
+    assert got in str(caught.value)
+    assert command in str(caught.value)
+
+
+def test_a_build_for_another_device_is_the_same_version():
+    assert check_versions(VerlConfig(), {**VERL, **VLLM, "vllm": f"{VLLM['vllm']}+cu130"})

@@ -1,0 +1,96 @@
+"""Our episodes as verl asks for them: graded, spooled under the names that our own training uses, retried."""
+
+import pytest
+
+from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.bridges.verl.episodes import Asked, EpisodeHost
+from mendwright.bridges.verl.settings import EpisodeSettings, read_settings, write_settings
+from mendwright.bridges.verl.spool import spooled
+from mendwright.config.rewards import StepPenaltyConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import InputError
+from mendwright.models.renderer import ChatRenderer
+from mendwright.models.tokenizer import train_tokenizer
+from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
+from mendwright.rollout.runner import Runner
+from mendwright.sandbox.scripted import Files, ScriptedBackend
+from mendwright.tasks.validation import TaskLayers
+
+
+def answer(files: Files, request: TestRequest) -> TestRun:
+    outcome = TestOutcome.PASSED if "<=" in (files.get("m.py") or "") else TestOutcome.FAILED
+    return TestRun(results={name: TestResult(outcome=outcome) for name in request.test_ids}, exit_status=0)
+
+
+@pytest.fixture(scope="module")
+def renderer() -> ChatRenderer:
+    return ChatRenderer(train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40))
+
+
+@pytest.fixture
+def host_with(task, tmp_path, renderer):
+    def make(num_failures: int = 0) -> EpisodeHost:
+        settings = EpisodeSettings(phase="dapo", tasks="tasks", tokenizer="t", spool=str(tmp_path / "spool"))
+        backend = ScriptedBackend(answer, num_failures)
+        runner = Runner(settings.rollout, backend, lambda _: TaskLayers(tmp_path, tmp_path), renderer)
+        return EpisodeHost(settings, runner, {task.id: task})
+
+    return make
+
+
+def row(task_id: str, split: str = "train", **more) -> dict:
+    return {"extra_info": {"task_id": task_id, "split": split}, "uid": "0123456789", **more}
+
+
+@pytest.mark.asyncio
+async def test_an_episode_is_graded_and_spooled(host_with, task, tmp_path, renderer):
+    asked = Asked.of_row(row(task.id, global_steps=3, session_id=2))
+    # A script has no log-probabilities to learn from, so nothing but the reward of a failure comes back here.
+    found, outcome = await host_with().run(asked, ScriptedPolicy("submit-at-once", renderer))
+    assert found.verdict.kind is VerdictKind.FAILED
+    assert found.id == f"dapo/2/{task.id}/01234567#2"
+    ((_, left),) = spooled(tmp_path / "spool")
+    assert (left.trajectory.id, left.phase, left.step) == (found.id, "dapo", 2)
+    assert outcome.reward == 0.0
+
+
+@pytest.mark.asyncio
+async def test_sandbox_trouble_is_tried_again_and_then_masked_out_and_counted(host_with, task, tmp_path, renderer):
+    policy = ScriptedPolicy("oracle", renderer)
+    found, _ = await host_with(num_failures=1).run(Asked.of_row(row(task.id)), policy)
+    assert found.verdict.kind is VerdictKind.PASSED
+    found, outcome = await host_with(num_failures=1000).run(Asked.of_row(row(task.id, session_id=1)), policy)
+    assert found.verdict.kind is VerdictKind.INVALID
+    assert outcome.rows == ()
+    kinds = [left.trajectory.verdict.kind for _, left in spooled(tmp_path / "spool")]
+    assert kinds == [VerdictKind.PASSED, VerdictKind.INVALID]
+
+
+def test_validations_are_evaluations_of_the_weights_after_the_step():
+    asked = Asked.of_row(row("t", "validation", global_steps=3))
+    assert asked.step == 3
+
+
+def test_rows_of_other_makers_are_refused():
+    with pytest.raises(InputError, match="mend verl data"):
+        Asked.of_row({"prompt": []})
+
+
+@pytest.mark.asyncio
+async def test_an_unknown_task_is_refused(host_with, renderer):
+    with pytest.raises(InputError, match="task 'other'"):
+        await host_with().run(Asked.of_row(row("other")), ScriptedPolicy("oracle", renderer))
+
+
+def test_settings_say_everything(tmp_path):
+    settings = EpisodeSettings(
+        phase="grpo",
+        seed=4,
+        tasks="a",
+        tokenizer="b",
+        spool="c",
+        overlong="drop",
+        reward=StepPenaltyConfig(threshold_turns=3),
+        rollout=RolloutConfig(max_in_flight=2),
+    )
+    assert read_settings(write_settings(settings, tmp_path)) == settings

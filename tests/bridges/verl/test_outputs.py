@@ -1,0 +1,104 @@
+"""What verl gets of an episode is what the ledger holds; what says nothing about the policy gives no row."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mendwright.bridges.verl.group_rules import keep_groups
+from mendwright.bridges.verl.outputs import outcome_of
+from mendwright.bridges.verl.spool import Spooled, spool, spooled
+from mendwright.config.algorithms import GroupAdvantageConfig
+from mendwright.config.rewards import StepPenaltyConfig, TerminalRewardConfig
+from mendwright.errors import ModelReplyError
+from mendwright.learning.advantages import Outcome, estimate_advantages
+from mendwright.learning.rewards import make_shaping
+from mendwright.ledger import LedgerBuilder
+from mendwright.records import StopReason, VerdictKind
+
+TERMINAL = make_shaping(TerminalRewardConfig(), 30)
+
+
+def test_a_row_is_the_history_from_its_first_to_its_last_sampled_token(trajectory_maker, task):
+    found = trajectory_maker()
+    (row,) = outcome_of(task, found, TERMINAL, "penalise").rows
+    ledger = found.ledger
+    first, last = np.flatnonzero(ledger.is_action)[[0, -1]]
+    assert row.prompt_ids + row.response_ids == ledger.token_id[: last + 1].tolist()
+    assert len(row.prompt_ids) == first
+    assert row.response_mask == ledger.is_action[first : last + 1].astype(int).tolist()
+    assert row.response_mask[0] == row.response_mask[-1] == 1
+    assert row.response_log_probs == ledger.log_prob[first : last + 1].tolist()
+    assert (row.min_version, row.max_version) == (7, 7)
+
+
+def test_a_forked_history_gives_a_row_per_branch_and_each_token_once(trajectory_maker, task):
+    builder = LedgerBuilder()
+    opening = builder.append_context([1, 2])
+    first = builder.append_action([3, 4], [-0.1, -0.2], 5)
+    builder.fork()
+    builder.copy(opening)
+    builder.copy(first)
+    builder.append_context([8])
+    builder.append_action([9], [-0.3], 6)
+    rows = outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalise").rows
+    assert [(row.prompt_ids, row.response_ids, row.max_version) for row in rows] == [
+        ([1, 2], [3, 4], 5),
+        ([1, 2, 3, 4, 8], [9], 6),
+    ]
+
+
+def test_an_invalid_episode_gives_no_row(trajectory_maker, task):
+    assert outcome_of(task, trajectory_maker(kind=VerdictKind.INVALID), TERMINAL, "penalise").rows == ()
+
+
+@pytest.mark.parametrize(("overlong", "learned"), [("penalise", True), ("baseline_only", False), ("drop", None)])
+def test_over_long_episodes(trajectory_maker, task, overlong, learned):
+    found = trajectory_maker(kind=VerdictKind.FAILED, stop_reason=StopReason.TURN_LIMIT)
+    rows = outcome_of(task, found, TERMINAL, overlong).rows
+    assert [any(row.response_mask) for row in rows] == ([] if learned is None else [learned])
+
+
+def test_rewards_are_shaped_and_the_verdicts_own_is_kept(trajectory_maker, task):
+    shaping = make_shaping(StepPenaltyConfig(threshold_turns=2), 4)
+    outcome = outcome_of(task, trajectory_maker(), shaping, "penalise")
+    assert (outcome.reward, outcome.raw_reward) == (0.5, 1.0)
+
+
+def test_tokens_without_a_version_cannot_be_learned(trajectory_maker, task):
+    builder = LedgerBuilder()
+    builder.append_context([1])
+    builder.append_action([2], [-0.1], -1)
+    with pytest.raises(ModelReplyError, match="no version"):
+        outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalise")
+
+
+def test_the_spool_gives_back_what_was_left_in_it(trajectory_maker, tmp_path):
+    left = [Spooled(trajectory_maker(f"t-{k}", seed=k), "dapo", k, "train") for k in range(3)]
+    left.append(Spooled(trajectory_maker("t-3", kind=VerdictKind.INVALID), "dapo", 0, "train"))
+    for found in left:
+        spool(tmp_path, found)
+    came = [found for _, found in spooled(tmp_path)]
+    assert [(f.trajectory.id, f.phase, f.step, f.split) for f in came] == [
+        (f.trajectory.id, f.phase, f.step, f.split) for f in left
+    ]
+    for before, after in zip(left, came, strict=True):
+        assert np.array_equal(before.trajectory.ledger.log_prob, after.trajectory.ledger.log_prob)
+        assert before.trajectory.verdict == after.trajectory.verdict
+        assert before.trajectory.durations_s == after.trajectory.durations_s
+        assert before.trajectory.final_files == after.trajectory.final_files
+
+
+def test_groups_are_kept_by_the_rule_of_our_own_learner():
+    groups = {"mixed": [1.0, 0.0, 0.0], "equal": [1.0, 1.0], "lone": [1.0]}
+    named = {name: {str(k): reward for k, reward in enumerate(rewards)} for name, rewards in groups.items()}
+    kept, counts = keep_groups(named)
+    ours = estimate_advantages([[Outcome(r) for r in rewards] for rewards in groups.values()], GroupAdvantageConfig())
+    assert kept == {name for name, found in zip(groups, ours, strict=True) if not found.is_dropped} == {"mixed"}
+    assert (counts.num_kept, counts.num_equal, counts.num_failed) == (1, 1, 1)
+
+
+def test_where_nothing_teaches_lone_survivors_still_go():
+    kept, counts = keep_groups({"equal": {"0": 1.0, "1": 1.0}, "lone": {"0": 1.0}})
+    assert kept == {"equal"}
+    assert counts.num_kept == 0

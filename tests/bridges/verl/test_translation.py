@@ -1,0 +1,165 @@
+"""Our configuration in verl's words: the papers' numbers arrive, what verl cannot do is refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mendwright.bridges.verl.leaves import Leaves, comments_of
+from mendwright.bridges.verl.translation import Setting, translate
+from mendwright.config.commands import RlCommandConfig
+from mendwright.config.loading import load_config
+from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
+from mendwright.config.verl import VerlConfig
+from mendwright.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
+FITS = ["rl.dapo.batch_size=130"]
+ACTOR = "actor_rollout_ref.actor"
+
+
+def translated(*overrides: str, machine: VerlConfig = CPU) -> dict[str, Any]:
+    config = load_config(RlCommandConfig, None, [*FITS, *overrides])
+    return values(translate(config.rl, config.rollout, machine, config.seed))
+
+
+def values(settings: list[Setting]) -> dict[str, Any]:
+    keys = [setting.key for setting in settings]
+    assert len(set(keys)) == len(keys), "a key of verl's is set twice"
+    return {setting.key: setting.value for setting in settings}
+
+
+def test_paper_a():
+    config = load_config(DistilThenGrpoConfig, CONFIGS / "paper_a/distil_then_grpo.toml")
+    machine = load_config(VerlConfig, CONFIGS / "paper_a/verl.toml")
+    found = values(translate(config.rl, config.rollout, machine, 0))
+    assert (found["data.train_batch_size"], found["actor_rollout_ref.rollout.n"]) == (8, 4)
+    assert found[f"{ACTOR}.ppo_mini_batch_size"] == 8
+    assert found["trainer.total_training_steps"] == 1000
+    assert found["actor_rollout_ref.rollout.max_model_len"] == 131072
+    assert (found["trainer.nnodes"], found["trainer.n_gpus_per_node"]) == (1, 8)
+    assert found["algorithm.adv_estimator"] == "grpo"
+    assert found[f"{ACTOR}.loss_agg_mode"] == "seq-mean-token-mean"
+    assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] * machine.sequence_parallel == 131072
+
+
+def test_paper_b():
+    config = load_config(TwoStageConfig, CONFIGS / "paper_b/dapo_two_stage.toml")
+    machine = load_config(VerlConfig, CONFIGS / "paper_b/verl.toml")
+    stages = [values(translate(s.rl, s.rollout, machine, 0)) for s in (config.stage_1, config.stage_2)]
+    assert [found["data.train_batch_size"] for found in stages] == [300, 100]
+    assert [found[f"{ACTOR}.ppo_mini_batch_size"] for found in stages] == [13, 26]
+    assert [found[f"{ACTOR}.clip_ratio_high"] for found in stages] == [0.3, 0.26]
+    assert [found[f"{ACTOR}.loss_agg_mode"] for found in stages] == ["token-mean"] * 2
+    assert [found["actor_rollout_ref.rollout.max_model_len"] for found in stages] == [65536, 131072]
+    assert stages[0][f"{ACTOR}.use_kl_loss"] is False
+    assert stages[0][f"{ACTOR}.optim.lr"] == 1e-6
+
+
+REFUSED = [
+    "rl.spread_share=0.25",
+    'rl.curriculum="learnability"',
+    "rl.dapo.batch_size=128",
+    "rl.dapo.token_budget=4096",
+    "rl.dapo.is_error_masked=true",
+    "rl.dapo.negative_weight=0.3",
+    'rl.dapo.demonstration.type="gated"',
+    'rl.dapo.kl.type="k1"',
+    'rl.dapo.loss.denominator="group"',
+    "rl.dapo.advantage.delta=1e-3",
+    'rl.dapo.optimizer.type="muon"',
+    'rl.dapo.optimizer.schedule="linear"',
+    "rl.dapo.compute.head_chunk_vocab=1024",
+    "rl.dapo.compute.num_threads=1",
+    "rl.dapo.compute.micro_batch_tokens=512",
+    "rollout.drain_timeout_s=5.0",
+]
+
+
+@pytest.mark.parametrize("override", REFUSED)
+def test_what_verl_cannot_do_is_refused_by_name(override):
+    with pytest.raises(ConfigError, match=override.partition("=")[0].replace(".", r"\.")):
+        translated(override)
+
+
+def test_rewards_of_whole_groups_and_forks_without_grpo_are_refused():
+    with pytest.raises(ConfigError, match=r"rl\.reward\.mode='raw_filtered'"):
+        translated('rl.reward.type="step_penalty"', 'rl.reward.mode="raw_filtered"')
+    fork = ['rollout.pipeline.context.type="elision"']
+    with pytest.raises(ConfigError, match=r"rollout\.pipeline\.context\.type"):
+        translated(*fork, 'rl.dapo.advantage.type="rloo"')
+    assert translated(*fork)["algorithm.adv_estimator"] == "grpo"
+
+
+def test_a_critic_is_refused():
+    with pytest.raises(ConfigError, match=r"rl\.dapo\.loss\.type='ppo'.*rl\.dapo\.advantage\.type='gae'"):
+        translated('rl.dapo.loss.type="ppo"', 'rl.dapo.advantage.type="gae"')
+
+
+def test_settings_of_the_embedded_engine_are_refused_for_vllm():
+    vllm = VerlConfig()
+    assert translated("rollout.engine.max_len_tokens=2048", machine=vllm)["actor_rollout_ref.rollout.name"] == "vllm"
+    with pytest.raises(ConfigError, match=r"rollout\.engine\.num_slots=8"):
+        translated("rollout.engine.num_slots=8", machine=vllm)
+    assert translated("rollout.engine.num_slots=8")["actor_rollout_ref.rollout.custom.engine.num_slots"] == 8
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (['rl.dapo.loss.type="gspo"'], {f"{ACTOR}.policy_loss.loss_mode": "gspo", f"{ACTOR}.clip_ratio_low": 3e-4}),
+        (
+            ['rl.dapo.loss.type="cispo"', "rl.dapo.loss.min_ratio=0.5", "rl.dapo.loss.max_ratio=1.5"],
+            {f"{ACTOR}.clip_ratio_low": 0.5, f"{ACTOR}.clip_ratio_high": 0.5},
+        ),
+        (
+            ['rl.dapo.loss.type="dr_grpo"', 'rl.dapo.advantage.type="dr_grpo"'],
+            {
+                "algorithm.norm_adv_by_std_in_grpo": False,
+                f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm",
+                f"{ACTOR}.loss_scale_factor": 1024,
+            },
+        ),
+        (['rl.dapo.kl.type="k3"'], {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.001}),
+        (["rl.dapo.loss.dual_clip=3.0"], {f"{ACTOR}.clip_ratio_c": 3.0}),
+        (
+            ['rl.dapo.correction.type="mask"'],
+            {
+                "algorithm.rollout_correction.bypass_mode": False,
+                "algorithm.rollout_correction.rollout_is_threshold": "0.5_5.0",
+            },
+        ),
+        ([], {"algorithm.rollout_correction.bypass_mode": True, f"{ACTOR}.clip_ratio_c": 1e9}),
+    ],
+)
+def test_algorithms(overrides, expected):
+    found = translated(*overrides)
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_a_batch_can_be_rounded_to_whole_groups():
+    machine = CPU.model_copy(update={"batch_rounding": "nearest"})
+    assert translated("rl.dapo.batch_size=128", machine=machine)[f"{ACTOR}.ppo_mini_batch_size"] == 13
+
+
+@pytest.mark.parametrize(
+    "overrides", [["device=cpu"], ["engine=embedded"], ["sequence_parallel=3"], ["rollout_tensor_parallel=5"]]
+)
+def test_machines_that_do_not_fit_are_refused(overrides):
+    with pytest.raises(ConfigError):
+        load_config(VerlConfig, None, overrides)
+
+
+def test_leaves_name_what_nobody_has_taken():
+    leaves = Leaves({"verl": CPU})
+    leaves.take("verl.device")
+    assert "verl.device" not in leaves.left
+    assert "verl.engine" in leaves.left
+    leaves.take_section("verl")
+    assert not leaves.left
+
+
+def test_comments_of_a_file(tmp_path):
+    (tmp_path / "a.toml").write_text('top = 1  # first\n[a.b]\nname = "x # y"   # told\nbare = [1, 2]\n')
+    assert comments_of(tmp_path / "a.toml") == {"top": "first", "a.b.name": "told", "a.b.bare": ""}

@@ -1,0 +1,55 @@
+"""`mend verl` and `mend train verl`: written configurations, refusals before anything starts."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mendwright.cli.main import create_app
+
+ROOT = Path(__file__).parents[2]
+PAPERS = [
+    ("paper_a/distil_then_grpo.toml", "distil_then_grpo", "paper_a/verl.toml", ["grpo"]),
+    ("paper_b/dapo_two_stage.toml", "dapo_two_stage", "paper_b/verl.toml", ["stage-1", "stage-2"]),
+]
+
+
+def mend(*arguments):
+    return CliRunner().invoke(create_app(), list(map(str, arguments)))
+
+
+@pytest.mark.parametrize(("source", "recipe", "machine", "phases"), PAPERS)
+def test_the_papers_recipes_are_written_for_verl(tmp_path, source, recipe, machine, phases):
+    configs = ROOT / "configs"
+    result = mend("verl", "config", configs / source, tmp_path, "--recipe", recipe, "--machine", configs / machine)
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == phases
+    assert all((tmp_path / phase / "verl.yaml").is_file() for phase in phases)
+
+
+def test_what_verl_cannot_do_is_an_error(tmp_path):
+    result = mend("verl", "config", ROOT / "configs/exploit_rl.toml", tmp_path)
+    assert result.exit_code == 2
+    assert "verl has no counterpart of: " in result.output
+
+
+def test_a_dry_run_shows_both_configurations():
+    result = mend("train", "verl", "t", "r", "m", "--dry-run", "--machine", ROOT / "configs/verl_cpu.toml", "seed=3")
+    assert result.exit_code == 0, result.output
+    assert "seed = 3" in result.stdout
+    assert 'engine = "embedded"' in result.stdout
+
+
+def test_missing_versions_are_refused_before_a_folder_is_made(tmp_path):
+    """This environment has no verl."""
+    arguments = [
+        "verl.device=cpu",
+        "verl.engine=embedded",
+        "verl.rollout_tensor_parallel=1",
+        "verl.sequence_parallel=1",
+    ]
+    for command in (["verl", "check"], ["train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m"]):
+        result = mend(*command, *arguments)
+        assert result.exit_code == 2
+        assert "make verl-env" in result.output
+    assert not (tmp_path / "run").exists()

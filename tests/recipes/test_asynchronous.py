@@ -1,0 +1,231 @@
+"""Sampling while learning: it overlaps, tokens keep their versions, none older than the bound is learned from."""
+
+import shutil
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mendwright.config.algorithms import TruncateCorrectionConfig
+from mendwright.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from mendwright.config.recipes import CollectConfig, RlConfig
+from mendwright.config.watch import AlarmConfig
+from mendwright.errors import SandboxError
+from mendwright.learning.learner import Learner
+from mendwright.learning.samples import policy_sample
+from mendwright.ledger import LedgerBuilder
+from mendwright.models.loading import load_model
+from mendwright.recipes.background import BackgroundUpdates
+from mendwright.recipes.dapo import DapoLoop
+from mendwright.recipes.groups import is_stale
+from mendwright.recipes.run import Run
+from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from mendwright.recipes.weight_versions import WeightVersions
+from mendwright.rollout.jobs import PolicyRef, make_groups
+from mendwright.rollout.store import RunStore
+
+RL = RlConfig(
+    dapo=DapoConfig(
+        group_size=4,
+        batch_size=16,
+        optimizer=OptimizerConfig(learning_rate=1e-2),
+        correction=TruncateCorrectionConfig(),
+    ),
+    num_groups=4,
+    num_groups_sampled=4,
+    max_refills=0,
+    max_iterations=4,
+    max_staleness=1,
+)
+
+
+@pytest.fixture(scope="module")
+def student(tmp_path_factory) -> list[Path]:
+    """The folder of a student of the teacher, once it is made."""
+    return []
+
+
+@pytest.fixture
+def open_run(base, many_tasks, make_pool, student, tmp_path_factory):
+    """Opens a run that starts with the student; a second call on the same folder resumes."""
+
+    def open_folder(folder: Path) -> Run:
+        path = folder / "run.db"
+        store = RunStore.open(path) if path.exists() else RunStore.create(path)
+        return Run(folder, store, make_pool(folder), many_tasks)
+
+    def open_taught(folder: Path) -> Run:
+        if not student:
+            run = open_folder(tmp_path_factory.mktemp("taught"))
+            kept = collect_successes(
+                run, PolicyRef("teacher"), CollectConfig(num_tasks=4, num_samples=12, max_per_task=12), "teacher"
+            )
+            sft = SftConfig(
+                optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), batch_size=8, num_epochs=25
+            )
+            fit_samples(base, run.checkpoint("sft"), supervised_samples(kept, sft), sft, run.store, run.progress)
+            student.append(run.checkpoint("sft"))
+        if not (folder / "checkpoints").exists():
+            shutil.copytree(student[0], folder / "checkpoints" / "sft")
+        return open_folder(folder)
+
+    return open_taught
+
+
+# --- the thread ----------------------------------------------------------------------------------------------------
+
+
+def test_the_next_batch_is_sampled_while_one_is_learned() -> None:
+    """The update of the first batch ends only once the second is there: one after the other they would never end."""
+    has_second = threading.Event()
+
+    def update(batch: int) -> dict[str, float]:
+        assert has_second.wait(60)
+        return {"batch": float(batch)}
+
+    with BackgroundUpdates(update, 5) as updates:
+        updates.submit(0)
+        assert list(updates.finished(5)) == []
+        updates.submit(1)
+        has_second.set()
+        assert list(updates.finished(7)) == [{"batch": 0.0}, {"batch": 1.0}]
+
+
+def test_whoever_waits_for_an_update_gets_it() -> None:
+    def update(batch: int) -> dict[str, float]:
+        time.sleep(0.05)
+        return {"batch": float(batch)}
+
+    with BackgroundUpdates(update, 0) as updates:
+        for batch in range(3):
+            updates.submit(batch)
+        assert next(updates.finished(1)) == {"batch": 0.0}
+        assert [found["batch"] for found in updates.finished(3)] == [1.0, 2.0]
+
+
+def test_an_error_of_an_update_reaches_whoever_samples() -> None:
+    def update(batch: int) -> dict[str, float]:
+        if batch:
+            raise SandboxError("no room")
+        return {}
+
+    with BackgroundUpdates(update, 0) as updates:
+        updates.submit(0)
+        updates.submit(1)
+        found = updates.finished(2)
+        assert next(found) == {}
+        with pytest.raises(SandboxError, match="no room"):
+            next(found)
+
+
+def test_who_stops_lets_the_running_update_end_and_drops_the_waiting_ones() -> None:
+    begun, done = threading.Event(), []
+
+    def update(batch: int) -> dict[str, float]:
+        begun.set()
+        time.sleep(0.05)
+        done.append(batch)
+        return {}
+
+    with BackgroundUpdates(update, 0) as updates:
+        updates.submit(0)
+        updates.submit(1)
+        assert begun.wait(60)
+    assert done == [0]
+
+
+# --- the loop ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2])
+def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, open_run, max_staleness):
+    run = open_run(tmp_path)
+    config = RL.model_copy(update={"max_staleness": max_staleness})
+    loop = DapoLoop(run, config, "sft", AlarmConfig(weight_lag=0))
+    models = {0: load_model(run.checkpoint("sft"))}
+    lags = []
+    for metrics in loop.iterations():
+        loop.keep("kept")
+        models[loop.num_done] = load_model(run.checkpoint("kept"))
+        lags.append(metrics["rollout/weight_lag"])
+        assert metrics["rollout/num_stale"] == 0.0
+        # Of older weights it says how far the policy has moved, and gives no alarm.
+        assert ("policy/log_prob_gap" in metrics) <= (lags[-1] == 0.0)
+    loop.close()
+    assert loop.num_done == 4
+    assert len(lags) == 4
+    assert max(lags) <= max_staleness
+    assert not any("weight_lag" in event.kind for event in run.store.events())
+    for step in range(4):
+        for trajectory in run.store.trajectories(phase="dapo", step=step):
+            (version,) = set(trajectory.ledger.policy_version[trajectory.ledger.is_action].tolist())
+            assert step - max_staleness <= version <= step
+            learner = Learner(models[version], config.dapo.optimizer, config.dapo.compute)
+            (found,) = learner.measure([policy_sample(trajectory, 1.0)])
+            # The version is of the weights that really sampled.
+            assert np.allclose(found.log_prob, trajectory.ledger.log_prob, atol=1e-4)
+    assert not (tmp_path / "checkpoints" / "dapo-versions").exists()
+
+
+def test_a_stopped_run_goes_on_and_samples_nothing_twice(tmp_path, open_run):
+    loop = DapoLoop(open_run(tmp_path), RL, "sft")
+    iterations = loop.iterations()
+    next(iterations)
+    iterations.close()
+    assert 1 <= loop.num_done <= 2
+    run = open_run(tmp_path)
+    stored = {row.id: row.created_at for row in run.store.rows(phase="dapo")}
+    resumed = DapoLoop(run, RL, "sft")
+    assert resumed.num_done == loop.num_done
+    assert len(list(resumed.iterations())) == 4 - loop.num_done
+    rows = {row.id: row.created_at for row in run.store.rows(phase="dapo")}
+    assert stored.items() <= rows.items()
+    assert len(rows) == 4 * 4 * 4
+    assert [step for step, _ in run.store.metrics("dapo", "rollout/num_stale")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("max_staleness", "num_stale"), [(0, 16.0), (1, 0.0)])
+def test_episodes_beyond_the_bound_are_dropped_and_counted(tmp_path, open_run, max_staleness, num_stale):
+    """Iteration 1 was sampled with version 0, by a run that allowed it."""
+    run = open_run(tmp_path)
+    jobs = make_groups("dapo", 1, [task.id for task in run.training_tasks()], 4, run.seed)
+    run.run_jobs(PolicyRef("dapo", str(run.checkpoint("sft"))), jobs, phase="dapo", step=1)
+    loop = DapoLoop(run, RL.model_copy(update={"max_staleness": max_staleness, "max_iterations": 2}), "sft")
+    first, second = loop.iterations()
+    assert first["rollout/num_stale"] == 0.0
+    assert first["rollout/num_trajectories"] == 16.0
+    assert second["rollout/num_stale"] == num_stale
+    assert second["rollout/num_trajectories"] == 16.0 - num_stale
+    assert ("train/num_learned_tokens" in second) <= (num_stale == 0.0)
+
+
+def test_the_oldest_token_decides(trajectory_maker):
+    ledger = LedgerBuilder()
+    for version in (5, 3):
+        ledger.append_context([1])
+        ledger.append_action([2], [-1.0], version)
+    trajectory = replace(trajectory_maker(), ledger=ledger.build())
+    assert not is_stale(trajectory, 3, 0)
+    assert not is_stale(trajectory, 4, 1)
+    assert is_stale(trajectory, 5, 1)
+
+
+def test_a_version_stays_what_it_was(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "weights").write_text("zero")
+    versions = WeightVersions(tmp_path / "versions")
+    versions.publish(model, 0)
+    shutil.rmtree(model)
+    model.mkdir()
+    (model / "weights").write_text("one")
+    versions.publish(model, 1)
+    assert versions.newest == 1
+    assert [(versions.path(number) / "weights").read_text() for number in (0, 1)] == ["zero", "one"]
+    versions.forget_before(1)
+    assert not versions.path(0).exists()
+    assert WeightVersions(tmp_path / "versions").newest == -1
+    assert not versions.path(1).exists()

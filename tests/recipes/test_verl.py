@@ -1,0 +1,100 @@
+"""What verl finishes comes back to run.db as `mend train rl` would have left it."""
+
+from pathlib import Path
+
+import pytest
+
+from mendwright.bridges.verl.session import Arrival
+from mendwright.bridges.verl.spool import Spooled, spool, spooled
+from mendwright.config.commands import RlCommandConfig
+from mendwright.config.loading import load_config
+from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
+from mendwright.config.verl import VerlConfig
+from mendwright.config.watch import AlarmConfig
+from mendwright.errors import ConfigError, SandboxError
+from mendwright.recipes.run import Run
+from mendwright.recipes.verl import Receiver, places_of, reinforce_with_verl, stages_of
+from mendwright.records import VerdictKind
+from mendwright.rollout.store import RunStore
+
+CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
+PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
+
+
+@pytest.fixture
+def run(tmp_path, task, make_pool, base):
+    tasks = {name: task.model_copy(update={"id": name, "split": "train"}) for name in ("a", "b", "c")}
+    with RunStore.create(tmp_path / "run.db") as store:
+        yield Run(tmp_path, store, make_pool(tmp_path), tasks)
+
+
+@pytest.fixture
+def stage():
+    return stages_of(RlCommandConfig())[0]
+
+
+def leave(folder: Path, make, kinds: dict[str, list[VerdictKind]], step: int = 0) -> None:
+    for task_id, found in kinds.items():
+        for member, kind in enumerate(found):
+            group = f"dapo/{step}/{task_id}/x"
+            trajectory = make(f"{group}#{member}", task_id, kind=kind, group_id=group)
+            spool(folder, Spooled(trajectory, "dapo", step, "train"))
+
+
+def take_all(receiver: Receiver, folder: Path) -> None:
+    for file, found in list(spooled(folder)):
+        receiver.take(Arrival(trajectory=found, file=file))
+
+
+def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker, tmp_path):
+    folder = tmp_path / "spool"
+    kinds = {"a": [PASSED, FAILED, INVALID], "b": [FAILED, FAILED, FAILED], "c": [INVALID, PASSED, INVALID]}
+    leave(folder, trajectory_maker, kinds)
+    receiver = Receiver(run, stage, AlarmConfig())
+    take_all(receiver, folder)
+    receiver.take(Arrival(num_updates=1, metrics={"actor/pg_loss": 0.25, "perf/throughput": 9.0}))
+    assert run.store.num_trajectories() == {"dapo": 9}
+    assert not list(spooled(folder)), "what is stored is deleted"
+    status = {group.task_id: group.status for group in run.store.groups(phase="dapo", step=0)}
+    assert status == {"a": "kept", "b": "dropped_equal_rewards", "c": "dropped_too_few_valid"}
+    metrics = {name: dict(run.store.metrics("dapo", name))[0] for name in run.store.metric_names("dapo")}
+    assert metrics["train/loss"] == 0.25
+    assert metrics["verl/perf/throughput"] == 9.0
+    assert metrics["rollout/num_invalid"] == 3
+    assert metrics["rollout/reward_mean"] == pytest.approx(2 / 6)
+
+
+def test_invalid_episodes_in_a_row_stop_the_run_and_are_not_stored(run, stage, trajectory_maker, tmp_path):
+    folder = tmp_path / "spool"
+    leave(folder, trajectory_maker, {"a": [INVALID] * stage.rollout.max_failures_in_row})
+    receiver = Receiver(run, stage, AlarmConfig())
+    with pytest.raises(SandboxError, match="in a row"):
+        take_all(receiver, folder)
+    assert run.store.num_trajectories() == {}
+
+
+def test_a_resumed_run_forgets_the_iterations_that_verl_begins_again(run, stage, trajectory_maker, tmp_path):
+    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    places.checkpoints.mkdir(parents=True)
+    (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+    for step in (0, 1):
+        leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
+    Receiver(run, stage, AlarmConfig()).begin(places)
+    assert [row.step for row in run.store.rows(phase="dapo")] == [0, 0]
+    assert [event.kind for event in run.store.events()] == ["begun_again"]
+
+
+def test_stages_of_the_papers():
+    assert [stage.phase for stage in stages_of(TwoStageConfig(), {"stage_2.rl.num_groups": "Table 3"})] == [
+        "stage-1",
+        "stage-2",
+    ]
+    assert stages_of(TwoStageConfig(), {"stage_2.rl.num_groups": "Table 3"})[1].comments == {"rl.num_groups": "Table 3"}
+    assert [stage.phase for stage in stages_of(DistilThenGrpoConfig())] == ["grpo"]
+
+
+def test_too_few_tasks_are_refused_before_verl_starts(run, tmp_path):
+    config = load_config(RlCommandConfig, None, ["rl.dapo.batch_size=130", "rl.num_groups_sampled=4"])
+    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    with pytest.raises(ConfigError, match="3 training tasks"):
+        reinforce_with_verl(run, stages_of(config)[0], CPU, places, AlarmConfig())
