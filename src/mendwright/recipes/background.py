@@ -2,7 +2,7 @@
 
 Reads what the caller has sampled, in its order; makes the metrics of each update. Invariants: sampling stays in the
 caller's thread, where Ctrl-C lets episodes end; an update that has begun is finished, also when the caller stops; what
-an update raises is raised in the caller.
+an update raises is raised in the caller, unless an error or Ctrl-C ends that anyway.
 """
 
 from __future__ import annotations
@@ -46,11 +46,17 @@ class BackgroundUpdates(Generic[Batch]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop.
+
+        Raises:
+            Exception: what the last update raised, where the caller ends without an error.
+        """
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join()
+        if self._error is not None and (kind is None or kind is GeneratorExit):
+            raise self._error
 
     def submit(self, batch: Batch) -> None:
         """Update with ``batch`` once those before it are done."""

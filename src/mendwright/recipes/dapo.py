@@ -10,7 +10,7 @@ last saved update and repeats no stored episode.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,20 +44,22 @@ from mendwright.rollout.jobs import PolicyRef, make_groups
 from mendwright.tools.roles import is_blind_submit
 
 PHASE = "dapo"
+_STOPPING = "stopping: the update that runs ends first; Ctrl-C again stops at once"
 
 
 @dataclass
 class Collected:
     """What one iteration sampled."""
 
-    step: int = 0
-    """The iteration."""
     trajectories: list[Trajectory] = field(default_factory=list)
     """Those that are not stale."""
-    num_stale: int = 0
-    rollout_s: float = 0.0
     groups: list[Group] = field(default_factory=list)
     advantages: list[GroupAdvantages] = field(default_factory=list)
+    stale: list[Trajectory] = field(default_factory=list)
+    """Those of older weights than `max_staleness` allows: dropped, in no group."""
+    step: int = 0
+    """The iteration."""
+    rollout_s: float = 0.0
 
     @property
     def shaped_rewards(self) -> list[float]:
@@ -116,10 +118,12 @@ class DapoLoop:
         self._versions = WeightVersions(run.checkpoint(f"{phase}-versions")) if config.max_staleness else None
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
         self.num_done = self._updates.num_done
+        self._sampled_version = self.num_done
+        """Of the weights that the next episodes come from."""
         self._publish()
 
-    def iterations(self) -> Iterator[dict[str, float]]:
-        """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
+    def iterations(self) -> Generator[dict[str, float], None, None]:
+        """Metrics of each iteration until `max_iterations`; the caller decides when time is up, and closes it then."""
         if self._versions is not None:
             yield from self._asynchronous(self._versions)
             return
@@ -128,26 +132,36 @@ class DapoLoop:
             self.num_done += 1
             yield metrics
 
-    def _asynchronous(self, versions: WeightVersions) -> Iterator[dict[str, float]]:
-        """Sample iterations with the newest weights, at most `max_staleness` ahead of those that are learned."""
+    def _asynchronous(self, versions: WeightVersions) -> Generator[dict[str, float], None, None]:
         try:
             with BackgroundUpdates(self._learn, self.num_done) as updates:
-                for step in range(self.num_done, self._config.max_iterations + self._config.max_staleness + 1):
-                    for metrics in updates.finished(step - self._config.max_staleness):
-                        self.num_done += 1
-                        versions.forget_before(self.num_done)
-                        yield metrics
-                    if step < self._config.max_iterations:
-                        updates.submit(self._collect(step))
+                yield from self._sample_ahead(updates, versions)
         finally:
             self.num_done = self._updates.num_done
+
+    def _sample_ahead(
+        self, updates: BackgroundUpdates[Collected], versions: WeightVersions
+    ) -> Generator[dict[str, float], None, None]:
+        """Sample iterations with the newest weights, at most `max_staleness` ahead of those that are learned."""
+        num_ahead, num_iterations = self._config.max_staleness, self._config.max_iterations
+        try:
+            for step in range(self.num_done, num_iterations + num_ahead + 1):
+                for metrics in updates.finished(step - num_ahead):
+                    self.num_done += 1
+                    versions.forget_before(self.num_done)
+                    yield metrics
+                if step < num_iterations:
+                    updates.submit(self._collect(step))
+        except KeyboardInterrupt:
+            self._run.progress(self._phase, 0, 0, _STOPPING)
+            raise
 
     def _learn(self, collected: Collected) -> dict[str, float]:
         """One update, noted and saved; its metrics."""
         started = time.monotonic()
         metrics = self._update(collected) | rollout_metrics(collected)
-        metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, collected.step)
-        if metrics["rollout/weight_lag"] > 0 and "policy/log_prob_gap" in metrics:
+        metrics["rollout/weight_lag"] = weight_lag([*collected.trajectories, *collected.stale], collected.step)
+        if weight_lag(collected.trajectories, collected.step) > 0 and "policy/log_prob_gap" in metrics:
             # Of older weights: how far the policy has moved since, not how far sampler and learner differ.
             metrics["policy/stale_log_prob_gap"] = metrics.pop("policy/log_prob_gap")
         metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
@@ -166,10 +180,6 @@ class DapoLoop:
         """The current weights: those after ``num_done`` updates."""
         return self._policy(self.num_done, temperature)
 
-    def _sampled_policy(self) -> PolicyRef:
-        """What the next episodes come from: the newest weights."""
-        return self._policy(self._versions.newest if self._versions is not None else self.num_done, 1.0)
-
     def _policy(self, version: int, temperature: float) -> PolicyRef:
         return self._sampler.policy(self._phase, self._weights(version), version, temperature)
 
@@ -184,6 +194,8 @@ class DapoLoop:
         metrics = self._sampler.load(self._weights(version), version, self._updates.probe)
         if metrics:
             self._run.store.add_metrics(self._phase, version, metrics)
+        # Last: in an asynchronous run another thread samples, and servers are asked for nothing they do not have yet.
+        self._sampled_version = version
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
@@ -201,7 +213,7 @@ class DapoLoop:
     def _collect(self, step: int) -> Collected:
         """Sample groups until enough of them have unequal rewards, or the refills are used up."""
         started = time.monotonic()
-        collected = Collected(step)
+        collected = Collected(step=step)
         order = self._order(step)
         size = self._config.num_groups_sampled
         for _ in range(1 + self._config.max_refills):
@@ -210,9 +222,11 @@ class DapoLoop:
                 break
             jobs = make_groups(self._phase, step, chosen, self._config.dapo.group_size, self._run.seed)
             label = f"{self._phase} {step}"
-            sampled = self._run.run_jobs(self._sampled_policy(), jobs, phase=self._phase, step=step, label=label)
-            trajectories = [t for t in sampled if not is_stale(t, step, self._config.max_staleness)]
-            collected.num_stale += len(sampled) - len(trajectories)
+            policy = self._policy(self._sampled_version, 1.0)
+            trajectories = []
+            for trajectory in self._run.run_jobs(policy, jobs, phase=self._phase, step=step, label=label):
+                is_dropped = is_stale(trajectory, step, self._config.max_staleness)
+                (collected.stale if is_dropped else trajectories).append(trajectory)
             collected.trajectories += trajectories
             collected.groups += make_trajectory_groups(trajectories, self._rewards)
             collected.advantages = advantages_of(collected.groups, self._config.dapo)
@@ -228,7 +242,7 @@ class DapoLoop:
 
     def _refuse_nothing_valid(self, collected: Collected) -> None:
         """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
-        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories) or collected.num_stale:
+        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories) or collected.stale:
             return
         reason = collected.trajectories[-1].verdict.reason
         num = self._run.store.drop_invalid(phase=self._phase, step=collected.step)
@@ -283,7 +297,7 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     num = max(1, len(valid))
     metrics = {
         "rollout/num_trajectories": float(len(collected.trajectories)),
-        "rollout/num_stale": float(collected.num_stale),
+        "rollout/num_stale": float(len(collected.stale)),
         "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
         "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
         "rollout/num_groups": float(len(collected.groups)),
