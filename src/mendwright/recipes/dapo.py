@@ -220,16 +220,7 @@ class DapoLoop:
             chosen, order = order[:size], order[size:]
             if not chosen:
                 break
-            jobs = make_groups(self._phase, step, chosen, self._config.dapo.group_size, self._run.seed)
-            label = f"{self._phase} {step}"
-            policy = self._policy(self._sampled_version, 1.0)
-            trajectories = []
-            for trajectory in self._run.run_jobs(policy, jobs, phase=self._phase, step=step, label=label):
-                is_dropped = is_stale(trajectory, step, self._config.max_staleness)
-                (collected.stale if is_dropped else trajectories).append(trajectory)
-            collected.trajectories += trajectories
-            collected.groups += make_trajectory_groups(trajectories, self._rewards)
-            collected.advantages = advantages_of(collected.groups, self._config.dapo)
+            self._sample(collected, chosen)
             missing = self._config.num_groups - collected.num_kept_groups
             if missing <= 0:
                 break
@@ -239,6 +230,19 @@ class DapoLoop:
         self._settle_groups(collected)
         collected.rollout_s = time.monotonic() - started
         return collected
+
+    def _sample(self, collected: Collected, task_ids: Sequence[str]) -> None:
+        """Add a group of each task."""
+        step, policy = collected.step, self._policy(self._sampled_version, 1.0)
+        jobs = make_groups(self._phase, step, task_ids, self._config.dapo.group_size, self._run.seed)
+        label = f"{self._phase} {step}"
+        fresh: list[Trajectory] = []
+        for trajectory in self._run.run_jobs(policy, jobs, phase=self._phase, step=step, label=label):
+            is_dropped = is_stale(trajectory, step, self._config.max_staleness)
+            (collected.stale if is_dropped else fresh).append(trajectory)
+        collected.trajectories += fresh
+        collected.groups += make_trajectory_groups(fresh, self._rewards)
+        collected.advantages = advantages_of(collected.groups, self._config.dapo)
 
     def _refuse_nothing_valid(self, collected: Collected) -> None:
         """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
