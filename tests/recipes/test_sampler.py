@@ -79,7 +79,7 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
 
     async def hold(_: int) -> None:
         """Iteration 1 begins with version 0 and waits for the next."""
-        if fake.version == "0" and len(run.store.rows(phase="dapo", step=0)) == 4:
+        if fake.version.rpartition(":")[2] == "0" and len(run.store.rows(phase="dapo", step=0)) == 4:
             is_sampling.set()
             await fake.is_paused.wait()
 
@@ -96,7 +96,7 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
             lags.append(metrics["rollout/weight_lag"])
         loop.close()
     assert lags == [0.0, 1.0]
-    assert fake.version == "2"
+    assert fake.version.rpartition(":")[2] == "2"
     gaps = dict(run.store.metrics("dapo", "sync/log_prob_gap"))
     assert set(gaps) == {0, 1, 2}
     assert max(gaps.values()) < 1e-5
