@@ -138,12 +138,16 @@ def test_who_stops_lets_the_running_update_end_and_drops_the_waiting_ones() -> N
 
 
 def test_an_error_of_the_last_update_is_not_lost_when_the_caller_has_enough() -> None:
+    begun = threading.Event()
+
     def update(batch: int) -> dict[str, float]:
+        begun.set()
         raise SandboxError("no room")
 
     def iterations():
         with BackgroundUpdates(update, 0) as updates:
             updates.submit(0)
+            assert begun.wait(60)
             yield
 
     found = iterations()

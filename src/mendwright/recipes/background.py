@@ -33,6 +33,7 @@ class BackgroundUpdates(Generic[Batch]):
         self._waiting: deque[Batch] = deque()
         self._metrics: deque[dict[str, float]] = deque()
         self._error: BaseException | None = None
+        self._is_error_told = False
         self._is_over = False
         self._changed = threading.Condition()
         # A daemon: a second Ctrl-C ends the program without waiting for it.
@@ -49,13 +50,13 @@ class BackgroundUpdates(Generic[Batch]):
         """Stop.
 
         Raises:
-            Exception: what the last update raised, where the caller ends without an error.
+            Exception: what the last update raised, where nobody has heard of it and the caller ends without an error.
         """
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join()
-        if self._error is not None and (kind is None or kind is GeneratorExit):
+        if self._error is not None and not self._is_error_told and (kind is None or kind is GeneratorExit):
             raise self._error
 
     def submit(self, batch: Batch) -> None:
@@ -78,6 +79,7 @@ class BackgroundUpdates(Generic[Batch]):
                 self._changed.wait_for(lambda: self._metrics or self._error or self._num_done >= num_updates)
                 if not self._metrics:
                     if self._error is not None:
+                        self._is_error_told = True
                         raise self._error
                     return
                 metrics = self._metrics.popleft()
