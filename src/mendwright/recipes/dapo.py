@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mendwright.config.recipes import RlConfig
 from mendwright.config.watch import AlarmConfig
 from mendwright.errors import SandboxError
+from mendwright.learning.advantages import GroupAdvantages
 from mendwright.learning.checkpoints import MODEL_FOLDER
 from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
 from mendwright.models.loading import copy_folder
 from mendwright.recipes.background import BackgroundUpdates
-from mendwright.recipes.collected import Collected, rollout_metrics, weight_lag
 from mendwright.recipes.demonstrations import Demonstrations
 from mendwright.recipes.groups import (
+    Group,
     advantages_of,
     is_stale,
     make_trajectory_groups,
@@ -37,11 +39,47 @@ from mendwright.recipes.sampler import open_sampler
 from mendwright.recipes.updates import UpdateWork
 from mendwright.recipes.watching import sound_alarms
 from mendwright.recipes.weight_versions import WeightVersions
-from mendwright.records import Trajectory
+from mendwright.records import StopReason, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
+from mendwright.tools.roles import is_blind_submit
 
 PHASE = "dapo"
 _STOPPING = "stopping: the update that runs ends first; Ctrl-C again stops at once"
+
+
+@dataclass
+class Collected:
+    """What one iteration sampled."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    """Those that are not stale."""
+    groups: list[Group] = field(default_factory=list)
+    advantages: list[GroupAdvantages] = field(default_factory=list)
+    stale: list[Trajectory] = field(default_factory=list)
+    """Those of older weights than `max_staleness` allows: dropped, in no group."""
+    step: int = 0
+    """The iteration."""
+    rollout_s: float = 0.0
+
+    @property
+    def shaped_rewards(self) -> list[float]:
+        """Of the valid trajectories: what the learner gets."""
+        return [reward for group in self.groups for reward in group.rewards if reward is not None]
+
+    @property
+    def num_kept_groups(self) -> int:
+        """Groups that teach something."""
+        return sum(not found.is_dropped for found in self.advantages)
+
+    @property
+    def num_equal_groups(self) -> int:
+        """Groups of equal rewards."""
+        return sum(found.drop_reason == "equal_rewards" for found in self.advantages)
+
+    @property
+    def num_failed_groups(self) -> int:
+        """Groups with fewer than two valid members; never mixed up with those of equal rewards."""
+        return sum(found.drop_reason == "too_few_valid" for found in self.advantages)
 
 
 class DapoLoop:
@@ -255,3 +293,37 @@ def _allowing(alarms: AlarmConfig, max_staleness: int) -> AlarmConfig:
 def state_name(phase: str) -> str:
     """Checkpoint folder with the training state of a stage."""
     return f"{phase}-state"
+
+
+def rollout_metrics(collected: Collected) -> dict[str, float]:
+    """Counts and means of what was sampled; means are over valid trajectories."""
+    valid = [t for t in collected.trajectories if t.verdict.is_valid]
+    num = max(1, len(valid))
+    metrics = {
+        "rollout/num_trajectories": float(len(collected.trajectories)),
+        "rollout/num_stale": float(len(collected.stale)),
+        "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
+        "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
+        "rollout/num_groups": float(len(collected.groups)),
+        "rollout/reward_spread": sum(group.spread for group in collected.groups) / max(1, len(collected.groups)),
+        "rollout/num_kept_groups": float(collected.num_kept_groups),
+        "rollout/num_equal_groups": float(collected.num_equal_groups),
+        "rollout/num_failed_groups": float(collected.num_failed_groups),
+        "rollout/reward_mean": sum(t.verdict.reward for t in valid) / num,
+        "rollout/shaped_reward_mean": sum(collected.shaped_rewards) / num,
+        "rollout/restored_rate": sum(bool(t.verdict.is_restored) for t in valid) / num,
+        "rollout/num_turns_mean": sum(len(t.turns) for t in valid) / num,
+        "rollout/num_action_tokens_mean": sum(int(t.ledger.is_action.sum()) for t in valid) / num,
+        "rollout/submit_rate": sum(t.stop_reason is StopReason.SUBMITTED for t in valid) / num,
+        "rollout/blind_submit_rate": sum(is_blind_submit(t.stop_reason, t.turns) for t in valid) / num,
+    }
+    turns = [turn for t in valid for turn in t.turns]
+    for kind in ("format", "tool"):
+        metrics[f"rollout/{kind}_error_rate"] = sum(turn.error == kind for turn in turns) / max(1, len(turns))
+    return metrics
+
+
+def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
+    """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
+    versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
+    return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)

@@ -27,8 +27,7 @@ from mendwright.config.watch import AlarmConfig
 from mendwright.errors import ConfigError
 from mendwright.learning.rewards import make_shaping
 from mendwright.models.loading import copy_folder
-from mendwright.recipes.collected import Collected, rollout_metrics, weight_lag
-from mendwright.recipes.dapo import PHASE
+from mendwright.recipes.dapo import PHASE, Collected, rollout_metrics, weight_lag
 from mendwright.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
 from mendwright.recipes.distil_then_grpo import GRPO
 from mendwright.recipes.groups import advantages_of, make_trajectory_groups, overlong_metrics
