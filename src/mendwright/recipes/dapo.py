@@ -51,15 +51,15 @@ _STOPPING = "stopping: the update that runs ends first; Ctrl-C again stops at on
 class Collected:
     """What one iteration sampled."""
 
-    trajectories: list[Trajectory] = field(default_factory=list)
-    """Those that are not stale."""
-    groups: list[Group] = field(default_factory=list)
-    advantages: list[GroupAdvantages] = field(default_factory=list)
-    stale: list[Trajectory] = field(default_factory=list)
-    """Those of older weights than `max_staleness` allows: dropped, in no group."""
     step: int = 0
     """The iteration."""
+    trajectories: list[Trajectory] = field(default_factory=list)
+    """Those that are not stale."""
+    stale: list[Trajectory] = field(default_factory=list)
+    """Those of older weights than `max_staleness` allows: dropped, in no group."""
     rollout_s: float = 0.0
+    groups: list[Group] = field(default_factory=list)
+    advantages: list[GroupAdvantages] = field(default_factory=list)
 
     @property
     def shaped_rewards(self) -> list[float]:
@@ -213,7 +213,7 @@ class DapoLoop:
     def _collect(self, step: int) -> Collected:
         """Sample groups until enough of them have unequal rewards, or the refills are used up."""
         started = time.monotonic()
-        collected = Collected(step=step)
+        collected = Collected(step)
         order = self._order(step)
         size = self._config.num_groups_sampled
         for _ in range(1 + self._config.max_refills):
