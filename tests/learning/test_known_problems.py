@@ -198,7 +198,7 @@ def train_policy(problem: Problem, overrides: list[str], seed: int) -> PreTraine
 def train_ahead(problem: Problem, seed: int, max_staleness: int) -> list[PreTrainedModel]:
     """The same in a thread beside sampling, from weights as old as they may be, so that nothing depends on timing.
 
-    Half the steps' size and half as many again: at the full size the policy overshoots (docs/LOG.md, "stale").
+    Half the steps' size and half as many again: at the full size the policy overshoots (docs/LOG.md, "Stale episodes").
 
     Returns:
         Every fifth policy of the last third, the last one among them.
