@@ -23,7 +23,8 @@ from mendwright.errors import TaskError
 from mendwright.recipes.kept_config import CallConfig
 
 app = typer.Typer(
-    help="Train a model: base, sft, rft, rl, whole recipes. All but base also run under torchrun.", no_args_is_help=True
+    help="Train a model: base, sft, rft, rl, whole recipes. All but base and verl also run under torchrun.",
+    no_args_is_help=True,
 )
 
 Tasks = Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")]
