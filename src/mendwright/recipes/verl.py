@@ -14,8 +14,9 @@ from pathlib import Path
 
 from mendwright.bridges.verl.config_files import Places, write_config
 from mendwright.bridges.verl.dataset import write_rows
+from mendwright.bridges.verl.episode_settings import EpisodeSettings
+from mendwright.bridges.verl.episodes import validation_phase
 from mendwright.bridges.verl.session import Arrival, num_saved_updates, run_verl, saved_model
-from mendwright.bridges.verl.settings import EpisodeSettings
 from mendwright.bridges.verl.spool import Spooled, spooled
 from mendwright.bridges.verl.translation import translate
 from mendwright.config.commands import RlCommandConfig
@@ -36,7 +37,6 @@ from mendwright.recipes.run import Run
 from mendwright.recipes.watching import sound_alarms
 from mendwright.records import Task, Trajectory, VerdictKind
 from mendwright.rollout.failures import FailureStreak
-from mendwright.rollout.phases import eval_phase
 
 METRIC_NAMES = {
     "actor/pg_loss": "train/loss",
@@ -72,7 +72,16 @@ SOURCES: dict[VerlRecipe, type[VerlSource]] = {
 
 
 def stages_of(config: VerlSource, comments: Mapping[str, str] | None = None) -> list[Stage]:
-    """The stages of RL of a recipe; paper A's supervised part comes before them and is not verl's."""
+    """The stages of RL of a recipe; paper A's supervised part comes before them and is not verl's.
+
+    Raises:
+        ConfigError: episodes are to run on a cluster of our own.
+    """
+    if isinstance(config, RlCommandConfig) and config.cluster.is_used:
+        raise ConfigError(
+            f"cluster.address={config.cluster.address!r}: verl places episodes beside its own processes; leave "
+            "cluster.* out and name a running Ray cluster as verl.ray_address"
+        )
     if isinstance(config, TwoStageConfig):
         return [
             Stage(phase, stage.rl, stage.rollout, config.seed, _below(comments, name))
@@ -80,6 +89,16 @@ def stages_of(config: VerlSource, comments: Mapping[str, str] | None = None) -> 
         ]
     phase = GRPO if isinstance(config, DistilThenGrpoConfig) else PHASE
     return [Stage(phase, config.rl, config.rollout, config.seed, comments)]
+
+
+def check_stages(stages: Iterable[Stage], machine: VerlConfig) -> None:
+    """Refuse what verl cannot do in any stage, before the first begins.
+
+    Raises:
+        ConfigError: verl has no counterpart of something; it is named.
+    """
+    for stage in stages:
+        translate(stage.rl, stage.rollout, machine, stage.seed)
 
 
 def _below(comments: Mapping[str, str] | None, section: str) -> dict[str, str] | None:
@@ -94,12 +113,10 @@ def train_with_verl(
     """All stages of ``config`` from checkpoint ``start``; returns the name of the last checkpoint.
 
     Raises:
-        ConfigError: verl has no counterpart of something in any stage.
-        MendError: see `reinforce_with_verl`.
+        ConfigError, MendError: see `stages_of`, `check_stages`, `reinforce_with_verl`.
     """
     stages = stages_of(config, comments)
-    for stage in stages:
-        translate(stage.rl, stage.rollout, machine, stage.seed)
+    check_stages(stages, machine)
     start = START
     task_ids: list[str] | None = None
     for stage in stages:
@@ -200,14 +217,21 @@ class Receiver:
         self._shaping = make_shaping(stage.rl.reward, stage.rollout.pipeline.max_episode_turns)
 
     def begin(self, places: Places) -> None:
-        """Take what a killed run left, then forget the iterations that verl begins again."""
+        """Take what a killed run left, then forget the iterations and validations that verl begins again."""
         for file, found in spooled(places.spool):
             self._store(Arrival(trajectory=found, file=file))
+        store, phase = self._run.store, self._stage.phase
         first_step = num_saved_updates(places)
-        num_dropped = self._run.store.drop_steps(phase=self._stage.phase, first_step=first_step)
+        num_dropped = store.drop_steps(phase=phase, first_step=first_step)
+        later = {validation_phase(phase, k) for k in range(first_step + 1, self._stage.rl.max_iterations + 1)}
+        for name in later & store.num_trajectories().keys():
+            store.drop_steps(phase=name, first_step=0)
         if num_dropped:
             text = f"{num_dropped} episodes from iteration {first_step} on are forgotten: verl begins it again"
-            self._run.store.add_event("begun_again", text, phase=self._stage.phase)
+            store.add_event("begun_again", text, phase=phase)
+        if first_step and first_step - 1 not in dict(store.metrics(phase, "rollout/reward_mean")):
+            # Killed between the checkpoint and the metrics of its iteration, which verl does not write again.
+            self._end_iteration(first_step, {})
 
     def take(self, arrival: Arrival) -> None:
         """Store one arrival."""
@@ -260,7 +284,7 @@ class Receiver:
         return self._run.tasks[trajectory.task_id]
 
     def _validation(self, num_updates: int) -> dict[str, float]:
-        phase = eval_phase(f"{self._stage.phase}-step-{num_updates:04d}", VALIDATION)
-        passed = [row.verdict is VerdictKind.PASSED for row in self._run.store.rows(phase=phase)]
+        rows = self._run.store.rows(phase=validation_phase(self._stage.phase, num_updates))
+        passed = [row.verdict is VerdictKind.PASSED for row in rows]
         # As in `recipes.evaluate`: an invalid episode counts as failed.
         return {"validation/pass_at_1": sum(passed) / len(passed)} if passed else {}

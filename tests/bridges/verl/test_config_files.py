@@ -9,8 +9,8 @@ import yaml
 
 from mendwright.bridges.verl.config_files import Places, command, environment, write_config
 from mendwright.bridges.verl.dataset import write_rows
-from mendwright.bridges.verl.leaves import comments_of
-from mendwright.bridges.verl.settings import EpisodeSettings
+from mendwright.bridges.verl.episode_settings import EpisodeSettings
+from mendwright.bridges.verl.toml_comments import comments_of
 from mendwright.bridges.verl.versions import VERL, VLLM, check_versions
 from mendwright.config.loading import load_config
 from mendwright.config.training import DistilThenGrpoConfig

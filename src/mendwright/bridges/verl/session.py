@@ -1,8 +1,8 @@
 """verl's trainer as a child process: started, watched, ended with its parent.
 
 Reads what the child leaves in the configuration folder (metrics, trajectories, its log); makes one `Arrival` after the
-other. Invariants: a trajectory arrives before the metrics of its iteration; a child that fails is an error with its
-last lines; no process of the run outlives the caller.
+other. Invariants: a trajectory arrives before the metrics of its iteration; a child that fails is an error with our own
+reason, where it said one, or its last lines; no process of the run outlives the caller.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import secrets
 import signal
 import subprocess
 import time
@@ -30,6 +32,7 @@ _POLL_S = 1.0
 _END_S = 30.0
 """Ray needs a moment to end what it started."""
 _TOLD_LINES = 12
+_OUR_ERROR = re.compile(rb"mendwright\.errors\.\w+: (.+)")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
     metrics = places.folder / METRICS_FILE
     metrics.unlink(missing_ok=True)
     with (places.folder / LOG_FILE).open("ab") as log:
+        begin = log.tell()
         child = _start(places, machine, log)
         try:
             position = 0
@@ -82,15 +86,15 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
             _end(child)
     if child.returncode:
         raise MendError(
-            f"verl ended with exit code {child.returncode}: {_last_lines(places.folder / LOG_FILE)} (all of it: "
+            f"verl ended with exit code {child.returncode}: {_reason(places.folder / LOG_FILE, begin)} (all of it: "
             f"{places.folder / LOG_FILE}); the same command goes on from the last checkpoint"
         )
 
 
 def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
     variables = os.environ | environment(places, machine) | {"HYDRA_FULL_ERROR": "1"}
-    # Ray's own tokens would be written to the home folder.
-    variables.setdefault("RAY_AUTH_MODE", "disabled")
+    if not machine.ray_address:
+        variables = _of_own_ray() | variables
     return subprocess.Popen(
         command(places),
         stdin=subprocess.DEVNULL,
@@ -100,6 +104,19 @@ def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Po
         preexec_fn=end_with_parent,
         start_new_session=True,  # Ctrl-C is this process's to pass on
     )
+
+
+def _of_own_ray() -> dict[str, str]:
+    """For a Ray that is started for this run: nobody else can use it, it tells nobody, and starts what is needed."""
+    return {
+        # Of this run alone; otherwise Ray writes one to the home folder.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        # Ray would start an interpreter for each CPU that it is told of.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -135,6 +152,12 @@ def _read_metrics(line: bytes) -> Arrival:
     return Arrival(num_updates=int(content["step"]), metrics=values)
 
 
-def _last_lines(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return " | ".join(line.strip()[-200:] for line in lines[-_TOLD_LINES:] if line.strip())
+def _reason(log: Path, begin: int) -> str:
+    """What the child said after ``begin``: the first error of ours, or its last lines."""
+    with log.open("rb") as stream:
+        stream.seek(begin)
+        content = stream.read()
+    if ours := _OUR_ERROR.search(content):
+        return ours[1].decode(errors="replace").strip()
+    lines = content.decode(errors="replace").splitlines()[-_TOLD_LINES:]
+    return " | ".join(line.strip()[-200:] for line in lines if line.strip())

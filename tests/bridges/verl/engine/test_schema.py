@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mendwright.bridges.verl.config_files import Places, place_settings
-from mendwright.bridges.verl.settings import EpisodeSettings
+from mendwright.bridges.verl.episode_settings import EpisodeSettings
 from mendwright.bridges.verl.translation import translate
 from mendwright.cli.verl_plan import load_verl_plan
 from mendwright.recipes.verl import Stage, places_of, stages_of, write_stage
