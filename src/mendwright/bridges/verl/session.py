@@ -7,10 +7,7 @@ reason, where it said one, or its last lines; no process of the run outlives the
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import re
 import secrets
 import signal
 import subprocess
@@ -20,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from mendwright.bridges.verl.child_output import new_lines, read_metrics, reason_of
 from mendwright.bridges.verl.config_files import METRICS_FILE, Places, command, environment
 from mendwright.bridges.verl.spool import Spooled, spooled
 from mendwright.child_process import end_with_parent
@@ -31,8 +29,6 @@ LATEST_FILE = "latest_checkpointed_iteration.txt"
 _POLL_S = 1.0
 _END_S = 30.0
 """Ray needs a moment to end what it started."""
-_TOLD_LINES = 12
-_OUR_ERROR = re.compile(rb"mendwright\.errors\.\w+: (.+)")
 
 
 @dataclass(frozen=True)
@@ -73,12 +69,13 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
             position = 0
             while True:
                 is_over = child.poll() is not None
-                lines, position = _new_lines(metrics, position)
+                lines, position = new_lines(metrics, position)
                 # After the lines: what led to an iteration's metrics was spooled before they were written.
                 for file, found in spooled(places.spool):
                     yield Arrival(trajectory=found, file=file)
                 for line in lines:
-                    yield _read_metrics(line)
+                    num_updates, values = read_metrics(line)
+                    yield Arrival(num_updates=num_updates, metrics=values)
                 if is_over:
                     break
                 time.sleep(_POLL_S)
@@ -86,7 +83,7 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
             _end(child)
     if child.returncode:
         raise MendError(
-            f"verl ended with exit code {child.returncode}: {_reason(places.folder / LOG_FILE, begin)} (all of it: "
+            f"verl ended with exit code {child.returncode}: {reason_of(places.folder / LOG_FILE, begin)} (all of it: "
             f"{places.folder / LOG_FILE}); the same command goes on from the last checkpoint"
         )
 
@@ -129,35 +126,3 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.wait(_END_S)
         except subprocess.TimeoutExpired:
             continue
-
-
-def _new_lines(path: Path, position: int) -> tuple[list[bytes], int]:
-    """Whole lines after ``position``, and where to go on."""
-    if not path.is_file():
-        return [], position
-    with path.open("rb") as stream:
-        stream.seek(position)
-        content = stream.read()
-    end = content.rfind(b"\n") + 1
-    return content[:end].splitlines(), position + end
-
-
-def _read_metrics(line: bytes) -> Arrival:
-    content = json.loads(line)
-    values = {
-        name: float(value)
-        for name, value in content["data"].items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
-    return Arrival(num_updates=int(content["step"]), metrics=values)
-
-
-def _reason(log: Path, begin: int) -> str:
-    """What the child said after ``begin``: the first error of ours, or its last lines."""
-    with log.open("rb") as stream:
-        stream.seek(begin)
-        content = stream.read()
-    if ours := _OUR_ERROR.search(content):
-        return ours[1].decode(errors="replace").strip()
-    lines = content.decode(errors="replace").splitlines()[-_TOLD_LINES:]
-    return " | ".join(line.strip()[-200:] for line in lines if line.strip())
