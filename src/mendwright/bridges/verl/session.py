@@ -91,7 +91,7 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
 def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
     variables = os.environ | environment(places, machine) | {"HYDRA_FULL_ERROR": "1"}
     if not machine.ray_address:
-        variables = _of_own_ray() | variables
+        variables = own_ray_environment() | variables
     return subprocess.Popen(
         command(places),
         stdin=subprocess.DEVNULL,
@@ -103,7 +103,7 @@ def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Po
     )
 
 
-def _of_own_ray() -> dict[str, str]:
+def own_ray_environment() -> dict[str, str]:
     """For a Ray that is started for this run: nobody else can use it, it tells nobody, and starts what is needed."""
     return {
         # Of this run alone; otherwise Ray writes one to the home folder.
