@@ -1,5 +1,7 @@
 """What verl finishes comes back to run.db as `mend train rl` would have left it."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
 from mendwright.config.verl import VerlConfig
 from mendwright.config.watch import AlarmConfig
 from mendwright.errors import ConfigError, SandboxError
+from mendwright.models.loading import weights_digest
 from mendwright.recipes.run import Run
 from mendwright.recipes.verl import Receiver, places_of, reinforce_with_verl, stages_of
 from mendwright.records import VerdictKind
@@ -90,7 +93,7 @@ def test_a_resumed_run_forgets_the_iterations_that_verl_begins_again(run, stage,
     # verl had saved the update, but was killed before it wrote the metrics of its iteration.
     metrics = {name: dict(run.store.metrics("dapo", name)) for name in run.store.metric_names("dapo")}
     assert metrics["rollout/reward_mean"] == {0: 0.5}
-    assert metrics["validation/pass_at_1"] == {0: 1.0}
+    assert metrics["validation/pass_at_1"] == {1: 1.0}, "of the weights after one update"
 
 
 def test_stages_of_the_papers():
@@ -100,6 +103,19 @@ def test_stages_of_the_papers():
     ]
     assert stages_of(TwoStageConfig(), {"stage_2.rl.num_groups": "Table 3"})[1].comments == {"rl.num_groups": "Table 3"}
     assert [stage.phase for stage in stages_of(DistilThenGrpoConfig())] == ["grpo"]
+
+
+def test_a_run_that_was_killed_at_its_end_is_completed_without_verl(run, stage, trajectory_maker, tmp_path, base):
+    """What verl left behind is stored, and its last model becomes the stage's; there is no verl to start here."""
+    stage = replace(stage, rl=stage.rl.model_copy(update={"max_iterations": 1}))
+    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    shutil.copytree(base, places.checkpoints / "global_step_1/actor/huggingface")
+    (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+    leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]})
+    reinforce_with_verl(run, stage, CPU, places, AlarmConfig())
+    assert run.store.num_trajectories() == {"dapo": 2}
+    assert dict(run.store.metrics("dapo", "rollout/num_kept_groups")) == {0: 1.0}
+    assert weights_digest(run.checkpoint("dapo")) == weights_digest(base)
 
 
 def test_a_cluster_of_ours_is_refused_with_the_key_of_verls():

@@ -180,15 +180,17 @@ def reinforce_with_verl(
     """
     if not run.select(VALIDATION):
         stage = replace(stage, rl=stage.rl.model_copy(update={"num_validation_tasks": 0}))
-    if num_saved_updates(places) < stage.rl.max_iterations:
+    is_unfinished = num_saved_updates(places) < stage.rl.max_iterations
+    if is_unfinished:
         _write_data(run, stage, places, task_ids)
         write_stage(stage, machine, places)
-        receiver = Receiver(run, stage, alarms)
-        receiver.begin(places)
+    receiver = Receiver(run, stage, alarms)
+    receiver.begin(places)
+    if is_unfinished:
         with run.store.phase(stage.phase):
             for arrival in run_verl(places, machine):
                 receiver.take(arrival)
-    if not run.checkpoint(stage.phase).exists():
+    if is_unfinished or not run.checkpoint(stage.phase).exists():
         copy_folder(saved_model(places), run.checkpoint(stage.phase))
 
 
@@ -262,8 +264,8 @@ class Receiver:
         metrics = {METRIC_NAMES.get(name, f"verl/{name}"): value for name, value in theirs.items()}
         metrics |= rollout_metrics(collected) | overlong_metrics(collected.trajectories, self._stage.rl.dapo)
         metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, step)
-        metrics |= self._validation(num_updates)
         self._run.store.add_metrics(phase, step, metrics)
+        self._run.store.add_metrics(phase, num_updates, self._validation(num_updates))
         sound_alarms(self._run.store, phase, self._alarms, self._run.progress)
         detail = f"reward {metrics['rollout/reward_mean']:.2f}"
         self._run.progress(phase, num_updates, self._stage.rl.max_iterations, detail)
@@ -273,7 +275,8 @@ class Receiver:
         phase = self._stage.phase
         trajectories = list(self._run.store.trajectories(phase=phase, step=step))
         groups = make_trajectory_groups(trajectories, lambda group: self._shaping.shape(self._task(group[0]), group))
-        collected = Collected(trajectories, groups, advantages_of(groups, self._stage.rl.dapo))
+        advantages = advantages_of(groups, self._stage.rl.dapo)
+        collected = Collected(step, trajectories, groups=groups, advantages=advantages)
         for group, found in zip(groups, collected.advantages, strict=True):
             status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
             task_id = group.members[0].task_id
@@ -284,6 +287,7 @@ class Receiver:
         return self._run.tasks[trajectory.task_id]
 
     def _validation(self, num_updates: int) -> dict[str, float]:
+        """Of the weights after ``num_updates``, as `reinforce` stores it."""
         rows = self._run.store.rows(phase=validation_phase(self._stage.phase, num_updates))
         passed = [row.verdict is VerdictKind.PASSED for row in rows]
         # As in `recipes.evaluate`: an invalid episode counts as failed.
