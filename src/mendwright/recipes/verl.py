@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from mendwright.bridges.verl.config_files import Places, write_config
 from mendwright.bridges.verl.dataset import write_rows
 from mendwright.bridges.verl.episode_settings import EpisodeSettings
 from mendwright.bridges.verl.episodes import validation_phase
-from mendwright.bridges.verl.session import Arrival, num_saved_updates, run_verl, saved_model
+from mendwright.bridges.verl.session import LOG_FILE, Arrival, num_saved_updates, run_verl, saved_model
 from mendwright.bridges.verl.spool import Spooled, spooled
 from mendwright.bridges.verl.translation import translate
 from mendwright.config.commands import RlCommandConfig
@@ -187,6 +188,7 @@ def reinforce_with_verl(
     receiver = Receiver(run, stage, alarms)
     receiver.begin(places)
     if is_unfinished:
+        run.progress(stage.phase, 0, 0, f"verl is starting; its own output: {places.folder / LOG_FILE}")
         with run.store.phase(stage.phase):
             for arrival in run_verl(places, machine):
                 receiver.take(arrival)
@@ -216,6 +218,7 @@ class Receiver:
         self._alarms = alarms
         self._streak = FailureStreak(stage.rollout.max_failures_in_row)
         self._held: dict[str, Arrival] = {}
+        self._num_ended = Counter[str]()
         self._shaping = make_shaping(stage.rl.reward, stage.rollout.pipeline.max_episode_turns)
 
     def begin(self, places: Places) -> None:
@@ -246,6 +249,9 @@ class Receiver:
         if found.trajectory.id in self._held:
             return  # still in the spool because it is held back
         self._held[found.trajectory.id] = arrival
+        label = f"{found.phase} {found.step}"
+        self._num_ended[label] += 1
+        self._run.progress(label, self._num_ended[label], 0, "episodes have ended")
         for trajectory in self._streak.admit(found.trajectory):
             self._store(self._held.pop(trajectory.id))
 
