@@ -17,7 +17,9 @@ from mendwright.config.watch import AlarmConfig
 from mendwright.errors import ConfigError, SandboxError
 from mendwright.models.loading import weights_digest
 from mendwright.recipes.run import Run
-from mendwright.recipes.verl import Receiver, places_of, reinforce_with_verl, stages_of
+from mendwright.recipes.verl import places_of, reinforce_with_verl
+from mendwright.recipes.verl_receiver import Receiver
+from mendwright.recipes.verl_stages import stages_of
 from mendwright.records import VerdictKind
 from mendwright.rollout.store import RunStore
 

@@ -262,7 +262,8 @@ def verl(
     from mendwright.bridges.verl.versions import check_versions
     from mendwright.cli.running import import_checkpoint, open_run, refuse_several_processes
     from mendwright.recipes.dapo_two_stage import START
-    from mendwright.recipes.verl import check_stages, stages_of, train_with_verl
+    from mendwright.recipes.verl import train_with_verl
+    from mendwright.recipes.verl_stages import check_stages, stages_of
 
     refuse_several_processes()
     stages = stages_of(plan.config)

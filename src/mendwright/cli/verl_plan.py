@@ -55,7 +55,7 @@ def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None
         InputError: a file cannot be read.
     """
     from mendwright.bridges.verl.toml_comments import comments_of
-    from mendwright.recipes.verl import SOURCES
+    from mendwright.recipes.verl_stages import SOURCES
 
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]

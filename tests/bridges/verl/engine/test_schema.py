@@ -11,7 +11,8 @@ from mendwright.bridges.verl.config_files import Places, place_settings
 from mendwright.bridges.verl.episode_settings import EpisodeSettings
 from mendwright.bridges.verl.translation import translate
 from mendwright.cli.verl_plan import load_verl_plan
-from mendwright.recipes.verl import Stage, places_of, stages_of, write_stage
+from mendwright.recipes.verl import places_of, write_stage
+from mendwright.recipes.verl_stages import Stage, stages_of
 
 pytestmark = pytest.mark.verl
 CONFIGS = Path(__file__).parents[4] / "configs"
