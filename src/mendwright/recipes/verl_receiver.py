@@ -1,8 +1,8 @@
 """What verl finishes, on its way into ``run.db``: stored, counted and settled as `mend train rl` would have done it.
 
-Reads arrivals of a verl run; makes trajectories, groups and metrics of the run store. Invariants: an iteration is settled
-once verl has learned it; what verl begins again is forgotten first; too many invalid episodes in a row stop the run and
-are not stored.
+Reads arrivals of a verl run; makes trajectories, groups and metrics of the run store. Invariants: an iteration is
+settled once verl has learned it; what verl begins again is forgotten first; too many invalid episodes in a row stop the
+run and are not stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The stages of RL that verl learns, from the configuration of any recipe of ours.
 
-Reads the configuration of `mend train rl`, `distil_then_grpo` or `dapo_two_stage`; makes `Stage` records. Invariant: what
-verl cannot do in any stage is refused by name before the first begins.
+Reads the configuration of `mend train rl`, `distil_then_grpo` or `dapo_two_stage`; makes `Stage` records. Invariant:
+what verl cannot do in any stage is refused by name before the first begins.
 """
 
 from __future__ import annotations
