@@ -48,6 +48,7 @@ def test_every_line_says_where_it_comes_from(places):
     assert Path(loop["settings"]).is_file()
     assert found["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
     assert str(places.folder) in command(places)
+    assert found["ray_kwargs"]["ray_init"]["address"] == "local", "never a cluster that happens to run here"
 
 
 def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(places):

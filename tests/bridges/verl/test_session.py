@@ -28,6 +28,8 @@ def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
     said = b"(pid=3)     raise SandboxError(\n(pid=3) mendwright.errors.SandboxError: no room\nRay: \xff\n"
     log.write_bytes(earlier + said)
     assert reason_of(log, len(earlier)) == "no room"
+    log.write_bytes(b"(pid=3) ImportError: not that\n(pid=3)   raise\n(pid=3) ValueError: but this\nat exit\n")
+    assert reason_of(log, 0) == "ValueError: but this"
     log.write_bytes(earlier + b"\n".join(b"line %d" % number for number in range(20)))
     assert reason_of(log, len(earlier)) == " | ".join(f"line {number}" for number in range(8, 20))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 _TOLD_LINES = 12
 _OUR_ERROR = re.compile(rb"mendwright\.errors\.\w+: (.+)")
+_ANY_ERROR = re.compile(rb"\b[A-Z]\w*(?:Error|Exception): .+")
 
 
 def new_lines(path: Path, position: int) -> tuple[list[bytes], int]:
@@ -37,11 +38,13 @@ def read_metrics(line: bytes) -> tuple[int, dict[str, float]]:
 
 
 def reason_of(log: Path, begin: int) -> str:
-    """What the child said after ``begin``: the first error of ours, or its last lines."""
+    """What the child said after ``begin``: the first error of ours, or the last of others, or its last lines."""
     with log.open("rb") as stream:
         stream.seek(begin)
         content = stream.read()
     if ours := _OUR_ERROR.search(content):
         return ours[1].decode(errors="replace").strip()
+    if others := _ANY_ERROR.findall(content):
+        return str(others[-1].decode(errors="replace").strip())
     lines = content.decode(errors="replace").splitlines()[-_TOLD_LINES:]
     return " | ".join(line.strip()[-200:] for line in lines if line.strip())

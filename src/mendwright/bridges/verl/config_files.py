@@ -133,6 +133,7 @@ def place_settings(places: Places, settings: EpisodeSettings, machine: VerlConfi
     if machine.ray_address:
         yield Setting(f"{ray}.address", machine.ray_address, "verl.ray_address")
         return
+    yield place(f"{ray}.address", "local", "needed: Ray would join a cluster that runs on this machine")
     if machine.num_cpus:
         yield Setting(f"{ray}.num_cpus", machine.num_cpus, "verl.num_cpus")
     if machine.device == "cpu":
