@@ -15,6 +15,7 @@ from pathlib import Path
 from mendwright.bridges.verl.config_files import Places, write_config
 from mendwright.bridges.verl.dataset import write_rows
 from mendwright.bridges.verl.episode_settings import EpisodeSettings
+from mendwright.bridges.verl.episodes import VALIDATION
 from mendwright.bridges.verl.session import LOG_FILE, num_saved_updates, run_verl, saved_model
 from mendwright.config.training import TwoStageConfig
 from mendwright.config.verl import VerlConfig
@@ -22,7 +23,6 @@ from mendwright.config.watch import AlarmConfig
 from mendwright.errors import ConfigError
 from mendwright.models.loading import copy_folder
 from mendwright.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
-from mendwright.recipes.reinforce import VALIDATION
 from mendwright.recipes.run import Run
 from mendwright.recipes.verl_receiver import Receiver
 from mendwright.recipes.verl_stages import Stage, VerlSource, check_stages, stages_of

@@ -21,7 +21,7 @@ from mendwright.learning.rewards import make_shaping
 from mendwright.models.base import Policy
 from mendwright.models.loading import load_tokenizer
 from mendwright.models.renderer import ChatRenderer
-from mendwright.records import Task, Trajectory
+from mendwright.records import Split, Task, Trajectory
 from mendwright.rollout.jobs import EpisodeJob, episode_seed
 from mendwright.rollout.phases import eval_phase
 from mendwright.rollout.runner import Runner
@@ -30,7 +30,7 @@ from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.store import TaskStore
 from mendwright.tasks.validation import task_layers
 
-VALIDATION = "validation"
+VALIDATION: Split = "validation"
 _HOSTS: dict[str, EpisodeHost] = {}
 
 
