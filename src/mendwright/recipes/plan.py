@@ -20,7 +20,7 @@ REFERENCE_MINUTES = 13.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
 FULL_CONTROL_MINUTES = 40.0
 """Below this budget the continued-training control has no room, because it costs nearly as much as RL itself, and lower
-temperatures are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
+temperatures and the base are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
 MUTATIONS = "test-mutations"
 VALIDATION = "validation-mutations"
 RELEASES = "test-releases"
@@ -138,8 +138,8 @@ def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalS
     sizes = (config.num_tasks, config.num_main_samples) if has_full_controls else (num_few, num)
     for temperature in config.temperatures:
         yield EvalStage(f"rft-t{temperature:g}", "rft", *sizes, temperature)
+    yield EvalStage("base", "base", *sizes)
     yield EvalStage("sft", "sft", num_few, num)
-    yield EvalStage("base", "base", num_few, num)
     for name in SCRIPTS:
         yield EvalStage(name, "", num_few, 1, cost=_SCRIPT_COST)
     yield EvalStage("rft-pass-at-k", "rft", min(config.num_start_tasks, config.num_tasks), config.num_start_samples)

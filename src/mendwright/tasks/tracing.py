@@ -71,13 +71,15 @@ async def trace_suite(
 def _usable_ids(run: TestRun, tree: Path, max_test_s: float, is_inherited_usable: bool) -> Iterator[str]:
     own: dict[str, frozenset[str]] = {}
     for test_id, result in run.results.items():
+        # A folder whose configuration breaks is a result, too, and no file.
+        if result.outcome is not TestOutcome.PASSED or result.duration_s > max_test_s:
+            continue
         path = file_of(test_id)
         if path not in own:
             source = (tree / path).read_text(encoding="utf-8", errors="replace")
             inherited = inherited_tests(source) if is_inherited_usable else ()
             own[path] = cuttable_names(source) | {"::".join(names) for names in inherited}
-        is_own = function_id(test_id).partition("::")[2] in own[path]
-        if result.outcome is TestOutcome.PASSED and result.duration_s <= max_test_s and is_own:
+        if function_id(test_id).partition("::")[2] in own[path]:
             yield test_id
 
 

@@ -138,6 +138,30 @@ async def broken_files(site: Site) -> None:
             require(is_named, f"error {expected}", got)
 
 
+async def other_tests(site: Site) -> None:
+    """A test that was not asked for decides alike where another calls it, unexplained; one that was is explained."""
+    text = """
+def test_called():
+    values = [1]
+    assert values == [2]
+
+
+def test_calls():
+    test_called()
+
+
+class TestNamed:
+    def test_it(self):
+        values = [1]
+        assert values == [2]
+"""
+    async with site.sandbox({"tests/test_others.py": text}) as sandbox:
+        names = ("tests/test_others.py::test_calls", "tests/test_others.py::TestNamed::test_it")
+        got = _summary(await sandbox.run_tests(TestRequest(test_ids=names)))
+    failed = [(TestOutcome.FAILED, "AssertionError"), (TestOutcome.FAILED, "assert [1] == [2]")]
+    require([got[name] for name in names] == failed, f"{failed}", got)
+
+
 CHECKS = checks(
     outcomes,
     warm_equals_cold,
@@ -149,4 +173,5 @@ CHECKS = checks(
     traced_functions,
     changes_are_seen,
     broken_files,
+    other_tests,
 )

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from .recorder import Recorder
+from .rewriting import rewrite_only
 from .testbed import enter
 
 _INI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytest.ini")
@@ -58,6 +59,7 @@ def run(request: Dict[str, Any], testbed: str, record_fd: int) -> int:
     if arguments is None:
         sys.stdout.write("none of the requested test files exists\n")
         return int(pytest.ExitCode.USAGE_ERROR)
+    rewrite_only(request["test_ids"], testbed)
     return int(pytest.main(arguments, plugins=[Recorder(request, testbed, record_fd)]))
 
 
