@@ -4,8 +4,9 @@ Reads finished groups from verl's replay buffer; makes the batch of one iteratio
 `verl.trainer.ppo.v1.replay_buffer.ReplayBuffer` (verl 0.9.1), which can filter equal groups but then refills without
 bound, which learns from the lone survivor of a failed group with its raw reward as advantage, and which stops at a
 refill without a valid episode. Invariants: the same groups are kept as by `learning.advantages`; a dropped group is
-counted by its reason; an iteration without two valid members in any group stops the run, and so does an agent loop that
-raised: an episode that fails for the sandbox's or the server's sake ends as invalid and does not raise.
+counted by its reason; an iteration without two valid members in any group stops the run. So does an agent loop that
+raised (an episode that fails for the sandbox's or the server's sake ends as invalid and does not raise), and a process
+of agent loops that has ended, whose groups verl would wait for without end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import ray
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -22,6 +24,8 @@ from mendwright.bridges.verl.group_rules import GroupCounts, keep_groups
 from mendwright.errors import MendError, SandboxError
 
 _VALIDATION = "val"
+_WORKER_PREFIX = "agent_loop_worker_"
+"""Of the names that verl gives the actors which run agent loops."""
 
 
 class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environment of its own
@@ -37,7 +41,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
         """The rows of one iteration with metrics.
 
         Raises:
-            MendError: an agent loop raised.
+            MendError: an agent loop raised, or a process of them has ended.
             SandboxError: no group has two valid members.
         """
         if partition_id == _VALIDATION:
@@ -61,6 +65,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
 
     def _finished(self, partition_id: str, num_groups: int) -> tuple[list[str], KVBatchMeta]:
         """Ids and rows of the next ``num_groups`` groups that have ended; waits for them."""
+        workers = _workers()
         while True:
             self._sync_metadata_from_transfer_queue()
             if self.failure_keys[partition_id]:
@@ -68,9 +73,19 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
             ended = self.finished_keys[partition_id]
             if len(ended) >= num_groups:
                 break
+            if lost := workers - _workers():
+                raise MendError(
+                    f"{', '.join(sorted(lost))}: a process that runs episodes has ended, often for want of memory "
+                    "(lower rollout.max_in_flight or rollout.num_workers)"
+                )
             time.sleep(self.poll_interval)
         uids, rows, _ = self._select_prompt_uids(partition_id, ended, num_groups)
         return uids, self._materialize_batch(partition_id, uids, rows)
+
+
+def _workers() -> set[str]:
+    """Names of the actors that run agent loops and are alive."""
+    return {name for name in ray.util.list_named_actors() if name.startswith(_WORKER_PREFIX)}
 
 
 def _learned(partition_id: str, tags: Mapping[str, Any], kept: set[str], counts: GroupCounts) -> KVBatchMeta:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ def queue() -> Iterator[Any]:
     import transfer_queue
     from omegaconf import OmegaConf
 
-    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=100_000_000)
+    ray.init("local", num_cpus=3, include_dashboard=False, object_store_memory=100_000_000)
     transfer_queue.init(OmegaConf.create({"backend": {"SimpleStorage": {"num_data_storage_units": 1}}}))
     yield transfer_queue
     transfer_queue.close()
@@ -89,6 +90,24 @@ def test_an_iteration_without_two_valid_members_in_any_group_stops_the_run(put):
     put("failed", [])
     with pytest.raises(SandboxError, match="none of 2 groups has two valid episodes"):
         sample(2, lambda _: None, num_groups=2, max_refills=0)
+
+
+def test_a_process_of_agent_loops_that_ends_stops_the_run(put):
+    import ray
+
+    @ray.remote(num_cpus=0)
+    class AgentLoops:
+        def ready(self) -> None:
+            """Answers once it runs."""
+
+    name = "agent_loop_worker_0_1a2b"
+    process = AgentLoops.options(name=name).remote()
+    ray.get(process.ready.remote())
+    put("waiting", [], "running")
+    ending = threading.Timer(2.0, lambda: ray.kill(process))
+    ending.start()
+    with pytest.raises(MendError, match=f"{name}: a process that runs episodes has ended"):
+        sample(1, lambda _: None, num_groups=1, max_refills=0)
 
 
 def test_an_agent_loop_that_raises_stops_the_run(put):
