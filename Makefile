@@ -35,7 +35,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo test parity ray trl trl-env verl verl-env vllm lint format types contracts check bench docs lock clean
+.PHONY: help setup tools demo test parity ray trl trl-env verl verl-env vllm engines lint format types contracts check bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -81,6 +81,9 @@ verl-env: $(VERL_STAMP) ## build .venv-verl, where `mend train verl` runs (GPU=1
 
 verl: verl-env ## verl on Ray with two FSDP2 workers, three GRPO steps on our episodes, on a CPU; some minutes
 	@OMP_NUM_THREADS=1 $(VERL)/bin/python -m pytest -q -m verl tests/bridges/verl $(ARGS)
+
+engines: ## trl, ray, vllm and verl one after the other, for a schedule; says what ran and how long it took (ARGS="trl vllm")
+	@.ci/engines $(ARGS)
 
 lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .

@@ -193,7 +193,7 @@ def play(side: Side, work: Workload, number: int) -> dict[str, Any]:
     """One round; also the first episode as it was sampled, for the comparison."""
     rows = work.prompts(number)
     num_prompt = num_cached = 0
-    first: dict[str, Any] = {"ids": list(rows[0]), "positions": [], "log_probs": []}
+    first: dict[str, list[Any]] = {"positions": [], "log_probs": []}
     begin = cpu_s()
     for turn in range(work.num_turns):
         num_prompt += sum(map(len, rows))
@@ -240,6 +240,7 @@ class Worker:
             "HF_HUB_OFFLINE": "1",
             "VLLM_TARGET_DEVICE": "cpu",
             "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # or it takes a thread per core
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_CACHE_ROOT": str(scratch),
             "VLLM_NO_USAGE_STATS": "1",
@@ -356,7 +357,7 @@ def _start(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a small workload, two rounds, under a minute when idle")
+    parser.add_argument("--quick", action="store_true", help="small, two rounds: idle a minute, with vLLM two")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--vllm-python", default=".venv-vllm/bin/python", help="interpreter that has vllm")
     parser.add_argument("--rounds", type=int, default=0, help="measured rounds (default: 5, quick: 2)")

@@ -39,7 +39,7 @@ def run(
     async def run_all() -> tuple[list[Trajectory], dict[str, float]]:
         async with await FaultyServer(faults, text).serve() as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-            endpoint = EndpointConfig(base_url=url, model="tiny", max_attempts=2, backoff_s=0.001, timeout_s=0.3)
+            endpoint = EndpointConfig(base_url=url, model="tiny", max_attempts=2, backoff_s=0.001)
             policies = PolicyCache(CONFIG, renderer)
             runner = Runner(
                 CONFIG, ScriptedBackend(scripted_answer("no")), lambda task: TaskLayers(tree, tree), renderer

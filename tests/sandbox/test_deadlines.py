@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -27,6 +28,20 @@ def test_what_was_counted_before_it_began_is_left_out():
     assert 0.01 < deadline.remaining_s() <= 0.024
 
 
+def test_a_wait_while_counts_are_read_is_no_time():
+    begin = time.monotonic()
+
+    def count() -> Scheduled:
+        """Of a process that has only waited, and waits on before the answer is used."""
+        waiting_s = time.monotonic() - begin
+        time.sleep(0.12)
+        return Scheduled(0.0, waiting_s)
+
+    deadline = Deadline(0.1, count)
+    time.sleep(0.1)
+    assert deadline.remaining_s() > 0.0
+
+
 def test_computing_counts_as_time_even_where_many_wait():
     deadline = passed(0.004, running_s=0.01, waiting_s=30.0)
     assert deadline.remaining_s() == 0.0
@@ -48,6 +63,42 @@ def test_a_starved_command_is_the_machines_trouble():
     assert answer == {"duration_s": 1.0}
     with pytest.raises(SandboxError, match=r"deadline of 3 s hardly got a processor in 30 s"):
         check_had_time({"is_starved": True, "duration_s": 30.0}, 3.0)
+
+
+ENDED = """
+import os, threading, time
+from mendwright.sandbox.guest.deadlines import scheduled
+from mendwright.sandbox.guest.process import scheduled_below
+
+def burn():
+    end = time.thread_time() + 0.15
+    while time.thread_time() < end:
+        pass
+
+def in_child():
+    if os.fork() == 0:
+        burn()
+        os._exit(0)
+    os.wait()
+
+def in_thread():
+    thread = threading.Thread(target=burn)
+    thread.start()
+    thread.join()
+
+here = lambda: scheduled(["self"])
+for count, work in ((here, in_thread), (here, in_child), (scheduled_below, in_child)):
+    before = count().running_s
+    work()
+    print(count().running_s - before > 0.1)
+"""
+
+
+@pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
+def test_what_has_ended_still_counts_as_computing():
+    """Or code that forks and forks could starve itself, and call the machine too busy to judge it."""
+    done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["True"] * 3, done
 
 
 STARVED = """

@@ -79,6 +79,4 @@ async def test_results_come_as_they_end_and_leaving_cancels_the_rest() -> None:
         async for number in found:
             assert number == 2
             break
-    for _ in range(3):
-        await asyncio.sleep(0)
     assert sorted(ended) == [0, 1, 2]

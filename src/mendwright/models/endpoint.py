@@ -1,7 +1,7 @@
 """A model server over HTTP: one JSON request, one JSON reply, whatever happens in between.
 
-Reads an `EndpointConfig` and the key in the environment; makes replies. Invariants: a request is tried again for
-trouble that may pass and for nothing else; every attempt is counted by what came of it; no key is in an error, a
+Reads an `EndpointConfig` and a key (most often of the environment); makes replies. Invariants: a request is tried again
+for trouble that may pass and for nothing else; every attempt is counted by what came of it; no key is in an error, a
 counter or a log; whatever goes wrong is a `ModelServerError`.
 """
 
@@ -94,13 +94,15 @@ class EndpointClient:
         self,
         config: EndpointConfig,
         *,
+        key: str | None = None,
         seed: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Read the key.
+        """Connect to nothing yet.
 
         Args:
             config: The server, its limits and how trouble is met.
+            key: Instead of the value of `api_key_env`.
             seed: Of the random part of waits; None: different in every process, as it should be.
             sleep: What waits between attempts.
 
@@ -109,7 +111,7 @@ class EndpointClient:
         """
         config.require_server()
         config.require_one_server()
-        key = os.environ.get(config.api_key_env, "")
+        key = os.environ.get(config.api_key_env, "") if key is None else key
         if key and not config.is_encrypted and not config.is_plain_http_allowed:
             raise ConfigError(
                 f"{config.api_key_env} is set and {config.base_url} is not encrypted; use https://, unset the variable "
@@ -126,7 +128,7 @@ class EndpointClient:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
             limits=httpx2.Limits(
-                max_connections=config.max_concurrent,
+                max_connections=None,  # the gate bounds requests; orders do not wait behind them
                 max_keepalive_connections=config.max_concurrent,
                 keepalive_expiry=_KEEP_ALIVE_S,
             ),
@@ -144,7 +146,12 @@ class EndpointClient:
         await self._http.aclose()
 
     async def ask(
-        self, path: str, body: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Reply], num_tokens: int
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], Reply],
+        num_tokens: int,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """What ``read`` makes of the reply to ``body``.
 
@@ -153,6 +160,7 @@ class EndpointClient:
             body: The request.
             read: Checks a reply; raises `ModelReplyError` for one that cannot be used, which is then asked for again.
             num_tokens: About how many tokens prompt and reply will have, for the rate limit.
+            headers: More headers of each attempt.
 
         Raises:
             ServerRefusedError: the request will not be taken, also not later.
@@ -171,7 +179,7 @@ class EndpointClient:
                 if number > 1:
                     reservation = await self._limiter.reserve(num_tokens)
                 try:
-                    return read(_json(await self._post(path, body), self._shown))
+                    return read(_json(await self._post(path, body, headers), self._shown))
                 except _MayPass:
                     reservation.num_tokens = 0
                     raise
@@ -227,19 +235,35 @@ class EndpointClient:
         return (await self._get(path)).status_code != 404
 
     async def is_healthy(self) -> bool:
-        """Whether ``/health`` answers that all is well; asked once, so that nobody waits long for a dead server."""
+        """Whether ``/health`` answers that all is well; asked once, for at most `connect_timeout_s`: it may be dead."""
         try:
-            return (await self._http.get(self._url("/health"))).status_code == 200
-        except httpx2.HTTPError:
+            return (await self._exchange("GET", "/health", self.config.connect_timeout_s)).status_code == 200
+        except (TimeoutError, httpx2.HTTPError):
             return False
 
     async def _get(self, path: str) -> httpx2.Response:
         for number in range(1, self.config.max_attempts + 1):
             try:
-                return await self._http.get(self._url(path))
-            except httpx2.HTTPError as error:
+                return await self._exchange("GET", path, self.config.timeout_s)
+            except (TimeoutError, httpx2.HTTPError) as error:
                 await self._rest(number, ServerDownError(f"no answer ({_name(error)}); is the server up?"), None)
         raise AssertionError("the last attempt returns or raises")
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
+        """A reply whatever its status.
+
+        The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
+        """
+        async with asyncio.timeout(timeout_s):
+            content = None if body is None else dict(body)
+            return await self._http.request(method, self._url(path), json=content, headers=headers)
 
     def _url(self, path: str) -> httpx2.URL:
         return httpx2.URL(self.config.base_url.rstrip("/") + "/").join(path)
@@ -259,12 +283,10 @@ class EndpointClient:
         counters.cost_usd += cost_usd
         return cost_usd
 
-    async def _post(self, path: str, body: Mapping[str, Any]) -> str:
+    async def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> str:
         """The text of the reply."""
         try:
-            # The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
-            async with asyncio.timeout(self.config.timeout_s):
-                response = await self._http.post(self._url(path), json=dict(body))
+            response = await self._exchange("POST", path, self.config.timeout_s, body, headers)
         except (TimeoutError, httpx2.TimeoutException):
             self.statistics.num_timeouts += 1
             raise _MayPass(ServerDownError(f"no reply within {self.config.timeout_s:g} s")) from None

@@ -8,6 +8,7 @@ that the servers got after k updates, or at least k - `max_staleness`, and that 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from pathlib import Path
 from typing import Literal, Protocol
@@ -23,6 +24,7 @@ from mendwright.models.loading import load_tokenizer
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
 from mendwright.models.vllm.server import TokenServer, ask_servers
+from mendwright.models.vllm.versions import Lineage
 from mendwright.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
 from mendwright.rollout.jobs import PolicyRef
 
@@ -73,6 +75,7 @@ class VllmSampler:
         """
         config.endpoint.require_server()
         self._config = config
+        self._lineage = Lineage(secrets.token_hex(4))
         self._endpoint = config.endpoint
         if config.transfer == "lora":
             # Before the first update the adapter is not there; afterwards requests name it instead of the model.
@@ -99,13 +102,14 @@ class VllmSampler:
 
     def policy(self, name: str, folder: Path, version: int, temperature: float) -> PolicyRef:
         """The servers, whose tokens must be of ``version`` or newer."""
-        return PolicyRef(name, "", version, temperature, "vllm", self._endpoint, is_versioned=True)
+        return PolicyRef(name, "", version, temperature, "vllm", self._endpoint, self._lineage.name)
 
     async def _load(
         self, servers: list[TokenServer], folder: Path, version: int, seen: Probe | None
     ) -> tuple[int, float]:
         kind: Literal["folder", "lora"] = "lora" if self._config.transfer == "lora" else "folder"
-        updater = WeightUpdater(servers, Transfer(kind, self._config.pause, self._config.adapter_name))
+        transfer = Transfer(kind, self._config.pause, self._config.adapter_name)
+        updater = WeightUpdater(servers, transfer, self._lineage)
         loaded = await updater.load(folder.resolve(), version)
         assert seen is not None, "every update of a stage that samples with servers measures the probe"
         return len(loaded), await compare(loaded, seen, self._config.max_log_prob_gap)

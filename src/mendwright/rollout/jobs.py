@@ -42,8 +42,9 @@ class PolicyRef:
     """How the server is spoken to: ``openai`` in text, ``vllm`` in token ids."""
     endpoint: EndpointConfig | None = None
     """The server, where there is one."""
-    is_versioned: bool = False
-    """The servers' weights change: each token must say which ones sampled it, of ``version`` or newer."""
+    lineage: str = ""
+    """Of servers whose weights change: each token must say which ones of this lineage (`models/vllm/versions.py`)
+    sampled it, ``version`` or newer. Empty: they stay."""
 
 
 def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:

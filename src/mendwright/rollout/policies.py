@@ -22,6 +22,7 @@ from mendwright.models.openai import OpenAIPolicy
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.vllm.policy import VllmPolicy
 from mendwright.models.vllm.server import TokenServer
+from mendwright.models.vllm.versions import Lineage
 from mendwright.rollout.jobs import PolicyRef, ServerProtocol
 
 
@@ -34,7 +35,7 @@ class PolicyCache:
         self._renderer = renderer
         self._embedded: EmbeddedPolicy | None = None
         self._loaded: tuple[str, int] | None = None
-        self._served: dict[tuple[ServerProtocol, str, bool], Policy] = {}
+        self._served: dict[tuple[ServerProtocol, str, str], Policy] = {}
         self._clients: list[EndpointClient] = []
         self._lock = asyncio.Lock()
 
@@ -53,7 +54,7 @@ class PolicyCache:
             return await self._load(ref)
 
     def _connect(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
-        key = (ref.protocol, endpoint.model_dump_json(), ref.is_versioned)
+        key = (ref.protocol, endpoint.model_dump_json(), ref.lineage)
         if key not in self._served:
             if self._config.pipeline.max_cost_usd is not None and endpoint.model not in endpoint.prices:
                 raise ConfigError(
@@ -72,7 +73,8 @@ class PolicyCache:
         self._clients += clients
         if ref.protocol == "openai":
             return OpenAIPolicy(clients[0], self._renderer)
-        return VllmPolicy([TokenServer(client, is_versioned=ref.is_versioned) for client in clients], ref.version)
+        servers = [TokenServer(client, is_versioned=bool(ref.lineage)) for client in clients]
+        return VllmPolicy(servers, ref.version, Lineage(ref.lineage) if ref.lineage else None)
 
     async def _load(self, ref: PolicyRef) -> EmbeddedPolicy:
         if self._embedded is None:

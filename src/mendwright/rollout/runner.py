@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from mendwright.agent.episode import Episode, EpisodeRunner
@@ -62,7 +62,7 @@ class Runner:
 
     async def run(
         self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
-    ) -> AsyncIterator[Trajectory]:
+    ) -> AsyncGenerator[Trajectory, None]:
         """Graded trajectories as they end, one per job."""
         begun_at_s = time.monotonic()
 

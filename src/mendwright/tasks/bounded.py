@@ -39,7 +39,10 @@ _END = object()
 
 
 async def as_they_end(work: Iterable[Coroutine[Any, Any, ResultT]]) -> AsyncGenerator[ResultT, None]:
-    """Results in the order in which they come, all in flight at once; leaving the loop cancels what is left."""
+    """Results in the order in which they come, all in flight at once.
+
+    Leaving the loop cancels what is left and waits until it has cleaned up.
+    """
     pending = [asyncio.create_task(one) for one in work]
     try:
         for done in asyncio.as_completed(pending):
@@ -47,3 +50,4 @@ async def as_they_end(work: Iterable[Coroutine[Any, Any, ResultT]]) -> AsyncGene
     finally:
         for task in pending:
             task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)

@@ -31,8 +31,8 @@ from mendwright.tasks.recipe_book import (
     pinned_files,
 )
 from mendwright.tasks.settings_operators import find_edits
+from mendwright.tasks.sources.bounds import bound_edits, read_bounds
 from mendwright.tasks.sources.build_checks import with_check
-from mendwright.tasks.sources.dependencies import bound_edits, read_bounds
 from mendwright.tasks.sources.fixes import Fix
 from mendwright.tasks.sources.hunks import find_hunks
 from mendwright.tasks.sources.mutants import MutableFunction, Mutant, mutable_functions

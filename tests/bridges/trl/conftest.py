@@ -50,6 +50,7 @@ class Trainer:
     args: SimpleNamespace
     accelerator: Accelerator = field(default_factory=Accelerator)
     state: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(global_step=0))
+    tools: list[Callable[..., Any]] = field(default_factory=list)
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +61,25 @@ def tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture
 def trainer(tokenizer: PreTrainedTokenizerFast, tiny_config: Callable[..., ModelConfig]) -> Trainer:
     settings: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0}
-    settings |= {"generation_kwargs": None, "use_vllm": False, "use_transformers_paged": False}
+    settings |= {"generation_kwargs": None, "chat_template_kwargs": None, "cache_implementation": None}
+    settings |= {"max_tool_calling_iterations": None, "use_vllm": False}
+    settings |= {"use_transformers_paged": False, "use_transformers_continuous_batching": False}
     args = SimpleNamespace(**settings, max_completion_length=200, seed=1)
     return Trainer(create_model(tiny_config(len(tokenizer))).train(), tokenizer, args)
 
 
 @pytest.fixture
 def make_episodes(task: Task, tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> Iterator[Callable[..., Episodes]]:
-    """Episodes on ``train-0``, ``train-1`` and ``test-0``, whose first sandboxes fail; ended after the test."""
+    """Episodes on ``train-0``, ``train-1`` and ``test-0``, ended after the test. A number instead of a back end: one
+    whose first sandboxes fail."""
     names = {"train-0": "train", "train-1": "train", "test-0": "test"}
     tasks = [task.model_copy(update={"id": name, "split": split}) for name, split in names.items()]
     with ExitStack() as stack:
 
-        def make(num_failures: int = 0, config: RolloutConfig = ROLLOUT) -> Episodes:
-            backend = ScriptedBackend(scripted_answer(), num_failures)
+        def make(sandboxes: ScriptedBackend | int = 0, **changes: object) -> Episodes:
+            is_number = isinstance(sandboxes, int)
+            backend = ScriptedBackend(scripted_answer(), sandboxes) if is_number else sandboxes
+            config = ROLLOUT.model_copy(update=changes)
             layers = TaskLayers(tmp_path, tmp_path)
             return stack.enter_context(Episodes(tasks, tokenizer, config, backend, lambda _: layers))
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -13,6 +18,8 @@ from mendwright.errors import ConfigError, InputError, SandboxError, TaskError
 from mendwright.ledger import LedgerBuilder
 from mendwright.models.tokenizer import train_tokenizer
 from mendwright.records import VerdictKind
+from mendwright.sandbox.scripted import ScriptedBackend
+from mendwright.tasks.scripted import scripted_answer
 
 PROMPTS = ["train-0"] * 4 + ["train-1"] * 4
 
@@ -60,7 +67,7 @@ def test_rows_have_trls_form(make_episodes, trainer) -> None:
 
 
 def test_trouble_is_masked_and_never_a_reward_of_zero(make_episodes, trainer) -> None:
-    output = make_episodes(num_failures=4).rollout(PROMPTS, trainer)
+    output = make_episodes(4).rollout(PROMPTS, trainer)
     is_invalid = [kind == "invalid" for kind in output["verdict"]]
     assert 0 < sum(is_invalid) < len(PROMPTS)
     for number in (number for number, is_bad in enumerate(is_invalid) if is_bad):
@@ -76,7 +83,17 @@ def test_trouble_is_masked_and_never_a_reward_of_zero(make_episodes, trainer) ->
 
 def test_a_batch_without_verdicts_stops_the_training(make_episodes, trainer) -> None:
     with pytest.raises(SandboxError, match="mend doctor"):
-        make_episodes(num_failures=1000).rollout(PROMPTS, trainer)
+        make_episodes(1000).rollout(PROMPTS, trainer)
+
+
+def test_nothing_runs_on_behind_a_training_that_stopped(make_episodes, trainer) -> None:
+    backend = ScriptedBackend(scripted_answer(), num_failures=1000)
+    episodes = make_episodes(backend, max_failures_in_row=2, max_in_flight=2)
+    with pytest.raises(SandboxError, match="2 episodes in a row"):
+        episodes.rollout(PROMPTS * 4, trainer)
+    left = backend.num_failures
+    time.sleep(0.3)
+    assert backend.num_failures == left
 
 
 def test_held_out_tasks_are_evaluated_on_and_not_trained_on(make_episodes, trainer) -> None:
@@ -94,11 +111,33 @@ def test_held_out_tasks_are_evaluated_on_and_not_trained_on(make_episodes, train
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("temperature", 0.7), ("top_p", 0.9), ("top_k", 50), ("use_vllm", True), ("max_completion_length", 100)],
+    [
+        ("temperature", 0.7),
+        ("top_p", 0.9),
+        ("top_k", 50),
+        ("use_vllm", True),
+        ("use_transformers_continuous_batching", True),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("max_completion_length", 100),
+    ],
 )
 def test_settings_that_episodes_do_not_honour_are_refused(make_episodes, trainer, name, value) -> None:
     setattr(trainer.args, name, value)
-    with pytest.raises(ConfigError, match=f"GRPOConfig.{name}={value}"):
+    with pytest.raises(ConfigError, match=re.escape(f"GRPOConfig.{name}={value}")):
+        make_episodes().rollout(PROMPTS, trainer)
+
+
+def test_every_trainer_is_checked(make_episodes, trainer) -> None:
+    episodes = make_episodes()
+    episodes.rollout(PROMPTS[:1], trainer)
+    args = SimpleNamespace(**vars(trainer.args) | {"temperature": 0.7})
+    with pytest.raises(ConfigError, match="temperature"):
+        episodes.rollout(PROMPTS[:1], replace(trainer, args=args))
+
+
+def test_tools_of_the_trainer_are_refused(make_episodes, trainer) -> None:
+    trainer.tools = [print]
+    with pytest.raises(ConfigError, match="leave them out"):
         make_episodes().rollout(PROMPTS, trainer)
 
 

@@ -15,6 +15,7 @@ from mendwright.bridges.trl.rows import verdict_reward
 from mendwright.config.models import EngineConfig
 from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
+from mendwright.errors import InputError
 from mendwright.models.loading import load_tokenizer, shipped_base
 from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
 from mendwright.sandbox.scripted import Files, ScriptedBackend
@@ -82,7 +83,7 @@ def test_invalid_episodes_are_left_out_of_the_reward(task: Task, tmp_path: Path)
 
 
 def test_the_folders_of_a_user_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="mend tasks build"):
+    with pytest.raises(InputError, match="mend tasks build"):
         open_episodes(tmp_path / "none", shipped_base())
 
 

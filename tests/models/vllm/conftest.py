@@ -16,6 +16,13 @@ from mendwright.models.http_fake import HttpFake, url_of
 from mendwright.models.loading import create_model, save_checkpoint
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.vllm.server import TokenServer
+from mendwright.models.vllm.versions import Lineage
+
+
+@pytest.fixture(scope="session")
+def lineage() -> Lineage:
+    """Of the weights that a test loads."""
+    return Lineage("run")
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,12 @@ from mendwright.errors import ConfigError, ServerDownError, ServerRefusedError, 
 from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Sampling
 from mendwright.models.endpoint import EndpointClient
+from mendwright.models.http_fake import url_of
 from mendwright.models.vllm.fake_server import FakeVllm, Flaw
 from mendwright.models.vllm.policy import VllmPolicy
 from mendwright.models.vllm.server import TokenServer
 from mendwright.models.vllm.sessions import Sessions
+from mendwright.models.vllm.versions import Lineage
 from mendwright.models.vllm.weights import Transfer, WeightUpdater
 
 SAMPLING = Sampling(max_tokens=6, stop_token_ids=())
@@ -74,21 +76,69 @@ async def test_an_episode_moves_when_its_server_is_gone(folders: list[Path], ser
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_was_started_again_has_other_weights(folders: list[Path], serving) -> None:
+async def test_a_server_that_was_started_again_has_other_weights(
+    folders: list[Path], serving, lineage: Lineage
+) -> None:
     fakes = [FakeVllm(folders[0]), FakeVllm(folders[0])]
     async with serving(*fakes) as servers:
-        updater = WeightUpdater(servers, Transfer())
+        updater = WeightUpdater(servers, Transfer(), lineage)
         await updater.load(folders[1], 1)
-        policy = VllmPolicy(servers, version=1)
+        policy = VllmPolicy(servers, 1, lineage)
         fakes[0].version = "default"
         assert (await policy.generate("s", PROMPT, SAMPLING)).policy_version == 1
         assert policy.sessions.num_moves == 1
-        fakes[1].version = "0"
-        with pytest.raises(StaleWeightsError, match="samples with weights '0', and 1 or newer were put there"):
+        fakes[1].version = "run:0"
+        with pytest.raises(StaleWeightsError, match="weights 'run:0', and version 1 of this run or a newer"):
             await policy.generate("s", PROMPT, SAMPLING)
         await updater.load(folders[1], 2)
         policy.expect(2)
         assert {policy.sessions.server_of(name) for name in ("t", "u", "v")} == set(servers)
+
+
+@pytest.mark.asyncio
+async def test_many_sessions_wait_for_a_dead_server_at_the_same_time(folders: list[Path], serving) -> None:
+    async with serving(FakeVllm(folders[0])) as gone:
+        config = gone[0].config.model_copy(update={"max_attempts": 2})
+    together = asyncio.Barrier(4)
+
+    async def wait(_: float) -> None:
+        await together.wait()
+
+    async with EndpointClient(config, sleep=wait) as client, asyncio.timeout(20):
+        policy = VllmPolicy([TokenServer(client)])
+        asked = (policy.generate(f"s{number}", PROMPT, SAMPLING) for number in range(4))
+        found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in found] == [ServerDownError] * 4
+
+
+@pytest.mark.asyncio
+async def test_orders_do_not_wait_behind_requests(folders: list[Path], serving) -> None:
+    fake, is_asked = FakeVllm(folders[0]), asyncio.Event()
+
+    async def on_token(number: int) -> None:
+        is_begun.set()
+        await is_asked.wait()
+
+    fake.on_token, is_begun = on_token, asyncio.Event()
+    async with serving(fake, max_concurrent=1) as servers, asyncio.timeout(20):
+        running = asyncio.create_task(servers[0].sample(PROMPT, SAMPLING))
+        await is_begun.wait()
+        assert await servers[0].client.is_healthy()
+        await servers[0].client.command("/resume")
+        is_asked.set()
+        assert len((await running).reply.token_ids) == SAMPLING.max_tokens
+
+
+@pytest.mark.asyncio
+async def test_nobody_waits_long_for_a_server_that_accepts_and_says_nothing() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent, asyncio.timeout(20):
+        config = EndpointConfig(base_url=url_of(silent), model="tiny", connect_timeout_s=0.2)
+        async with EndpointClient(config) as client:
+            assert not await client.is_healthy()
 
 
 @pytest.mark.asyncio

@@ -64,6 +64,18 @@ async def test_another_model_and_a_short_context(
             await check_servers(servers, renderer, needs)
 
 
+@pytest.mark.asyncio
+async def test_a_server_that_a_killed_run_left_paused_is_named(
+    folders: list[Path], renderer: ChatRenderer, serving
+) -> None:
+    async with serving(FakeVllm(folders[0]), timeout_s=1.0) as servers:
+        await servers[0].client.command("/pause?mode=keep")
+        with pytest.raises(ServerRefusedError, match=r"is paused.*curl -X POST http://127.0.0.1:\d+/resume$"):
+            await check_servers(servers, renderer, TRAINING)
+        await servers[0].client.command("/resume")
+        await check_servers(servers, renderer, TRAINING)
+
+
 def test_one_of_several_is_enough_to_refuse(folders: list[Path], renderer: ChatRenderer) -> None:
     with FakeVllm(folders[0]).in_thread() as good, FakeVllm(folders[0], [Flaw.TEXT_ONLY]).in_thread() as bad:
         endpoint = EndpointConfig(base_url=good, replicas=(bad,), model="tiny", backoff_s=0.001)

@@ -19,6 +19,7 @@ import httpx2
 import pytest
 
 from mendwright.models.loading import shipped_base
+from mendwright.sandbox.guest.syscalls import set_parent_death_signal
 
 START_S = 1800.0
 KV_BYTES = 128 << 20
@@ -51,7 +52,12 @@ def vllm_server(folder: Path, logs: Path, *options: str) -> Iterator[str]:
     log = logs / "server.log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: set_parent_death_signal(signal.SIGTERM),  # also when these tests are killed
         )
         started = time.monotonic()
         try:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 import torch
 
@@ -26,13 +25,15 @@ from mendwright.models.renderer import ChatRenderer
 from mendwright.models.vllm.policy import VllmPolicy
 from mendwright.models.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
 from mendwright.models.vllm.server import TokenServer, ask_servers
+from mendwright.models.vllm.versions import Lineage
 from mendwright.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
 from mendwright.recipes.dapo import DapoLoop
 
 pytestmark = pytest.mark.vllm
 NUM_LONG = 880
-"""Tokens of the turn during which the weights change: some seconds."""
+"""Tokens of the turn during which the weights change: as many as the context has room for, some seconds."""
 MAX_GAP = 1e-4
+LINEAGE = Lineage("test")
 PROBE_IDS = tuple(torch.randint(2048, (64,), generator=torch.Generator().manual_seed(0)).tolist())
 Note = Callable[[str, str], None]
 
@@ -66,21 +67,6 @@ def endpoint_of(url: str, **changes: object) -> EndpointConfig:
     return EndpointConfig.model_validate({"base_url": url, "model": "tiny", "backoff_s": 0.2} | changes)
 
 
-def num_generated(url: str) -> float:
-    """Tokens that the server has sampled in all."""
-    text = httpx2.get(url.replace("/v1", "/metrics"), timeout=60.0, trust_env=False).text
-    rows = [row for row in text.splitlines() if row.startswith("vllm:generation_tokens_total")]
-    return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
-
-
-async def until_generated(url: str, num_tokens: float) -> None:
-    for _ in range(10_000):
-        if num_generated(url) >= num_tokens:
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail(f"the server has sampled {num_generated(url):.0f} tokens, expected {num_tokens:.0f}")
-
-
 @pytest.fixture(scope="module")
 def server(base: Path, start_server) -> Iterator[str]:
     with start_server(base) as url:
@@ -97,48 +83,66 @@ def test_the_checks_pass_and_refuse_a_short_context(server: str, base: Path) -> 
         preflight(endpoint_of(server, model="base"), renderer, Needs(400, 24))
 
 
+async def updated_turn(
+    policy: VllmPolicy, updater: WeightUpdater, folder: Path, version: int, prompt: list[int]
+) -> tuple[Generation, bool]:
+    """A long turn, and whether it still ran when ``version`` was ordered.
+
+    A short turn that was asked for after it has ended by then: the server computes all requests in step, so the long
+    one has begun, and most of it is still to come.
+    """
+    sampling = Sampling(max_tokens=NUM_LONG, stop_token_ids=(), seed=version)
+    asked = asyncio.create_task(policy.generate("episode", prompt, sampling))
+    await policy.generate("beside", prompt, sampling.model_copy(update={"max_tokens": 16}))
+    is_running = not asked.done()
+    await updater.load(folder, version)
+    return await asked, is_running
+
+
 @pytest.mark.parametrize("pause", ["keep", "wait"])
 def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, note: Note, pause: str) -> None:
-    """Three turns; the weights change in the middle of the first one."""
-    new = moved(base, tmp_path / "new", 0.05)
-    learners = {3: learner_of(base), 4: learner_of(new)}
+    """Three turns; the weights change in the middle of the first one, which begins anew where they came too early or
+    too late."""
+    folders = (moved(base, tmp_path / "new", 0.05), base)  # of even versions and of odd ones
+    learners = [learner_of(folder) for folder in folders]
     opening = ChatRenderer(load_tokenizer(base)).open_ids("f in m.py is wrong: assert f(1, 1)")
 
-    async def episode(servers: list[TokenServer]) -> list[tuple[list[int], Generation]]:
-        updater = WeightUpdater(servers, Transfer(pause=pause))
+    async def first_turn(policy: VllmPolicy, updater: WeightUpdater) -> Generation:
+        for version in range(4, 10):
+            found, is_running = await updated_turn(policy, updater, folders[version % 2], version, opening)
+            ends_as_expected = is_running if pause == "wait" else found.versions[-1] == version
+            if found.versions[0] == version - 1 and ends_as_expected:
+                return found
+        return pytest.fail("no update came in the middle of an answer")
+
+    async def episode(servers: list[TokenServer]) -> tuple[list[tuple[list[int], Generation]], int]:
+        updater = WeightUpdater(servers, Transfer(pause=pause), LINEAGE)
         await updater.load(base, 3)
-        policy = VllmPolicy(servers, version=3)
-        turns, prompt = [], opening
-        for number, max_tokens in enumerate((NUM_LONG, 24, 24)):
-            sampling = Sampling(max_tokens=max_tokens, stop_token_ids=(), seed=number)
-            before = num_generated(server)
-            asked = asyncio.create_task(policy.generate("episode", prompt, sampling))
-            if number == 0:
-                await until_generated(server, before + 10)
-                await updater.load(new, 4)
-            found = await asked
-            turns.append((prompt, found))
-            prompt = [*prompt, *found.token_ids, *opening[-12:]]
-        probe = Probe(PROBE_IDS, tuple(log_probs_of(learners[4], list(PROBE_IDS))))
+        policy, statistics = VllmPolicy(servers, 3, LINEAGE), servers[0].client.statistics
+        turns, prompt, num_cached = [(opening, await first_turn(policy, updater))], opening, 0
+        for number in (1, 2):
+            prompt = [*prompt, *turns[-1][1].token_ids, *opening[-12:]]
+            num_cached = statistics.num_cached_tokens
+            sampling = Sampling(max_tokens=24, stop_token_ids=(), seed=number)
+            turns.append((prompt, await policy.generate("episode", prompt, sampling)))
+        learner = learners[turns[-1][1].policy_version % 2]
+        probe = Probe(PROBE_IDS, tuple(log_probs_of(learner, list(PROBE_IDS))))
         note(f"{pause}: probe after the update, mean distance", f"{await compare(servers, probe, MAX_GAP):.1e}")
-        return turns
+        return turns, statistics.num_cached_tokens - num_cached
 
-    async def ask(servers: list[TokenServer]) -> tuple[list[tuple[list[int], Generation]], int]:
-        return await episode(servers), servers[0].client.statistics.num_cached_tokens
-
-    turns, num_cached = asyncio.run(ask_servers(endpoint_of(server), ask, is_versioned=True))
-    first = turns[0][1].versions
-    num_old = first.count(3)
-    assert first == (3,) * num_old + (4,) * (NUM_LONG - num_old)
-    assert num_old == NUM_LONG if pause == "wait" else 10 <= num_old < NUM_LONG, num_old
-    assert {version for _, found in turns[1:] for version in found.versions} == {4}
+    turns, num_cached = asyncio.run(ask_servers(endpoint_of(server), episode, is_versioned=True))
+    first, newest = turns[0][1].versions, turns[-1][1].policy_version
+    num_old = first.count(newest - 1)
+    assert first == (newest - 1,) * num_old + (newest,) * (NUM_LONG - num_old)
+    assert num_old == NUM_LONG if pause == "wait" else 0 < num_old < NUM_LONG, num_old
+    assert {version for _, found in turns[1:] for version in found.versions} == {newest}
     worst = 0.0
     for prompt, found in turns:
         ids = [*prompt, *found.token_ids]
-        by_version = {one: log_probs_of(learner, ids)[len(prompt) - 1 :] for one, learner in learners.items()}
-        expected = [by_version[version][place] for place, version in enumerate(found.versions)]
+        by_parity = [log_probs_of(learner, ids)[len(prompt) - 1 :] for learner in learners]
+        expected = [by_parity[version % 2][place] for place, version in enumerate(found.versions)]
         worst = max(worst, distance(found.log_probs, expected))
-    apart = distance(by_version[3], by_version[4])
+    apart = distance(by_parity[0], by_parity[1])
     note(f"{pause}: tokens of the first turn by old and new weights", f"{num_old} and {NUM_LONG - num_old}")
     note(
         f"{pause}: log-probs of all turns against the learner's, largest", f"{worst:.1e} (versions: {apart:.2g} apart)"
@@ -190,8 +194,8 @@ def test_a_tied_head_stays_stale_and_is_caught(base: Path, tmp_path: Path, start
 
     async def ask(servers: list[TokenServer]) -> None:
         assert await compare(servers, before, MAX_GAP) < MAX_GAP
-        assert await WeightUpdater(servers, Transfer()).load(new, 1) == servers
-        assert await servers[0].weight_version() == "1"
+        assert await WeightUpdater(servers, Transfer(), LINEAGE).load(new, 1) == servers
+        assert await servers[0].weight_version() == "test:1"
         with pytest.raises(StaleWeightsError, match="stale output head") as caught:
             await compare(servers, probe, 1e-3)
         note("tied embeddings: the refusal", str(caught.value).split(" from the learner")[0].split("sees ")[1])
@@ -214,13 +218,13 @@ def test_an_adapter_is_replaced_in_place(base: Path, tmp_path: Path, start_serve
         return Probe(PROBE_IDS, tuple(log_probs_of(learner, list(PROBE_IDS))))
 
     async def ask(servers: list[TokenServer]) -> None:
-        updater = WeightUpdater(servers, Transfer("lora", adapter_name="policy"))
+        updater = WeightUpdater(servers, Transfer("lora", adapter_name="policy"), LINEAGE)
         gaps = []
         for version in (1, 2):
             probe = next_adapter(version)
             await updater.load(tmp_path / f"model-{version}", version)
             gaps.append(await compare(servers, probe, MAX_GAP))
-            found = await VllmPolicy(servers, version).generate(
+            found = await VllmPolicy(servers, version, LINEAGE).generate(
                 "s", list(PROBE_IDS), Sampling(max_tokens=16, stop_token_ids=())
             )
             assert found.policy_version == version

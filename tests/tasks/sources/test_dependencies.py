@@ -11,18 +11,21 @@ from types import ModuleType
 import pytest
 
 from mendwright.config.tasks import RebuildConfig, TasksConfig
-from mendwright.records import Task
+from mendwright.records import Task, TestRun
+from mendwright.sandbox.base import SandboxSpec
 from mendwright.sandbox.probe import create_backend
+from mendwright.sandbox.scripted import ScriptedBackend
 from mendwright.tasks.catalogue import Package
-from mendwright.tasks.environments import build_environment, resolve_lock, with_wheelhouse
+from mendwright.tasks.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
 from mendwright.tasks.index import Sdist, sha256_of
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.rebuilding import rebuild_book
 from mendwright.tasks.recipe_book import RecipeBook, content_digest
 from mendwright.tasks.requirement_pins import Place
 from mendwright.tasks.sources.base import Workshop
+from mendwright.tasks.sources.bounds import bounds_recipe, read_bounds
 from mendwright.tasks.sources.build_checks import BUILD_TEST, check_text
-from mendwright.tasks.sources.dependencies import aged_task, bounds_recipe, read_bounds
+from mendwright.tasks.sources.dependencies import AgedBench, aged_task
 from mendwright.tasks.sources.version_search import Pin
 from mendwright.tasks.validation import task_layers, verify
 
@@ -137,6 +140,28 @@ def test_a_recipe_says_the_bounds(places: tuple[Place, Place]) -> None:
     first, second = Pin(places[0], "werkzeug"), Pin(places[1], "setuptools")
     told = bounds_recipe({first: ("2.1.0", "3.1.9"), second: ("81", "84.2.1")})
     assert read_bounds(told) == {first: "<2.1.0", second: "<81"}
+
+
+@pytest.mark.asyncio
+async def test_an_environment_that_another_task_has_outlives_a_search(tmp_path: Path) -> None:
+    """Two old releases of a package may be repaired by the same versions."""
+    package, archive = pack(tmp_path)
+    store = LayerStore(tmp_path / "layers", FileIndex(archive))
+    newest, older = "cachetools==5.0.0\n", "cachetools==4.2.4\n"
+    digests = [describe_environment(text).digest for text in (newest, with_wheelhouse(newest, [older]))]
+    for digest in digests:
+        python = store.root / "environments" / digest / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.touch()
+    backend = ScriptedBackend(lambda files, request: TestRun(results={}, exit_status=0))
+    workshop = Workshop(store, backend, TasksConfig(), quota=1)
+    spec = SandboxSpec(environment=tmp_path, tree=store.tree(package.sdist("1.0")))
+    wheels = {("cachetools", "4.2.4"): older}
+    bench = AgedBench(package, "1.0", workshop, spec, (), newest, {}, wheels=wheels)
+    told = {"suite[tests/test_load.py]": "No module named 'cachetools.ttl'"}
+    assert await bench.failures({Pin("runtime", "cachetools"): "4.2.4"}, {"cachetools": "4.2.4"}, told) == {}
+    bench.discard_tried()
+    assert all(store.has("environments", digest) for digest in digests)
 
 
 @pytest.mark.network

@@ -24,10 +24,15 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "min_p": (None, 0.0),
     "repetition_penalty": (None, 1.0),
     "generation_kwargs": (None, {}),
+    "chat_template_kwargs": (None, {}),
+    "cache_implementation": (None,),
+    "max_tool_calling_iterations": (None,),
     "use_vllm": (False,),
+    "use_transformers_continuous_batching": (False,),
     "use_transformers_paged": (False,),
 }
-"""Settings of `GRPOConfig` with the values under which they change nothing: episodes sample at temperature 1 alone."""
+"""Settings of `GRPOConfig` with the values under which they change nothing: episodes sample at temperature 1 alone, by
+our engine, and their prompts and tools are the pipeline's."""
 _WHOLE_WEIGHTS = ("NO", "MULTI_CPU", "MULTI_GPU")
 """accelerate's ways of distributing in which every process holds all weights."""
 
@@ -65,6 +70,11 @@ def check_trainer(trainer: GRPOTrainer, pipeline: PipelineConfig, tokenizer: Pre
         value = getattr(trainer.args, name)
         if value not in neutral:
             raise ConfigError(f"GRPOConfig.{name}={value!r} is not honoured by our episodes; set it to {neutral[-1]!r}")
+    if trainer.tools:
+        raise ConfigError(
+            "the trainer has tools or an environment_factory, and TRL then learns what the environment wrote as if the "
+            "model had sampled it; leave them out: the agent's tools are the pipeline's"
+        )
     longest = trainer.args.max_completion_length
     if longest is not None and longest < pipeline.max_len_tokens:
         raise ConfigError(

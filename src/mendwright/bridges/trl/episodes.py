@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -80,7 +81,7 @@ class Episodes:
         self._failures = FailureStreak(config.max_failures_in_row)
         self._store = store
         self._policy: EmbeddedPolicy | None = None
-        self._is_checked = False
+        self._checked: GRPOTrainer | None = None
         self._step = -1
         self._num_asked = Counter[str]()
         self._thread = LoopThread("episodes")
@@ -91,8 +92,10 @@ class Episodes:
 
     def __exit__(self, *_: object) -> None:
         """End the engine and all sandboxes."""
-        self._thread.run(self._close())
-        self._thread.close()
+        try:
+            self._thread.run(self._close())
+        finally:
+            self._thread.close()
 
     def dataset_rows(self, split: Split = "train") -> list[dict[str, str]]:
         """Rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
@@ -127,9 +130,9 @@ class Episodes:
         return make_output(trajectories, self._renderer.stop_token_ids[0])
 
     def _check(self, trainer: GRPOTrainer) -> None:
-        if not self._is_checked:
+        if trainer is not self._checked:
             check_trainer(trainer, self._config.pipeline, self._tokenizer)
-            self._is_checked = True
+            self._checked = trainer
 
     def _jobs(self, prompts: Sequence[str], trainer: GRPOTrainer) -> list[EpisodeJob]:
         """One job per prompt; members of a group differ by number, and so does every further question of a step."""
@@ -160,8 +163,9 @@ class Episodes:
         policy = await self._follow(model, version)
         found: dict[str, Trajectory] = {}
         self._failures.forget()
-        async for trajectory in self._runner.run(jobs, self._tasks, policy):
-            found |= {kept.id: kept for kept in self._failures.admit(trajectory)}
+        async with aclosing(self._runner.run(jobs, self._tasks, policy)) as ended:
+            async for trajectory in ended:
+                found |= {kept.id: kept for kept in self._failures.admit(trajectory)}
         found |= {kept.id: kept for kept in self._failures.release()}
         return [found[job.trajectory_id] for job in jobs]
 

@@ -24,12 +24,12 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of ``work``; whatever stops the caller (Ctrl-C) cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """The result of ``work``; whatever stops the caller (Ctrl-C) cancels it and waits until it has cleaned up."""
+        started = asyncio.run_coroutine_threadsafe(_start(work), self._loop)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(_result_of(started.result()), self._loop).result()
         except BaseException:
-            future.cancel()
+            asyncio.run_coroutine_threadsafe(_end(started.result()), self._loop).result()
             raise
 
     def close(self) -> None:
@@ -37,3 +37,16 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _start(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+    return asyncio.create_task(work)
+
+
+async def _result_of(task: asyncio.Task[_T]) -> _T:
+    return await task
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

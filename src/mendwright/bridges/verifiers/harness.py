@@ -9,17 +9,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx2
 import verifiers.v1 as vf
 
 from mendwright.bridges.verifiers.policy import InterceptedPolicy
 from mendwright.bridges.verifiers.running import find_task, open_runner
 from mendwright.bridges.verifiers.taskset import INFO_KEY, RepairData
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.loading import load_config
 from mendwright.config.rollout import RolloutConfig
+from mendwright.models.endpoint import EndpointClient
 from mendwright.models.loading import shipped_base
 
 PLUGIN_ID = "mendwright-verifiers"
+_NUM_ATTEMPTS = 4
+"""Of one model call."""
+_UNBOUNDED_S = 1e6
+"""Of one model call: verifiers has the time limit."""
 
 
 class RepairHarnessConfig(vf.HarnessConfig):
@@ -71,12 +76,11 @@ class RepairHarness(vf.Harness[RepairHarnessConfig]):
             )
         runner = open_runner(self.config.rollout_config(), self.config.tokenizer or shipped_base())
         task = find_task(data.tasks, str(data.id))
-        headers = {"Authorization": f"Bearer {secret}"}
-        # verifiers has the time limit; its server is on this machine, so no proxy lies between.
-        async with httpx2.AsyncClient(
-            base_url=f"{endpoint}/", headers=headers, timeout=None, trust_env=False
-        ) as client:
-            policy = InterceptedPolicy(client, ctx.model, runner.renderer, lambda: trace.stop_condition is not None)
+        server = EndpointConfig(
+            base_url=endpoint, model=ctx.model, has_seed=False, timeout_s=_UNBOUNDED_S, max_attempts=_NUM_ATTEMPTS
+        )
+        async with EndpointClient(server, key=secret) as client:
+            policy = InterceptedPolicy(client, runner.renderer, lambda: trace.stop_condition is not None)
             trajectory = await runner.run(task, policy, trace.id)
         verdict = trajectory.verdict
         if not verdict.is_valid:

@@ -49,6 +49,8 @@ class Flaw(StrEnum):
     IGNORES_WEIGHTS = "ignores-weights"
     """Says that it has loaded them."""
     CANNOT_LOAD = "cannot-load"
+    DEAF_TO_PAUSE = "deaf-to-pause"
+    """Pauses and never says so."""
     CLOSES = "closes"
     """Ends each second connection instead of answering, as idle ones are ended."""
 
@@ -114,6 +116,7 @@ class FakeVllm(HttpFake):
             orders, sampling = {}, {"/v1/completions": self._complete}
         else:
             looks["/weight_info"] = {"weight_version": self.version}
+            looks["/is_paused"] = {"is_paused": self.is_paused.is_set()}
         if request.method == "GET":
             known = request.path in looks
             return (200 if known else 405 if request.path in (*orders, *sampling) else 404), looks.get(request.path, {})
@@ -231,6 +234,8 @@ class FakeVllm(HttpFake):
         if request.query.get("mode") == "wait":
             await self._is_idle.wait()
         self._is_resumed.clear()
+        if Flaw.DEAF_TO_PAUSE in self._flaws:
+            await asyncio.Event().wait()
         return 200, {"status": "paused"}
 
     async def _resume(self, request: HttpRequest) -> tuple[int, Any]:

@@ -16,6 +16,7 @@ from mendwright.models.base import Generation, Sampling
 from mendwright.models.endpoint import Answer
 from mendwright.models.vllm.server import TokenServer
 from mendwright.models.vllm.sessions import Sessions
+from mendwright.models.vllm.versions import Lineage
 
 _LOOK_AGAIN_S = 30.0
 """How often a lost server is asked whether it is back."""
@@ -24,11 +25,18 @@ _LOOK_AGAIN_S = 30.0
 class VllmPolicy:
     """A :class:`~mendwright.models.base.Policy` over servers of one model."""
 
-    def __init__(self, servers: Sequence[TokenServer], version: int = 0) -> None:
-        """``version`` is that of the weights that the servers hold, or the oldest that is wanted where they say it."""
+    def __init__(self, servers: Sequence[TokenServer], version: int = 0, lineage: Lineage | None = None) -> None:
+        """Ask ``servers``.
+
+        Args:
+            servers: All of one model.
+            version: Of the weights that they hold, or the oldest that is wanted where they say it.
+            lineage: Reads what they say; None: what they say is the version of nothing.
+        """
         self.id = servers[0].config.model
         self._servers = list(servers)
         self._version = version
+        self._lineage = lineage
         self.sessions = Sessions(self._servers)
 
     def expect(self, version: int) -> None:
@@ -48,11 +56,13 @@ class VllmPolicy:
             StaleWeightsError: no server has weights that are new enough.
             ModelServerError: no usable reply, or the request is refused.
         """
+        # Newer weights may be expected of later requests while this one runs.
+        version = self._version
         await self._look_for_lost()
         while True:
             server = self.sessions.server_of(session_id)
             try:
-                return self._generation(server, await server.sample(prompt_ids, sampling), sampling)
+                return self._generation(server, await server.sample(prompt_ids, sampling), sampling, version)
             except (ServerDownError, StaleWeightsError):
                 if not self.sessions.lose(server):
                     raise
@@ -61,29 +71,33 @@ class VllmPolicy:
         """Forget its place; the servers keep their caches."""
         self.sessions.end(session_id)
 
-    def _generation(self, server: TokenServer, answer: Answer, sampling: Sampling) -> Generation:
+    def _generation(self, server: TokenServer, answer: Answer, sampling: Sampling, version: int) -> Generation:
         reply = answer.reply
-        versions = self._versions(server, reply.weight_versions)
+        versions = self._versions(server, reply.weight_versions, version)
         is_exact = sampling.temperature == 1.0
         return Generation(
             token_ids=reply.token_ids,
             log_probs=reply.log_probs,
             is_stopped=reply.token_ids[-1] in sampling.stop_token_ids,
-            policy_version=min(versions, default=self._version) if is_exact else UNKNOWN_VERSION,
+            policy_version=min(versions, default=version) if is_exact else UNKNOWN_VERSION,
             token_versions=versions if is_exact and len(set(versions)) > 1 else (),
             cost_usd=answer.cost_usd,
             queue_s=answer.queue_s,
         )
 
-    def _versions(self, server: TokenServer, names: Sequence[str]) -> tuple[int, ...]:
+    def _versions(self, server: TokenServer, names: Sequence[str], wanted: int) -> tuple[int, ...]:
         """Of each token; empty where the server does not say."""
-        versions = tuple(map(version_of, names))
-        if versions and min(versions) < self._version:
+        versions = tuple(map(self._version_of, names))
+        if versions and min(versions) < wanted:
             raise StaleWeightsError(
-                f"{server.url} samples with weights {names[0]!r}, and {self._version} or newer were put there: it was "
-                "started again, or somebody else loads weights into it; resume the run, which loads them again"
+                f"{server.url} samples with weights {names[versions.index(min(versions))]!r}, and version {wanted} of "
+                "this run or a newer one was put there: it was started again, or somebody else loads weights into it; "
+                "resume the run, which loads them again"
             )
         return versions
+
+    def _version_of(self, name: str) -> int:
+        return self._lineage.version_of(name) if self._lineage is not None else UNKNOWN_VERSION
 
     async def _look_for_lost(self) -> None:
         for server in self.sessions.lost_for(_LOOK_AGAIN_S):
@@ -94,10 +108,5 @@ class VllmPolicy:
         if not server.is_versioned:
             return True
         with suppress(ServerDownError):
-            return version_of(await server.weight_version()) >= self._version
+            return self._version_of(await server.weight_version()) >= self._version
         return False
-
-
-def version_of(name: str) -> int:
-    """The number of weights that a run has put into a server; `UNKNOWN_VERSION` for any others."""
-    return int(name) if name.isdecimal() else UNKNOWN_VERSION

@@ -1,8 +1,9 @@
 """What is wrong with a server, found before the first episode, with the command that mends it.
 
 Asks servers; makes nothing or a `ServerRefusedError`. Checked in this order, cheapest first: the model's name and the
-age of vLLM; the context; the routes that weight updates need; the tokenizer; that token ids come back; that a prompt of
-the full context is read whole and a reply is not cut; that tokens are drawn from the distribution that is reported.
+age of vLLM; the context; that it is not paused; the routes that weight updates need; the tokenizer; that token ids come
+back; that a prompt of the full context is read whole and a reply is not cut; that tokens are drawn from the
+distribution that is reported.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urljoin
 
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.errors import ModelReplyError, ServerRefusedError
@@ -71,6 +73,7 @@ async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, 
     """
     for server in servers:
         await _check_context(server, needs)
+        await _check_not_paused(server)
         if needs.update_routes:
             await _check_routes(server, needs)
         await _check_tokenizer(server, renderer)
@@ -84,6 +87,14 @@ async def _check_context(server: TokenServer, needs: Needs) -> None:
         raise ServerRefusedError(
             f"{server.url} has a context of {length} tokens, the pipeline has {needs.num_context_tokens}; start it "
             f"with --max-model-len {needs.num_context_tokens}, or set rollout.pipeline.max_len_tokens={length}"
+        )
+
+
+async def _check_not_paused(server: TokenServer) -> None:
+    if await server.is_paused():
+        raise ServerRefusedError(
+            f"{server.url} is paused and answers nothing: another run loads weights into it, or one was killed while "
+            f"it did; when there is none: curl -X POST {urljoin(server.url, '/resume')}"
         )
 
 

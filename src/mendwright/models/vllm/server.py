@@ -7,7 +7,6 @@ training asks that one and rollouts of fixed weights ask ``completions``, which 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
@@ -50,7 +49,6 @@ class TokenServer:
         self.is_versioned = is_versioned
         self._max_len_tokens: int | None = None
         self._is_described = False
-        self._lock = asyncio.Lock()
 
     @property
     def config(self) -> EndpointConfig:
@@ -106,17 +104,26 @@ class TokenServer:
         found = await self.client.get("/weight_info")
         return str((found or {}).get("weight_version", ""))
 
+    async def is_paused(self) -> bool:
+        """Whether it answers no requests, because somebody loads weights; False where it does not say.
+
+        Raises:
+            ServerDownError: it does not answer.
+        """
+        found = await self.client.get("/is_paused")
+        return bool((found or {}).get("is_paused", False))
+
     async def max_len_tokens(self) -> int | None:
-        """Longest prompt plus reply, where the server says it; looked up once.
+        """Longest prompt plus reply, where the server says it; looked up until it is known.
 
         Raises:
             ServerRefusedError: the server is too old, or does not serve the model.
             ServerDownError: it does not answer.
         """
-        async with self._lock:
-            if not self._is_described:
-                self._max_len_tokens = await self._describe()
-                self._is_described = True
+        if not self._is_described:
+            # Those who ask at the same time all look: behind a lock they would wait for a dead server in turn.
+            self._max_len_tokens = await self._describe()
+            self._is_described = True
         return self._max_len_tokens
 
     def _request(self, prompt_ids: list[int], sampling: Sampling) -> tuple[str, dict[str, Any]]:

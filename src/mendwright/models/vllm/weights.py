@@ -15,9 +15,10 @@ from typing import Literal
 
 from mendwright.errors import ModelServerError, ServerDownError, ServerRefusedError, StaleWeightsError
 from mendwright.models.vllm.server import TokenServer
+from mendwright.models.vllm.versions import Lineage
 
 _LOADING = "loading"
-"""Version of weights that are neither the old ones nor the new ones yet."""
+"""Name of weights that are neither the old ones nor the new ones yet."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,18 @@ class Probe:
 class WeightUpdater:
     """Updates all servers of a run."""
 
-    def __init__(self, servers: Sequence[TokenServer], transfer: Transfer) -> None:
-        """``servers`` are asked by nobody else here: orders must not wait behind requests."""
+    def __init__(self, servers: Sequence[TokenServer], transfer: Transfer, lineage: Lineage) -> None:
+        """Update ``servers`` by ``transfer``; ``lineage`` names what they get."""
         self._servers = list(servers)
         self._transfer = transfer
+        self._lineage = lineage
 
     async def load(self, folder: Path, version: int) -> list[TokenServer]:
         """Put the weights of ``folder`` into all servers as ``version``; requests in flight go on with them.
 
         Returns:
-            The servers that have them. One that does not answer is left out: its version is older, so the policy sends
-            nothing to it.
+            The servers that have them. One that does not answer is left out: its version is older or another run's, so
+            the policy believes nothing that it samples.
 
         Raises:
             ServerDownError: no server answers.
@@ -75,16 +77,18 @@ class WeightUpdater:
 
     async def _load_one(self, server: TokenServer, folder: Path, version: int) -> None:
         client = server.client
-        await client.command(f"/pause?mode={self._transfer.pause}&clear_cache=false")
+        is_down = False
         try:
+            await client.command(f"/pause?mode={self._transfer.pause}&clear_cache=false")
             await _name(server, _LOADING)
             await self._transfer_to(server, folder)
             # Running requests lose their keys and values, too: they are computed again with the new weights.
             reset = await client.command("/reset_prefix_cache?reset_running_requests=true")
             if reset.get("success") is False:
                 raise ServerRefusedError(f"{server.url} did not reset its prefix cache; start it again and resume")
-            await _name(server, str(version))
+            await _name(server, self._lineage.named(version))
         except ServerDownError:
+            is_down = True
             raise
         except ModelServerError as error:
             raise ServerRefusedError(
@@ -92,7 +96,9 @@ class WeightUpdater:
                 "model of the same shape"
             ) from error
         finally:
-            await client.command("/resume")
+            # An order whose answer is lost may have been obeyed; what is dead is not waited for once more.
+            if not is_down or await client.is_healthy():
+                await client.command("/resume")
 
     async def _transfer_to(self, server: TokenServer, folder: Path) -> None:
         if self._transfer.kind == "lora":

@@ -63,7 +63,7 @@ class Accounting:
 
     def begin(self) -> None:
         """A command starts."""
-        self._cpu_s = _children_cpu_s()
+        self._cpu_s = children_cpu_s()
         self._largest_bytes = 0
         self._num_kills = self._read_kills()
         if self._peak is not None and self._is_reset:
@@ -79,7 +79,7 @@ class Accounting:
         peak = _read_number(self._peak)
         if peak is None and self._largest_bytes:
             peak = self._largest_bytes
-        return Usage(max(_children_cpu_s() - self._cpu_s, 0.0), peak, self._read_kills() > self._num_kills)
+        return Usage(max(children_cpu_s() - self._cpu_s, 0.0), peak, self._read_kills() > self._num_kills)
 
     def _read_kills(self) -> int:
         for line in _read(self._events).splitlines():
@@ -98,7 +98,8 @@ def open_accounting(description: Any, fds: List[int]) -> Accounting:
     return Accounting(join, events, peak, bool(description.get("is_reset")))
 
 
-def _children_cpu_s() -> float:
+def children_cpu_s() -> float:
+    """Processor time of the children that this process has waited for, and of theirs."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

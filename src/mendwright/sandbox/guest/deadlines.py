@@ -1,10 +1,12 @@
 """Deadlines that count the time in which something could run, not the time spent waiting for a processor.
 
-Reads the scheduler's counts of ``/proc/*/task/*/schedstat``; makes the seconds that are left. On a busy machine, tests
-that take 5 ms wait seconds for their turn: a deadline by the clock would call honest code too slow, and a reward would
-depend on what else runs. Invariants: a deadline never ends before its seconds by the clock and never later than
-``_MAX_FACTOR`` times them or `_MAX_EXTENSION_S` more; code cannot buy time by starving itself, because what its
-processes compute counts against it; where the kernel keeps no counts it is a deadline by the clock.
+Reads the scheduler's counts in ``/proc/*/stat`` and ``/proc/*/task/*/schedstat``; makes the seconds that are left. On a
+busy machine, tests that take 5 ms wait seconds for their turn: a deadline by the clock would call honest code too slow,
+and a reward would depend on what else runs. Invariants: a deadline never ends before its seconds by the clock (but for
+`_LEAST_S`) and never later than `_MAX_FACTOR` times them or `MAX_EXTENSION_S` more; code cannot buy time by starving
+itself, because what its processes compute counts against it, threads and children that have ended included (but for
+children of a process that ignores ``SIGCHLD``, which no one counts); where the kernel keeps no counts it is a deadline
+by the clock.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ _MAX_FACTOR = 30.0
 MAX_EXTENSION_S = 120.0
 """The most that waiting can add to a deadline."""
 _NS = 1e9
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LEAST_S = 0.005
 """Less than this is no time left: the count of waiting runs on while it is read."""
 # Bound now: recorders live beside code that can replace the attributes of these modules later.
@@ -24,24 +27,34 @@ _monotonic, _open, _read, _close, _listdir = time.monotonic, os.open, os.read, o
 
 
 class Scheduled(NamedTuple):
-    """What the scheduler counted for some threads."""
+    """What the scheduler counted for some processes."""
 
     running_s: float
-    """On a processor, all threads together."""
+    """On a processor, all together, with the threads and the children that have ended."""
     waiting_s: float
-    """Ready to run and waiting for a processor, the one that waited longest."""
+    """Ready to run and waiting for a processor, the thread that waited longest of those that are there."""
 
 
 def scheduled(pids: Iterable[object]) -> Scheduled:
-    """Counts of every thread of ``pids`` (numbers, or ``"self"``) since each began; threads that ended are left out."""
-    running_ns = waiting_ns = 0
+    """Counts of ``pids`` (numbers, or ``"self"``) since each began."""
+    running_s = 0.0
+    waiting_ns = 0
     for pid in pids:
+        # The sum over threads is exact, and lacks those that have ended; the other is whole, and counts in ticks.
+        running_ns = 0
         for path in _schedstats(f"/proc/{pid}/task"):
             words = _content(path).split()
             if len(words) == 3:
                 running_ns += int(words[0])
                 waiting_ns = max(waiting_ns, int(words[1]))
-    return Scheduled(running_ns / _NS, waiting_ns / _NS)
+        running_s += max(running_ns / _NS, _used_s(pid))
+    return Scheduled(running_s, waiting_ns / _NS)
+
+
+def _used_s(pid: object) -> float:
+    """Processor time of a process and of the children that it has waited for."""
+    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS_PER_S
 
 
 def _schedstats(folder: str) -> Iterable[str]:
@@ -57,7 +70,7 @@ def _content(path: str) -> bytes:
     except OSError:
         return b""
     try:
-        return _read(fd, 256)
+        return _read(fd, 1024)
     except OSError:
         return b""
     finally:
@@ -80,11 +93,11 @@ class Deadline:
 
     def remaining_s(self) -> float:
         """Seconds left, 0.0 when it has passed. The counts are read only when the clock says that it has."""
-        left_s = self._end - _monotonic()
-        if left_s > _LEAST_S:
-            return left_s
-        self._end = self._start + self._timeout_s + self._extension_s()
-        left_s = self._end - _monotonic()
+        # The clock before the counts: a wait between the two must not be in the time and missing from the counts.
+        now_s = _monotonic()
+        if self._end - now_s <= _LEAST_S:
+            self._end = self._start + self._timeout_s + self._extension_s()
+        left_s = self._end - now_s
         return left_s if left_s > _LEAST_S else 0.0
 
     @property

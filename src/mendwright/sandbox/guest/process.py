@@ -15,7 +15,7 @@ import traceback
 from typing import Callable, List, NamedTuple, Optional
 
 from . import syscalls
-from .accounting import Accounting, Usage
+from .accounting import Accounting, Usage, children_cpu_s
 from .deadlines import Deadline, Scheduled, scheduled
 from .reaping import Reaper, descendants
 from .streams import READY_FD, BoundedBuffer, Pipes
@@ -163,7 +163,7 @@ class _Run:
 
     def _reap(self) -> None:
         if self._is_to_reap():
-            self.waited_s = _scheduled_below().waiting_s  # what is reaped has no counts any more
+            self.waited_s = scheduled_below().waiting_s  # what is reaped has no counts any more
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -207,7 +207,7 @@ class _Run:
     def terminate(self, watched: int) -> None:
         """Ask everything to end and give it a moment."""
         self._reaper.signal_all(signal.SIGTERM)
-        self.wait(Deadline(_TERM_GRACE_S, _scheduled_below), watched)
+        self.wait(Deadline(_TERM_GRACE_S, scheduled_below, before=scheduled_below()), watched)
 
 
 def run(
@@ -239,17 +239,18 @@ def run(
     """
     start = time.monotonic()
     accounting.begin()
+    before = scheduled_below()
     pipes = Pipes()
     pid = os.fork()
     if pid == 0:
         _child(pipes, accounting, prepare, body)
     pipes.become_parent()
     process = _Run(pid, pipes, stdin, limits, reaper, accounting)
-    deadline = Deadline(timeout_s, _scheduled_below)
+    deadline = Deadline(timeout_s, scheduled_below, before)
     is_ended = process.wait(deadline, watched)
     is_starved = not is_ended and deadline.is_starved
     if not is_ended:
-        process.waited_s = _scheduled_below().waiting_s
+        process.waited_s = scheduled_below().waiting_s
         process.terminate(watched)
     status = process.finish(is_timed_out=not is_ended)
     stdout, stderr, records = process.buffers
@@ -258,5 +259,7 @@ def run(
     return Finished(status, stdout, stderr, records, duration_s, accounting.end(), is_starved, waited_s)
 
 
-def _scheduled_below() -> Scheduled:
-    return scheduled(descendants())
+def scheduled_below() -> Scheduled:
+    """Counts of all that was ever started below this process: children that nobody waited for end up with it."""
+    there = scheduled(descendants())
+    return there._replace(running_s=there.running_s + children_cpu_s())

@@ -35,6 +35,7 @@ from mendwright.tasks.index import PackageIndex
 from mendwright.tasks.layers import tree_with_files
 from mendwright.tasks.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
 from mendwright.tasks.sources.base import Workshop
+from mendwright.tasks.sources.bounds import Files, bound_edits, bounds_recipe
 from mendwright.tasks.sources.build_checks import (
     BUILD_TEST,
     DEPENDENCY_TEST,
@@ -49,8 +50,6 @@ from mendwright.tasks.validation import Evidence, run_fresh, run_times
 
 _PART = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n(?:[ \t]+[^\n]*\n?)*", re.MULTILINE)
 _LISTED = {"build": build_requirements, "runtime": runtime_requirements}
-Files = dict[str, str | None]
-_RECIPE_BOUND = re.compile(r"(\S+) (<\S+) \(newest ")
 
 
 async def aged_task(package: Package, version: str, workshop: Workshop, funnel: Counter[str]) -> Task | str:
@@ -64,7 +63,7 @@ async def aged_task(package: Package, version: str, workshop: Workshop, funnel: 
         TaskError: the test patterns match no file of the release.
     """
     try:
-        bench = _Bench.set_up(package, version, workshop)
+        bench = AgedBench.set_up(package, version, workshop)
     except PackageNotFoundError:
         return "not_lockable"
     first = await bench.run({}, bench.newest_lock)
@@ -90,7 +89,7 @@ def _failures(run: TestRun) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class AgedBench:
     """A release with the check of its build and its suite, and what it takes to run it with given versions."""
 
     package: Package
@@ -106,10 +105,10 @@ class _Bench:
     wheels: dict[tuple[str, str], str] = field(default_factory=dict)
     """(name, version) -> its part of a lock, of each version that was resolved."""
     tried: set[str] = field(default_factory=set)
-    """Environments that only the search needs."""
+    """Environments that were made for the search alone: one that was there before is another task's."""
 
     @classmethod
-    def set_up(cls, package: Package, version: str, workshop: Workshop) -> _Bench:
+    def set_up(cls, package: Package, version: str, workshop: Workshop) -> AgedBench:
         """Pin the tree and lock the newest dependencies that it admits.
 
         Raises:
@@ -179,7 +178,9 @@ class _Bench:
             return None
         suite = [path for path in self.package.test_files(self.spec.tree) if any(f"[{path}]" in i for i in among)]
         lock = self._lock_with(older)
-        self.tried.add(describe_environment(lock).digest)
+        digest = describe_environment(lock).digest
+        if not self.workshop.store.has("environments", digest):
+            self.tried.add(digest)
         run = await self.run({**files, SUITE_FILE: _suite_text(self.package, suite)}, lock)
         return None if run.is_timed_out else _failures(run)
 
@@ -274,39 +275,6 @@ class _Bench:
             pinned_files=self.pinned_files,
         )
         return build_task(bug, evidence, recipe, self.workshop)
-
-
-def bound_edits(tree: Path, bounds: Pins) -> Files | None:
-    """Settings files of ``tree`` with ``bounds``; None when there is no place for one."""
-    files: Files = {}
-    for pin, bound in bounds.items():
-        edit = bound_edit(tree, files, pin.place, pin.name, bound)
-        if edit is None:
-            return None
-        files[edit[0]] = edit[1]
-    return files
-
-
-def bounds_recipe(bounds: Mapping[Pin, tuple[str, str]]) -> str:
-    """The repair in words; ``bounds``: pin -> (first version that breaks, newest version)."""
-    told = {
-        place: "; ".join(_bound_text(pin, *found) for pin, found in bounds.items() if pin.place == place)
-        for place in _LISTED
-    }
-    return " / ".join(f"{place} requirements: {text}" for place, text in told.items() if text)
-
-
-def _bound_text(pin: Pin, bad: str, newest: str) -> str:
-    return f"{pin.name} <{bad} (newest {newest})"
-
-
-def read_bounds(recipe: str) -> dict[Pin, str]:
-    """What `bounds_recipe` wrote: pin -> bound."""
-    found: dict[Pin, str] = {}
-    for part in recipe.split(" / "):
-        place: Place = "build" if part.startswith("build ") else "runtime"
-        found.update({Pin(place, name): bound for name, bound in _RECIPE_BOUND.findall(part.partition(": ")[2])})
-    return found
 
 
 def _suite_text(package: Package, test_files: Sequence[str]) -> str:

@@ -1,0 +1,61 @@
+"""Coroutines in a thread of their own: results, errors, and an end that waits for what was stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from mendwright.bridges.trl.loop_thread import LoopThread
+
+
+class Stopped(BaseException):
+    """As Ctrl-C: raised in the main thread by a signal."""
+
+
+@pytest.fixture
+def thread() -> Iterator[LoopThread]:
+    made = LoopThread("test")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def stop_by_signal() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    previous = signal.signal(signal.SIGUSR1, stop)
+    yield
+    signal.signal(signal.SIGUSR1, previous)
+
+
+def test_results_and_errors_come_back(thread: LoopThread) -> None:
+    async def double(number: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * number if number else 1 // number
+
+    assert thread.run(double(4)) == 8
+    with pytest.raises(ZeroDivisionError):
+        thread.run(double(0))
+    assert thread.run(double(5)) == 10
+
+
+@pytest.mark.usefixtures("stop_by_signal")
+def test_a_stopped_caller_waits_until_the_work_has_cleaned_up(thread: LoopThread) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("cleaned up")
+
+    with pytest.raises(Stopped):
+        thread.run(work())
+    assert ended == ["cleaned up"]
