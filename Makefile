@@ -18,6 +18,8 @@ TORCH_INDEX ?=
 VENV := .venv
 PARITY := .venv-parity
 RAY := .venv-ray
+RAY_PINS := requirements.lock requirements-torch.txt requirements-ray.txt
+RAY_STAMP := $(RAY)/.setup-$(shell cat $(RAY_PINS) | sha256sum | cut -c 1-16)
 TRL := .venv-trl
 TRL_PINS := requirements-torch.txt requirements-trl.txt
 TRL_STAMP := $(TRL)/.setup-$(shell cat $(TRL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
@@ -58,12 +60,7 @@ parity: ## our losses against TRL's and verl's own functions, in .venv-parity
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
-# The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
-ray: ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
-	@[ -x $(RAY)/bin/ray ] || { $(PYTHON) -m venv --clear $(RAY) && \
-		$(RAY)/bin/python -m pip install -qq --require-hashes --no-deps -r requirements.lock && \
-		$(RAY)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-			-r requirements-torch.txt -r requirements-ray.txt; }
+ray: $(RAY_STAMP) ## episodes on Ray clusters of this machine, one node killed on the way, in .venv-ray
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(RAY)/bin/python -m pytest -q -m ray tests/bridges/ray --durations=0 $(ARGS)
 
 trl-env: $(TRL_STAMP) ## build .venv-trl: TRL and verifiers with this project
@@ -119,6 +116,14 @@ lock: setup ## resolve requirements.lock anew (ARGS=--upgrade for newer versions
 clean: ## remove .venv and what tools left; runs and the layer store stay
 	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(VERL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
+$(RAY_STAMP): $(RAY_PINS)
+	@$(PYTHON) -m venv --clear $(RAY)
+	@$(RAY)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
+	@$(RAY)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		-r requirements-torch.txt -r requirements-ray.txt
+	@touch $@
 
 $(TRL_STAMP): $(TRL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(TRL)

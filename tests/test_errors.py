@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from mendwright.errors import ConfigError, DiskFullError, disk_full_as_mend_erro
         OSError(errno.ENOSPC, "x"),
         OSError(errno.EDQUOT, "x"),
         Exception(f"Error while serializing: I/O error: {os.strerror(errno.ENOSPC)} (os error 28)"),
+        shutil.Error([("a", "b", str(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "b")))]),
     ],
 )
 def test_a_full_disk_is_said(error, tmp_path):

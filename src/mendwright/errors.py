@@ -154,8 +154,8 @@ class Interrupted(MendError):
 def disk_full_as_mend_error(path: object) -> Iterator[None]:
     """Turn a full disk while writing ``path`` into :class:`DiskFullError`, whatever the writer makes of it.
 
-    Python raises ``ENOSPC`` or ``EDQUOT``; safetensors raises an error of its own that quotes the system; torch raises
-    a ``RuntimeError`` about positions in its file, so the device itself is asked.
+    Python raises ``ENOSPC`` or ``EDQUOT``; shutil and safetensors raise errors of their own that quote the system;
+    torch raises a ``RuntimeError`` about positions in its file, so the device itself is asked.
 
     Raises:
         DiskFullError: the device that holds ``path`` has no room left.
@@ -171,7 +171,7 @@ def disk_full_as_mend_error(path: object) -> Iterator[None]:
 
 
 def _is_disk_full(error: Exception, path: object) -> bool:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     if os.strerror(errno.ENOSPC) in str(error) or os.strerror(errno.EDQUOT) in str(error):
         return True

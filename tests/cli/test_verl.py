@@ -6,6 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from mendwright.cli.main import create_app
+from mendwright.cli.verl_plan import load_verl_plan
+from mendwright.errors import InputError
+from mendwright.recipes.kept_config import keep_config
 
 ROOT = Path(__file__).parents[2]
 PAPERS = [
@@ -43,13 +46,37 @@ def test_a_dry_run_shows_both_configurations():
 def test_missing_versions_are_refused_before_a_folder_is_made(tmp_path):
     """This environment has no verl."""
     arguments = [
+        "rl.dapo.batch_size=130",
         "verl.device=cpu",
         "verl.engine=embedded",
         "verl.rollout_tensor_parallel=1",
         "verl.sequence_parallel=1",
     ]
-    for command in (["verl", "check"], ["train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m"]):
-        result = mend(*command, *arguments)
+    train = ["train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m"]
+    for command in (["verl", "check", *arguments[1:]], [*train, *arguments]):
+        result = mend(*command)
         assert result.exit_code == 2
         assert "make verl-env" in result.output
     assert not (tmp_path / "run").exists()
+
+
+def test_what_verl_cannot_do_is_refused_before_a_folder_is_made(tmp_path):
+    result = mend("train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m", "rl.spread_share=0.5")
+    assert result.exit_code == 2
+    assert "rl.spread_share=0.5" in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_what_decides_its_numbers_of_the_machine(tmp_path):
+    def keep(*overrides):
+        for call in load_verl_plan("rl", None, None, overrides).calls():
+            keep_config(tmp_path, call)
+
+    keep()
+    keep("verl.gpu_memory_share=0.5", "verl.save_every=2")
+    with pytest.raises(InputError, match=r"batch_rounding=nearest \(was refuse\).*--machine"):
+        keep("verl.batch_rounding=nearest")
+    with pytest.raises(InputError, match=r"num_nodes=2"):
+        keep("verl.num_nodes=2")
+    with pytest.raises(InputError, match=r"rl\.num_groups=3 .*--config"):
+        keep("rl.num_groups=3")

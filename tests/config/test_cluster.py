@@ -34,7 +34,15 @@ def test_anything_else_is_refused(address):
         (["cluster.address=auto", "cluster.object_store_bytes=9"], r"object_store_bytes is for cluster\.address=local"),
         (["cluster.address=local", "cluster.is_autoscaling=true"], "this machine does not grow"),
         (["cluster.address=auto", "rollout.sandbox.is_degraded_allowed=true"], "each node must isolate"),
-        (["cluster.address=auto", "rollout.pipeline.system_prompt=mine.jinja"], "a file of this machine"),
+        (["cluster.address=auto", "rollout.pipeline.system_prompt=mine.jinja"], "is on this machine"),
+        (
+            [
+                "cluster.address=auto",
+                "rollout.grading.judge.is_enabled=true",
+                "rollout.grading.judge.model=models/judge",
+            ],
+            r"rollout\.grading\.judge\.model='models/judge' is on this machine",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)
@@ -47,7 +55,7 @@ def test_files_of_this_machine_are_fine_on_this_machine():
     named = ["rollout.pipeline.type=simplified", "rollout.pipeline.starts=starts.jsonl"]
     named += ["rollout.pipeline.max_len_tokens=1024"]
     load_config(RolloutCommandConfig, None, ["cluster.address=local", *named])
-    with pytest.raises(ConfigError, match=r"rollout\.pipeline\.starts='starts\.jsonl' is a file of this machine"):
+    with pytest.raises(ConfigError, match=r"rollout\.pipeline\.starts='starts\.jsonl' is on this machine"):
         load_config(RolloutCommandConfig, None, ["cluster.address=head:6379", *named])
 
 

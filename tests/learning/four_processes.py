@@ -31,8 +31,9 @@ FOUR_HEADS = SMALL.model_copy(update={"num_kv_heads": 4})
 CASES = {
     "gspo": ["loss.type=gspo"],
     "ppo": ["loss.type=ppo", "advantage.type=gae", "compute.is_checkpointing=true"],
+    "lora": ["trained.type=lora", "trained.rank=4"],
 }
-"""A loss over whole sequences; one with a value head, recomputed backwards."""
+"""A loss over whole sequences; one with a value head, recomputed backwards; adapters."""
 LONG = 512
 
 

@@ -12,8 +12,10 @@ from types import ModuleType
 
 from mendwright.config.algorithms import TruncateCorrectionConfig
 from mendwright.config.curation import SolveRateConfig
+from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
 from mendwright.config.recipes import CollectConfig, RlConfig
+from mendwright.config.sampler import VllmSamplerConfig
 from mendwright.config.training import (
     DistilThenGrpoConfig,
     RftCommandConfig,
@@ -22,9 +24,11 @@ from mendwright.config.training import (
     TwoStageConfig,
 )
 from mendwright.models.loading import copy_folder
+from mendwright.models.vllm.fake_server import FakeVllm
 from mendwright.recipes.dapo_two_stage import STAGE_1, dapo_two_stage
 from mendwright.recipes.distil_then_grpo import distil_then_grpo
 from mendwright.recipes.processes import lead_or_follow
+from mendwright.recipes.reinforce import reinforce
 from mendwright.recipes.rft import rft
 from mendwright.recipes.step_dpo import step_dpo
 from mendwright.rollout.jobs import PolicyRef
@@ -62,7 +66,8 @@ def load_script() -> ModuleType:
 
 
 def run_all(folder: Path, base: Path) -> None:
-    """Folder ``one`` for `distil_then_grpo`, ``two`` for RFT from its student, ``three`` for the rest."""
+    """Folder ``one`` for `distil_then_grpo`, ``two`` for RFT from its student, ``three`` for the stages after it,
+    ``four`` for asynchronous RL with a server."""
     script = load_script()
 
     def open_in(name: str, start: Path):
@@ -78,6 +83,9 @@ def run_all(folder: Path, base: Path) -> None:
     dapo_two_stage(open_in("three", target), TWO)
     with RunStore.open(folder / "three" / "run.db") as store:
         step_dpo(store, target, folder / "step_dpo", PAIRS)
+    with FakeVllm(target).in_thread() as url, open_in("four", target)(None) as run:
+        endpoint = EndpointConfig(base_url=url, model="tiny")
+        reinforce(run, AHEAD.model_copy(update={"sampler": VllmSamplerConfig(endpoint=endpoint)}), "start", "served")
 
 
 def main(folder: Path, base: Path) -> None:

@@ -168,6 +168,10 @@ def test_recipes_of_several_stages_run_in_two_processes_and_go_on_after_ctrl_c(t
     assert num_stored(folder / "three" / "run.db", "stage-1") == 2 * 4 * 6
     assert num_stored(folder / "one" / "run.db", "grpo") == 2 * 4 * 6
     assert num_stored(folder / "two" / "run.db", "rollout") == 48
+    with RunStore.open(folder / "four" / "run.db") as store:
+        gaps = dict(store.metrics("served", "sync/log_prob_gap"))
+    assert set(gaps) == {0, 1, 2}
+    assert max(gaps.values()) < 1e-4  # the probe is measured by both processes, the leader pushes
     made = [
         folder / name
         for name in ("one/checkpoints/grpo", "two/checkpoints/rft", "three/checkpoints/stage-2", "step_dpo")

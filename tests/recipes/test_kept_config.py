@@ -30,10 +30,20 @@ def test_other_settings_are_refused_by_name(tmp_path):
 def test_when_where_and_how_long_may_change(tmp_path):
     keep_config(tmp_path, call())
     later = call(
-        "rollout.num_workers=7", "rl.max_iterations=9", "watch.alarms.window=5", "rollout.layers.max_bytes=1000"
+        "rollout.num_workers=7",
+        "rl.max_iterations=9",
+        "watch.alarms.window=5",
+        "rollout.layers.max_bytes=1000",
+        "rl.dapo.compute.context_parallel=2",
     )
     keep_config(tmp_path, later)
     assert kept(tmp_path) == later.config
+
+
+def test_how_stale_episodes_may_be_belongs_to_the_run(tmp_path):
+    keep_config(tmp_path, call("rl.dapo.correction.type=mask"))
+    with pytest.raises(InputError, match=r"rl\.max_staleness=1 \(was 0\)"):
+        keep_config(tmp_path, call("rl.dapo.correction.type=mask", "rl.max_staleness=1"))
 
 
 def test_commands_share_a_folder_and_have_free_settings_of_their_own(tmp_path):

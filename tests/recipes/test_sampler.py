@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from mendwright.config.algorithms import GaeAdvantageConfig, PpoLossConfig
+from mendwright.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
 from mendwright.config.endpoint import EndpointConfig
 from mendwright.config.learning import DapoConfig, LoraConfig, OptimizerConfig
 from mendwright.config.recipes import RlConfig
 from mendwright.config.sampler import VllmSamplerConfig
 from mendwright.errors import ConfigError, ServerRefusedError, StaleWeightsError
+from mendwright.learning.learner import Learner
+from mendwright.learning.samples import policy_sample
 from mendwright.models.loading import load_model
 from mendwright.models.vllm.fake_server import FakeVllm, Flaw
 from mendwright.recipes.dapo import DapoLoop
@@ -66,6 +70,46 @@ def test_servers_get_the_weights_of_each_update(tmp_path, open_run, base):
         fake.version = "default"  # it was started again
         assert DapoLoop(open_run(tmp_path), config_of(url), "base").num_done == 2
         assert fake.version.endswith(":2")
+
+
+def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_path, open_run, base):
+    """Asynchronous: the weights after update 0 come between two tokens of iteration 1, and the ledger says which."""
+    fake, run, is_sampling = FakeVllm(base), open_run(tmp_path), threading.Event()
+    dapo = DAPO.model_copy(update={"correction": TruncateCorrectionConfig()})
+
+    async def hold(_: int) -> None:
+        """Iteration 1 begins with version 0 and waits for the next."""
+        if fake.version.rpartition(":")[2] == "0" and len(run.store.rows(phase="dapo", step=0)) == 4:
+            is_sampling.set()
+            await fake.is_paused.wait()
+
+    def wait(phase: str, step: int, metrics: object) -> None:
+        """Update 0 is learned and goes to the servers once iteration 1 samples."""
+        assert step > 0 or "rollout/weight_lag" not in metrics or is_sampling.wait(120)
+
+    fake.on_token = hold
+    with fake.in_thread() as url, run.store.listening(wait):
+        loop = DapoLoop(run, config_of(url, dapo).model_copy(update={"max_staleness": 1}), "base")
+        lags = []
+        for metrics in loop.iterations():
+            loop.keep(f"version-{loop.num_done}")
+            lags.append(metrics["rollout/weight_lag"])
+        loop.close()
+    assert lags == [0.0, 1.0]
+    assert fake.version.rpartition(":")[2] == "2"
+    gaps = dict(run.store.metrics("dapo", "sync/log_prob_gap"))
+    assert set(gaps) == {0, 1, 2}
+    assert max(gaps.values()) < 1e-5
+    learners = [
+        Learner(load_model(run.checkpoint(name)), dapo.optimizer, dapo.compute) for name in ("base", "version-1")
+    ]
+    found = list(run.store.trajectories(phase="dapo", step=1))
+    assert {0, 1} <= set(np.concatenate([one.ledger.policy_version for one in found]).tolist())
+    for trajectory in found:
+        for version, learner in enumerate(learners):
+            (measured,) = learner.measure([policy_sample(trajectory, 1.0)])
+            own = trajectory.ledger.policy_version == version
+            assert np.allclose(measured.log_prob[own], trajectory.ledger.log_prob[own], atol=1e-4)
 
 
 def test_an_adapter_is_replaced_in_place(tmp_path, open_run, base):

@@ -1,9 +1,12 @@
 """What verl finishes comes back to run.db as `mend train rl` would have left it."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from mendwright.bridges.verl.episodes import validation_phase
 from mendwright.bridges.verl.session import Arrival
 from mendwright.bridges.verl.spool import Spooled, spool, spooled
 from mendwright.config.commands import RlCommandConfig
@@ -12,8 +15,11 @@ from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
 from mendwright.config.verl import VerlConfig
 from mendwright.config.watch import AlarmConfig
 from mendwright.errors import ConfigError, SandboxError
+from mendwright.models.loading import weights_digest
 from mendwright.recipes.run import Run
-from mendwright.recipes.verl import Receiver, places_of, reinforce_with_verl, stages_of
+from mendwright.recipes.verl import places_of, reinforce_with_verl
+from mendwright.recipes.verl_receiver import Receiver
+from mendwright.recipes.verl_stages import stages_of
 from mendwright.records import VerdictKind
 from mendwright.rollout.store import RunStore
 
@@ -79,9 +85,17 @@ def test_a_resumed_run_forgets_the_iterations_that_verl_begins_again(run, stage,
     (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     for step in (0, 1):
         leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
+    for num_updates in (1, 2):
+        phase = validation_phase("dapo", num_updates)
+        spool(places.spool, Spooled(trajectory_maker(f"{phase}#0"), phase, 0, "validation"))
     Receiver(run, stage, AlarmConfig()).begin(places)
     assert [row.step for row in run.store.rows(phase="dapo")] == [0, 0]
     assert [event.kind for event in run.store.events()] == ["begun_again"]
+    assert set(run.store.num_trajectories()) == {"dapo", validation_phase("dapo", 1)}
+    # verl had saved the update, but was killed before it wrote the metrics of its iteration.
+    metrics = {name: dict(run.store.metrics("dapo", name)) for name in run.store.metric_names("dapo")}
+    assert metrics["rollout/reward_mean"] == {0: 0.5}
+    assert metrics["validation/pass_at_1"] == {1: 1.0}, "of the weights after one update"
 
 
 def test_stages_of_the_papers():
@@ -91,6 +105,25 @@ def test_stages_of_the_papers():
     ]
     assert stages_of(TwoStageConfig(), {"stage_2.rl.num_groups": "Table 3"})[1].comments == {"rl.num_groups": "Table 3"}
     assert [stage.phase for stage in stages_of(DistilThenGrpoConfig())] == ["grpo"]
+
+
+def test_a_run_that_was_killed_at_its_end_is_completed_without_verl(run, stage, trajectory_maker, tmp_path, base):
+    """What verl left behind is stored, and its last model becomes the stage's; there is no verl to start here."""
+    stage = replace(stage, rl=stage.rl.model_copy(update={"max_iterations": 1}))
+    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    shutil.copytree(base, places.checkpoints / "global_step_1/actor/huggingface")
+    (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+    leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]})
+    reinforce_with_verl(run, stage, CPU, places, AlarmConfig())
+    assert run.store.num_trajectories() == {"dapo": 2}
+    assert dict(run.store.metrics("dapo", "rollout/num_kept_groups")) == {0: 1.0}
+    assert weights_digest(run.checkpoint("dapo")) == weights_digest(base)
+
+
+def test_a_cluster_of_ours_is_refused_with_the_key_of_verls():
+    config = load_config(RlCommandConfig, None, ["cluster.address=head:6379"])
+    with pytest.raises(ConfigError, match=r"cluster\.address='head:6379'.*verl\.ray_address"):
+        stages_of(config)
 
 
 def test_too_few_tasks_are_refused_before_verl_starts(run, tmp_path):

@@ -43,6 +43,36 @@ def is_alive(process):
 
 
 @pytest.mark.asyncio
+async def test_a_signal_that_the_host_blocks_is_not_blocked_inside(spec):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    backend = NamespaceBackend()
+    try:
+        sandbox = await backend.create(spec)
+        done = await sandbox.exec(("cat", "/proc/self/status"), timeout_s=60)
+    finally:
+        await backend.close()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert b"SigBlk:\t0000000000000000" in done.stdout
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("is_highest", [False, True])
+async def test_memory_that_runs_out_ends_what_is_inside_first(spec, is_highest):
+    score = Path("/proc/self/oom_score_adj")
+    before = int(score.read_text())
+    host = 1000 if is_highest else before
+    backend = NamespaceBackend()
+    try:
+        score.write_text(str(host))
+        sandbox = await backend.create(spec)
+        done = await sandbox.exec(("cat", "/proc/self/oom_score_adj"), timeout_s=60)
+    finally:
+        score.write_text(str(before))
+        await backend.close()
+    assert int(done.stdout) == max(host, 800)
+
+
+@pytest.mark.asyncio
 async def test_closing_leaves_no_process(spec):
     others = descendants()  # of other tests, such as the resource tracker of multiprocessing
     backend = NamespaceBackend()

@@ -19,7 +19,7 @@ from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS
 from mendwright.tasks.verification import verify_tasks
 
 CATALOG = Path(__file__).parents[2] / "catalog"
-MAX_BYTES = 2_000_000
+MAX_BYTES = 4_000_000
 
 
 @pytest.fixture(scope="module")

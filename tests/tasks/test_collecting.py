@@ -96,6 +96,21 @@ def test_what_this_process_uses_stays_and_a_removed_layer_is_built_again(tmp_pat
     assert (done.removed, done.num_in_use) == ((), 1)
 
 
+def test_a_released_layer_goes_with_its_last_user(tmp_path):
+    store = LayerStore(tmp_path)
+    user = start(tmp_path, tmp_path / "log", "a", "--stay")
+    assert user.stdout.readline() == "100\n"
+    for is_left in (True, False):
+        assert store.find("trees", "a") is not None
+        num_open = len(os.listdir("/proc/self/fd"))
+        store.release("trees", "a")
+        assert store.has("trees", "a") == is_left
+        assert len(os.listdir("/proc/self/fd")) == num_open - 1
+        user.kill()
+        user.communicate()
+    store.release("trees", "a")  # safe to call twice
+
+
 def test_building_keeps_the_store_within_its_bound(tmp_path):
     build_elsewhere(tmp_path, ["a", "b"])
     for digest in "ab":

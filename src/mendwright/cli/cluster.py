@@ -17,7 +17,7 @@ from mendwright.config.loading import load_config, to_toml
 from mendwright.errors import ClusterError, ConfigError, SandboxUnavailableError
 
 if TYPE_CHECKING:
-    from mendwright.bridges.ray.checking import ClusterReport, NodeReport
+    from mendwright.bridges.ray.reports import ClusterReport, NodeReport
 
 app = typer.Typer(help="Prove a Ray cluster before money is spent on it.", no_args_is_help=True)
 _COLUMNS = ("node", "sandboxes", "CPUs", "GPUs", "sandbox", "layer", "clock", "versions")
@@ -83,7 +83,7 @@ def _print_words(report: ClusterReport) -> None:
     for problem in report.problems:
         typer.echo(f"{problem.text}\n-> {problem.remedy}")
     if not report.all_problems:
-        typer.echo(f"{len(report.nodes)} nodes at {report.address} are ready")
+        typer.echo(f"all nodes at {report.address} are ready: {len(report.nodes)}")
 
 
 def _row(node: NodeReport) -> tuple[str, ...]:

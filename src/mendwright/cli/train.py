@@ -20,10 +20,11 @@ from mendwright.config.training import (
     TwoStageConfig,
 )
 from mendwright.errors import TaskError
-from mendwright.recipes.kept_config import CallConfig
+from mendwright.recipes.kept_config import CallConfig, keep_config
 
 app = typer.Typer(
-    help="Train a model: base, sft, rft, rl, whole recipes. All but base also run under torchrun.", no_args_is_help=True
+    help="Train a model: base, sft, rft, rl, whole recipes. All but base and verl also run under torchrun.",
+    no_args_is_help=True,
 )
 
 Tasks = Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")]
@@ -262,13 +263,16 @@ def verl(
     from mendwright.bridges.verl.versions import check_versions
     from mendwright.cli.running import import_checkpoint, open_run, refuse_several_processes
     from mendwright.recipes.dapo_two_stage import START
-    from mendwright.recipes.verl import stages_of, train_with_verl
+    from mendwright.recipes.verl import train_with_verl
+    from mendwright.recipes.verl_stages import check_stages, stages_of
 
     refuse_several_processes()
+    stages = stages_of(plan.config)
+    check_stages(stages, plan.machine)
     check_versions(plan.machine)
-    rollout = stages_of(plan.config)[0].rollout
-    call = CallConfig("train-verl", plan.config)
-    with open_run(run, tasks, start, rollout, plan.config.seed, plan.config.watch, call) as opened:
+    call, machine_call = plan.calls()
+    with open_run(run, tasks, start, stages[0].rollout, plan.config.seed, plan.config.watch, call) as opened:
+        keep_config(run, machine_call)
         import_checkpoint(run, start, START)
         stage = train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
     typer.echo(f"model: {run / 'checkpoints' / stage}")

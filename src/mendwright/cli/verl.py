@@ -33,7 +33,8 @@ def config(
     """
     from dataclasses import replace
 
-    from mendwright.recipes.verl import places_of, stages_of, write_stage
+    from mendwright.recipes.verl import places_of, write_stage
+    from mendwright.recipes.verl_stages import stages_of
 
     plan = load_verl_plan(recipe, source, machine, overrides or [])
     for stage in stages_of(plan.config, plan.comments):

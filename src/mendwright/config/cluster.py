@@ -12,7 +12,6 @@ from typing import Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from mendwright.config.pipeline import PipelineConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.records import Record
@@ -82,16 +81,16 @@ class ClusterConfig(Record):
         """Check that workers on a cluster can do what ``rollout`` asks for.
 
         Raises:
-            ValueError: a sandbox that does not isolate is allowed, or a file of this machine is named.
+            ValueError: a sandbox that does not isolate is allowed, or a file or folder of this machine is named.
         """
         if not self.is_used:
             return
         require_isolating(rollout.sandbox)
-        named = {} if self.address == LOCAL else _files_of_this_machine(rollout.pipeline)
+        named = {} if self.address == LOCAL else _files_of_this_machine(rollout)
         for name, value in named.items():
             raise ValueError(
-                f"rollout.pipeline.{name}={value!r} is a file of this machine, which the nodes of a cluster do not "
-                "have; leave it out, or run without cluster.address"
+                f"rollout.{name}={value!r} is on this machine, and the nodes of a cluster do not have it; leave it "
+                "out, or run without cluster.address"
             )
 
 
@@ -124,9 +123,14 @@ def require_isolating(sandbox: SandboxConfig) -> None:
         )
 
 
-def _files_of_this_machine(pipeline: PipelineConfig) -> dict[str, str]:
+def _files_of_this_machine(rollout: RolloutConfig) -> dict[str, str]:
+    pipeline, judge = rollout.pipeline, rollout.grading.judge
     prompts = {name: getattr(pipeline, name) for name in ("system_prompt", "opening_prompt", "demonstration")}
-    found = {name: value for name, value in prompts.items() if Path(value).suffix}  # names of templates have none
     knowledge, starts = getattr(pipeline, "knowledge", None), getattr(pipeline, "starts", "")
-    more = {"knowledge.path": knowledge.path if knowledge else "", "starts": starts}
-    return {**found, **{name: value for name, value in more.items() if value}}
+    named = {
+        **{f"pipeline.{name}": value for name, value in prompts.items() if Path(value).suffix},  # names have none
+        "pipeline.knowledge.path": knowledge.path if knowledge else "",
+        "pipeline.starts": starts,
+        "grading.judge.model": judge.model if judge.is_enabled else "",
+    }
+    return {name: value for name, value in named.items() if value}

@@ -47,9 +47,25 @@ class VerlConfig(Record):
     """That a Ray started here believes in; 0: those of the machine. Each process of the learner takes three."""
 
     @model_validator(mode="after")
+    def _nothing_is_set_in_vain(self) -> Self:
+        if self.ray_address and self.num_cpus:
+            raise ValueError(
+                f"num_cpus={self.num_cpus} is for a Ray that is started here, but ray_address={self.ray_address!r} "
+                "names one that runs; leave one of them out"
+            )
+        if self.engine == "embedded" and self.gpu_memory_share != type(self).model_fields["gpu_memory_share"].default:
+            raise ValueError("gpu_memory_share is vLLM's; leave it out with engine='embedded'")
+        return self
+
+    @model_validator(mode="after")
     def _engine_fits(self) -> Self:
         if self.device == "cpu" and self.engine == "vllm":
             raise ValueError("device='cpu' has no vLLM under verl; set engine='embedded'")
+        if self.device == "cpu" and self.sequence_parallel != 1:
+            raise ValueError(
+                f"device='cpu' with sequence_parallel={self.sequence_parallel}: verl cuts sequences with flash "
+                "attention only; set sequence_parallel=1"
+            )
         if self.engine == "embedded" and self.rollout_tensor_parallel != 1:
             raise ValueError(
                 f"engine='embedded' with rollout_tensor_parallel={self.rollout_tensor_parallel}: it computes in one "

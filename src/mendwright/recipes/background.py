@@ -2,7 +2,7 @@
 
 Reads what the caller has sampled, in its order; makes the metrics of each update. Invariants: sampling stays in the
 caller's thread, where Ctrl-C lets episodes end; an update that has begun is finished, also when the caller stops; what
-an update raises is raised in the caller.
+an update raises is raised in the caller, unless an error or Ctrl-C ends that anyway.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class BackgroundUpdates(Generic[Batch]):
         self._waiting: deque[Batch] = deque()
         self._metrics: deque[dict[str, float]] = deque()
         self._error: BaseException | None = None
+        self._is_error_told = False
         self._is_over = False
         self._changed = threading.Condition()
         # A daemon: a second Ctrl-C ends the program without waiting for it.
@@ -46,11 +47,17 @@ class BackgroundUpdates(Generic[Batch]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop."""
+        """Stop.
+
+        Raises:
+            Exception: what the last update raised, where nobody has heard of it and the caller ends without an error.
+        """
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join()
+        if self._error is not None and not self._is_error_told and (kind is None or kind is GeneratorExit):
+            raise self._error
 
     def submit(self, batch: Batch) -> None:
         """Update with ``batch`` once those before it are done."""
@@ -72,6 +79,7 @@ class BackgroundUpdates(Generic[Batch]):
                 self._changed.wait_for(lambda: self._metrics or self._error or self._num_done >= num_updates)
                 if not self._metrics:
                     if self._error is not None:
+                        self._is_error_told = True
                         raise self._error
                     return
                 metrics = self._metrics.popleft()

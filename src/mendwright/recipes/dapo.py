@@ -10,7 +10,7 @@ last saved update and repeats no stored episode.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from mendwright.rollout.jobs import PolicyRef, make_groups
 from mendwright.tools.roles import is_blind_submit
 
 PHASE = "dapo"
+_STOPPING = "stopping: the update that runs ends first; Ctrl-C again stops at once"
 
 
 @dataclass
@@ -54,7 +55,8 @@ class Collected:
     """The iteration."""
     trajectories: list[Trajectory] = field(default_factory=list)
     """Those that are not stale."""
-    num_stale: int = 0
+    stale: list[Trajectory] = field(default_factory=list)
+    """Those of older weights than `max_staleness` allows: dropped, in no group."""
     rollout_s: float = 0.0
     groups: list[Group] = field(default_factory=list)
     advantages: list[GroupAdvantages] = field(default_factory=list)
@@ -116,10 +118,12 @@ class DapoLoop:
         self._versions = WeightVersions(run.checkpoint(f"{phase}-versions")) if config.max_staleness else None
         self._demonstrations = Demonstrations(run.store, config.dapo.demonstration)
         self.num_done = self._updates.num_done
+        self._sampled_version = self.num_done
+        """Of the weights that the next episodes come from."""
         self._publish()
 
-    def iterations(self) -> Iterator[dict[str, float]]:
-        """Metrics of each iteration until `max_iterations`; the caller decides when time is up."""
+    def iterations(self) -> Generator[dict[str, float], None, None]:
+        """Metrics of each iteration until `max_iterations`; the caller decides when time is up, and closes it then."""
         if self._versions is not None:
             yield from self._asynchronous(self._versions)
             return
@@ -128,26 +132,36 @@ class DapoLoop:
             self.num_done += 1
             yield metrics
 
-    def _asynchronous(self, versions: WeightVersions) -> Iterator[dict[str, float]]:
-        """Sample iterations with the newest weights, at most `max_staleness` ahead of those that are learned."""
+    def _asynchronous(self, versions: WeightVersions) -> Generator[dict[str, float], None, None]:
         try:
             with BackgroundUpdates(self._learn, self.num_done) as updates:
-                for step in range(self.num_done, self._config.max_iterations + self._config.max_staleness + 1):
-                    for metrics in updates.finished(step - self._config.max_staleness):
-                        self.num_done += 1
-                        versions.forget_before(self.num_done)
-                        yield metrics
-                    if step < self._config.max_iterations:
-                        updates.submit(self._collect(step))
+                yield from self._sample_ahead(updates, versions)
         finally:
             self.num_done = self._updates.num_done
+
+    def _sample_ahead(
+        self, updates: BackgroundUpdates[Collected], versions: WeightVersions
+    ) -> Generator[dict[str, float], None, None]:
+        """Sample iterations with the newest weights, at most `max_staleness` ahead of those that are learned."""
+        num_ahead, num_iterations = self._config.max_staleness, self._config.max_iterations
+        try:
+            for step in range(self.num_done, num_iterations + num_ahead + 1):
+                for metrics in updates.finished(step - num_ahead):
+                    self.num_done += 1
+                    versions.forget_before(self.num_done)
+                    yield metrics
+                if step < num_iterations:
+                    updates.submit(self._collect(step))
+        except KeyboardInterrupt:
+            self._run.progress(self._phase, 0, 0, _STOPPING)
+            raise
 
     def _learn(self, collected: Collected) -> dict[str, float]:
         """One update, noted and saved; its metrics."""
         started = time.monotonic()
         metrics = self._update(collected) | rollout_metrics(collected)
-        metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, collected.step)
-        if metrics["rollout/weight_lag"] > 0 and "policy/log_prob_gap" in metrics:
+        metrics["rollout/weight_lag"] = weight_lag([*collected.trajectories, *collected.stale], collected.step)
+        if weight_lag(collected.trajectories, collected.step) > 0 and "policy/log_prob_gap" in metrics:
             # Of older weights: how far the policy has moved since, not how far sampler and learner differ.
             metrics["policy/stale_log_prob_gap"] = metrics.pop("policy/log_prob_gap")
         metrics |= overlong_metrics(collected.trajectories, self._config.dapo)
@@ -166,10 +180,6 @@ class DapoLoop:
         """The current weights: those after ``num_done`` updates."""
         return self._policy(self.num_done, temperature)
 
-    def _sampled_policy(self) -> PolicyRef:
-        """What the next episodes come from: the newest weights."""
-        return self._policy(self._versions.newest if self._versions is not None else self.num_done, 1.0)
-
     def _policy(self, version: int, temperature: float) -> PolicyRef:
         return self._sampler.policy(self._phase, self._weights(version), version, temperature)
 
@@ -184,6 +194,8 @@ class DapoLoop:
         metrics = self._sampler.load(self._weights(version), version, self._updates.probe)
         if metrics:
             self._run.store.add_metrics(self._phase, version, metrics)
+        # Last: in an asynchronous run another thread samples, and servers are asked for nothing they do not have yet.
+        self._sampled_version = version
 
     def _update(self, collected: Collected) -> dict[str, float]:
         groups, advantages = collected.groups, collected.advantages
@@ -208,14 +220,7 @@ class DapoLoop:
             chosen, order = order[:size], order[size:]
             if not chosen:
                 break
-            jobs = make_groups(self._phase, step, chosen, self._config.dapo.group_size, self._run.seed)
-            label = f"{self._phase} {step}"
-            sampled = self._run.run_jobs(self._sampled_policy(), jobs, phase=self._phase, step=step, label=label)
-            trajectories = [t for t in sampled if not is_stale(t, step, self._config.max_staleness)]
-            collected.num_stale += len(sampled) - len(trajectories)
-            collected.trajectories += trajectories
-            collected.groups += make_trajectory_groups(trajectories, self._rewards)
-            collected.advantages = advantages_of(collected.groups, self._config.dapo)
+            self._sample(collected, chosen)
             missing = self._config.num_groups - collected.num_kept_groups
             if missing <= 0:
                 break
@@ -226,9 +231,22 @@ class DapoLoop:
         collected.rollout_s = time.monotonic() - started
         return collected
 
+    def _sample(self, collected: Collected, task_ids: Sequence[str]) -> None:
+        """Add a group of each task."""
+        step, policy = collected.step, self._policy(self._sampled_version, 1.0)
+        jobs = make_groups(self._phase, step, task_ids, self._config.dapo.group_size, self._run.seed)
+        label = f"{self._phase} {step}"
+        fresh: list[Trajectory] = []
+        for trajectory in self._run.run_jobs(policy, jobs, phase=self._phase, step=step, label=label):
+            is_dropped = is_stale(trajectory, step, self._config.max_staleness)
+            (collected.stale if is_dropped else fresh).append(trajectory)
+        collected.trajectories += fresh
+        collected.groups += make_trajectory_groups(fresh, self._rewards)
+        collected.advantages = advantages_of(collected.groups, self._config.dapo)
+
     def _refuse_nothing_valid(self, collected: Collected) -> None:
         """Stop before an iteration without a single verdict counts as done; a resumed run samples it again."""
-        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories) or collected.num_stale:
+        if any(trajectory.verdict.is_valid for trajectory in collected.trajectories) or collected.stale:
             return
         reason = collected.trajectories[-1].verdict.reason
         num = self._run.store.drop_invalid(phase=self._phase, step=collected.step)
@@ -283,7 +301,7 @@ def rollout_metrics(collected: Collected) -> dict[str, float]:
     num = max(1, len(valid))
     metrics = {
         "rollout/num_trajectories": float(len(collected.trajectories)),
-        "rollout/num_stale": float(collected.num_stale),
+        "rollout/num_stale": float(len(collected.stale)),
         "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
         "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
         "rollout/num_groups": float(len(collected.groups)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from mendwright.config.recipes import DemoConfig
@@ -120,12 +120,13 @@ class Demo:
     def _reinforce(self, run: Run) -> None:
         loop = DapoLoop(run, self._config.rl, "rft", self._config.watch.alarms)
         self._look(run, loop)  # at the start, or at what a kill left undone
-        for metrics in loop.iterations():
-            detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
-            self._progress("dapo", loop.num_done, 0, detail)
-            self._look(run, loop)
-            if self._budget.is_rl_over():
-                break
+        with closing(loop.iterations()) as iterations:
+            for metrics in iterations:
+                detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
+                self._progress("dapo", loop.num_done, 0, detail)
+                self._look(run, loop)
+                if self._budget.is_rl_over():
+                    break
         loop.keep("dapo")
         loop.close()
 

@@ -34,6 +34,8 @@ class CallConfig:
     config: Record
     free: tuple[str, ...] = ()
     """Patterns of keys that are free for this command, beside `FREE`."""
+    option: str = "--config"
+    """Of the command; reads the kept file."""
 
 
 def keep_config(folder: Path, call: CallConfig) -> None:
@@ -45,7 +47,9 @@ def keep_config(folder: Path, call: CallConfig) -> None:
     """
     file = folder / CONFIGS_FOLDER / f"{call.command.replace('/', '-')}.toml"
     if file.exists():
-        remedy = f"go on with its own (--config {file}), name another run folder, or remove that file to go on anyway"
+        remedy = (
+            f"go on with its own ({call.option} {file}), name another run folder, or remove that file to go on anyway"
+        )
         check_config(load_config(type(call.config), file), call.config, (*FREE, *call.free), folder, remedy)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.part")

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mendwright.config.learning import DapoConfig, SftConfig, StepDpoConfig
+from mendwright.learning.memory import release_memory
 from mendwright.learning.parallel import World, check_processes, current_world, process_group
 
 
@@ -46,6 +47,8 @@ def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | DapoConfig 
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             while (work := _assign(world, None)) is not None:
                 work.follow()
+                # The leader samples now, and its workers are on this machine.
+                release_memory()
 
 
 def assign(work: Work) -> None:

@@ -1,8 +1,8 @@
 """What samples an RL stage's episodes, and how it gets new weights.
 
 Reads the configuration, the stage's checkpoint and the learner's view of a probe; changes servers, if there are any.
-Invariants: what cannot sample exactly is refused before the first episode; episodes of iteration k are sampled with
-weights that the servers got after k updates and that a probe has compared with the learner's.
+Invariants: what cannot sample exactly is refused before the first episode; episodes of iteration k begin with weights
+that the servers got after k updates, or at least k - `max_staleness`, and that a probe has compared with the learner's.
 """
 
 from __future__ import annotations

@@ -74,9 +74,7 @@ class Updates:
 
     def lead(self, samples: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> dict[str, float]:
         """One iteration's update by all processes, not saved yet; returns its metrics (`PolicyTrainer.update`)."""
-        metrics = self._trainer.update(*self._world.broadcast((list(samples), list(imitated), coefficient)))
-        release_memory()
-        return metrics
+        return self._update(self._world.broadcast((list(samples), list(imitated), coefficient)))
 
     def commit(self) -> None:
         """Save the update; the next iteration begins."""
@@ -86,12 +84,19 @@ class Updates:
     def follow(self) -> None:
         """Take part in the leader's updates until it closes."""
         while (portion := self._world.broadcast(_END))[2] >= 0.0:
-            self._trainer.update(*portion)
+            self._update(portion)
             self.commit()
 
     def close(self) -> None:
-        """Let the followers end; the leader calls it."""
+        """Let the followers end, and let go of the model; the leader calls it."""
         self._world.broadcast(_END)
+        del self._trainer
+        release_memory()
+
+    def _update(self, portion: _Portion) -> dict[str, float]:
+        metrics = self._trainer.update(*portion)
+        release_memory()
+        return metrics
 
     def _save(self) -> None:
         save_training_state(self._trainer.learner, self._tokenizer, self._state, {"num_done": self.num_done})

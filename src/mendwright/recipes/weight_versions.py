@@ -1,8 +1,7 @@
 """Model folders of the policy versions that are still sampled from while newer ones are trained.
 
 Reads model folders; makes one folder per version beside each other, by hard links where the file system has them.
-Invariants: a folder never changes once its version is known, so that a worker that loads late loads what it was asked
-to; `newest` is complete.
+Invariant: a folder never changes once it is published, so that a worker that loads late loads what it was asked to.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import os
 import shutil
 from pathlib import Path
 
+from mendwright.errors import disk_full_as_mend_error
+
 
 class WeightVersions:
     """The versions in one folder."""
@@ -18,7 +19,6 @@ class WeightVersions:
     def __init__(self, folder: Path) -> None:
         """Begin with none: what a killed run left in ``folder`` is removed."""
         self._folder = folder
-        self.newest = -1
         self.clear()
 
     def path(self, version: int) -> Path:
@@ -26,9 +26,13 @@ class WeightVersions:
         return self._folder / f"{version:06d}"
 
     def publish(self, model: Path, version: int) -> None:
-        """Keep the model folder ``model`` as ``version``, whatever becomes of it later."""
-        shutil.copytree(model, self.path(version), copy_function=_link_or_copy)
-        self.newest = version
+        """Keep the model folder ``model`` as ``version``, whatever becomes of it later.
+
+        Raises:
+            DiskFullError: no room.
+        """
+        with disk_full_as_mend_error(self._folder):
+            shutil.copytree(model, self.path(version), copy_function=_link_or_copy)
 
     def forget_before(self, version: int) -> None:
         """Remove the versions below ``version``."""

@@ -160,6 +160,16 @@ def _alone(layer: Path) -> Iterator[bool]:
             os.close(fd)
 
 
+def release(layer: Path) -> None:
+    """End this process's use of ``layer``; it goes unless another process uses it."""
+    with _holding:
+        if (fd := _held.pop(use_path(layer), None)) is not None:
+            os.close(fd)
+    with _alone(layer) as is_free:
+        if is_free and layer.is_dir():
+            remove_layer(layer)
+
+
 def remove_layer(layer: Path) -> None:
     """Remove ``layer`` and what describes it; the caller has made sure that nobody uses it."""
     doomed = layer.with_name(f".{layer.name}.removing-{os.getpid()}")

@@ -124,6 +124,10 @@ class LayerStore:
             if final.is_dir():
                 collecting.remove_layer(final)
 
+    def release(self, kind: str, digest: str) -> None:
+        """Say that this process needs a layer no more, and nobody will ask for it again; the last user removes it."""
+        collecting.release(self.root / kind / digest)
+
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
         """The layer ``kind/digest``; ``build`` fills an empty folder when it is missing.
 

@@ -31,7 +31,7 @@ SOURCE = Path(__file__).parents[3] / "src"
 OBJECT_STORE_BYTES = 80 << 20
 """Little more than the least that Ray accepts."""
 NODE_START_TIMEOUT_S = 600.0
-RUNNER = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+RUNNER = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
 NUM_TASKS = 4
 BWRAP = "bwrap-of-the-good-nodes"
 
@@ -195,7 +195,10 @@ def make_runner_environment(place: Path) -> None:
         origin = importlib.util.find_spec(name)
         assert origin is not None
         assert origin.origin is not None
-        shutil.copytree(Path(origin.origin).parent, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        if origin.submodule_search_locations is None:
+            shutil.copy(origin.origin, target)
+        else:
+            shutil.copytree(Path(origin.origin).parent, target / name, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def pack_sdist(root: Path, number: int, gold: str) -> Sdist:

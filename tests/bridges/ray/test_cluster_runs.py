@@ -9,20 +9,33 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from mendwright.bridges.ray.connecting import connected
+from mendwright.bridges.ray.workers import RayWorkers
+from mendwright.config.cluster import ClusterConfig
+from mendwright.config.rollout import RolloutConfig
+from mendwright.models.loading import shipped_base
+from mendwright.records import Trajectory
+from mendwright.rollout.jobs import PolicyRef, make_groups
+from mendwright.rollout.pool import WorkerPool
 from mendwright.rollout.store import RunStore
+from mendwright.rollout.worker import WorkerSetup
 from mendwright.tasks.manifests import find_damage, read_manifest
+from mendwright.tasks.store import TaskStore
 
 pytestmark = pytest.mark.ray
-NUM_SAMPLES = 6
+NUM_SAMPLES = 4
 BWRAP = "bwrap-of-the-good-nodes"
 """On the path of all nodes but the bad one (see `conftest`)."""
 ROLLOUT = (f"num_samples={NUM_SAMPLES}", "rollout.max_sandboxes=4", "rollout.max_in_flight=4")
@@ -58,11 +71,55 @@ def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
     """Trajectory id -> what was said, what came of it."""
     with RunStore.open(site.root / run / "run.db", is_read_only=True) as store:
         rows = list(store.trajectories(phase="rollout"))
+    return by_id(rows)
+
+
+def by_id(rows: list[Trajectory]) -> dict[str, tuple[object, ...]]:
     assert len({t.id for t in rows}) == len(rows)
     return {
         t.id: (t.verdict.kind, t.final_patch, t.seed, [turn.action for turn in t.turns], t.ledger.token_id.tolist())
         for t in rows
     }
+
+
+def on_nodes(site: Any, kind: str) -> list[Path]:
+    """Layers in the stores of nodes; each node has its own."""
+    stores = [store for store in site.cache("driver").parent.iterdir() if store != site.cache("driver")]
+    return [layer for store in stores for layer in (store / kind).glob("[!.]*")]
+
+
+def below(node: Any) -> list[psutil.Process]:
+    """All processes of a node but its raylet."""
+    return list(psutil.Process(node.all_processes["raylet"][0].process.pid).children(recursive=True))
+
+
+def workers_of(node: Any) -> list[psutil.Process]:
+    return [process for process in below(node) if "EpisodeActor" in " ".join(process.cmdline())]
+
+
+def end(processes: list[psutil.Process]) -> bool:
+    """Whether all of them are gone soon: sandboxes, zygotes and spawners go with the worker that made them."""
+    deadline_s = time.monotonic() + 60
+    while any(is_alive(process) for process in processes):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill(workers: list[psutil.Process]) -> bool:
+    """Kill them; whether nothing of them stays."""
+    processes = [*workers, *(child for worker in workers for child in worker.children(recursive=True))]
+    for worker in workers:
+        worker.kill()
+    return end(processes)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -150,8 +207,10 @@ def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, .
     wait_for(lambda: any((site.cache("two") / "trees").glob("[!.]*")) and num_stored(site, "broken") > 0, process)
     num_before = num_stored(site, "broken")
     assert num_before < len(whole)
+    processes = below(site.nodes[1])
     site.cluster.remove_node(site.nodes[1], allow_graceful=False)
     out, _ = finish(process)
+    assert end(processes)
     assert "cluster: 1 workers were lost and replaced" in out
     num_retried = int(out.split("replaced, ")[1].split()[0])
     assert num_retried > 0
@@ -162,26 +221,59 @@ def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, .
     assert f"{num_retried} of its episodes are run again" in event.message
 
 
-def test_layers_were_built_once_and_arrived_whole(site: Any) -> None:
-    """After the runs: the nodes hold what the driver built, under the same digests, and nothing was fetched."""
-    for kind in ("environments", "trees"):
-        for layer in (site.cache("one") / kind).glob("[!.]*"):
-            own = site.cache("driver") / kind / layer.name
-            assert find_damage(layer) == ()
-            assert read_manifest(layer).entries_digest == read_manifest(own).entries_digest
-    assert len(list((site.cache("one") / "trees").glob("[!.]*"))) > 0
-    assert not (site.cache("one") / "sdists").exists()
+def test_a_killed_worker_costs_nothing_whether_it_was_busy_or_idle(
+    site: Any, whole: dict[str, tuple[object, ...]]
+) -> None:
+    """Two worker processes on the one node that is left."""
+    config = RolloutConfig(num_workers=2, max_sandboxes=2, max_in_flight=4)
+    setup = WorkerSetup(config, str(shipped_base()), str(site.cache("driver")))
+    cluster = ClusterConfig(address=site.address, num_cpus=0.5, start_timeout_s=TIMEOUT_S)
+    tasks = {task.id: task for task in TaskStore(site.tasks).load()}
+    told: list[str] = []
+
+    def run(phase: str, ids: list[str]) -> Iterator[Trajectory]:
+        return pool.run(PolicyRef("teacher"), make_groups(phase, 0, ids, NUM_SAMPLES, seed=0), tasks)
+
+    with connected(cluster, config) as ray:
+        workers = RayWorkers(ray, setup, cluster)
+        with WorkerPool(setup, workers, told.append) as pool:
+            while len(workers.ready()) < 2:
+                list(run("before", list(tasks)[:1]))
+            running = run("rollout/teacher", list(tasks))
+            found = [next(running)]  # each has a group now
+            assert kill(workers_of(site.nodes[0])[:1])
+            assert by_id([*found, *running]) == whole
+            num_retried = pool.counters()["pool/num_retried_episodes"]
+            assert num_retried > 0
+            assert len(told) == 1
+            num_idle = len(workers.ready())
+            assert kill(workers_of(site.nodes[0]))
+            assert len(list(run("after", list(tasks)[:1]))) == NUM_SAMPLES
+            assert pool.counters()["pool/num_lost_workers"] == len(told) == 1 + num_idle
+            assert pool.counters()["pool/num_retried_episodes"] == num_retried
+            processes = [process for worker in workers_of(site.nodes[0]) for process in worker.children(recursive=True)]
+            assert processes
+    assert end(processes)
 
 
-def test_a_worker_waits_for_a_node_to_come(site: Any, whole: dict[str, tuple[object, ...]]) -> None:
+def test_a_worker_waits_for_a_node_to_come_and_a_run_goes_on_after_an_interrupt(
+    site: Any, whole: dict[str, tuple[object, ...]]
+) -> None:
     """What an autoscaler does: it sees the pending demand and brings a node."""
     late = ("cluster.sandbox_resource=late_sandbox", "cluster.is_autoscaling=true", "rollout.num_workers=1")
-    process = rollout(site, "late", *on(site), *late, "select.num_tasks=1")
+    command = (*on(site), *late, "select.num_tasks=3")
+    process = rollout(site, "late", *command)
     wait_for(lambda: {"late_sandbox": 4.0} in pending_demands(site), process)
     site.add_node("late", resources={"late_sandbox": 4})
-    finish(process)
+    wait_for(lambda: num_stored(site, "late") > 0, process)
+    process.send_signal(signal.SIGINT)
+    finish(process, code=130)
+    num_before = num_stored(site, "late")
+    assert num_before < 3 * NUM_SAMPLES
+    assert num_before % NUM_SAMPLES == 0  # what was in flight has ended
+    finish(rollout(site, "late", *command))
     found = kept(site, "late")
-    assert len(found) == NUM_SAMPLES
+    assert len(found) == 3 * NUM_SAMPLES
     assert found.items() <= whole.items()
 
 
@@ -196,14 +288,25 @@ def pending_demands(site: Any) -> list[dict[str, float]]:
 
 
 def test_weights_travel(site: Any) -> None:
-    """A model folder of the driver, run on a node that has never seen it."""
-    from mendwright.models.loading import shipped_base
-
+    """A model folder of the driver, run from outside the cluster on a node that has never seen it."""
     small = ("select.num_tasks=1", "num_samples=2", "rollout.pipeline.max_turns=2", "rollout.num_workers=1")
-    process = rollout(site, "model", *on(site), *small, policy=str(shipped_base()))
+    process = rollout(
+        site, "model", f"cluster.address={site.client_address}", PATIENCE, *small, policy=str(shipped_base())
+    )
     finish(process)
     with RunStore.open(site.root / "model" / "run.db", is_read_only=True) as store:
         found = list(store.trajectories(phase="rollout"))
     assert len(found) == 2
     assert all(t.verdict.is_valid and t.ledger.is_action.any() for t in found)
-    assert any((layer / "model.safetensors").is_file() for layer in (site.cache("one") / "models").glob("[!.]*"))
+    assert any((layer / "model.safetensors").is_file() for layer in on_nodes(site, "models"))
+
+
+def test_layers_were_built_once_and_arrived_whole(site: Any) -> None:
+    """After the runs: the nodes hold what the driver built, under the same digests, and nothing was fetched."""
+    layers = [layer for kind in ("environments", "trees") for layer in on_nodes(site, kind)]
+    assert layers
+    for layer in layers:
+        own = site.cache("driver") / layer.parent.name / layer.name
+        assert find_damage(layer) == ()
+        assert read_manifest(layer).entries_digest == read_manifest(own).entries_digest
+    assert not on_nodes(site, "sdists")

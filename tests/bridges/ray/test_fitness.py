@@ -6,15 +6,16 @@ import sys
 
 import pytest
 
-from mendwright.bridges.ray.checking import (
-    Clock,
-    ClusterReport,
-    Delivery,
-    judge_node,
-    raise_refusal,
-)
 from mendwright.bridges.ray.connecting import Node, require_ray, require_room
-from mendwright.bridges.ray.fitness import Installation, Problem, compare_installations, judge_sandbox, try_sandbox
+from mendwright.bridges.ray.fitness import (
+    Installation,
+    Problem,
+    compare_installations,
+    judge_sandbox,
+    refuse,
+    try_sandbox,
+)
+from mendwright.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
 from mendwright.config.cluster import ClusterCheckConfig, ClusterConfig
 from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
@@ -34,7 +35,6 @@ REFUSES = BackendProbe(
     remedy="'sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0'",
 )
 DELIVERY = Delivery(num_bytes=10**8, entries_digest="d", transfer_s=0.5, unpack_s=1.0)
-DAMAGED = DELIVERY.model_copy(update={"entries_digest": "e"})
 GOOD = {
     "installation": OWN,
     "gpus": ("NVIDIA H200, 143771 MiB",) * 8,
@@ -71,7 +71,7 @@ def test_a_good_node_has_no_problem():
         ({"installation": OWN.model_copy(update={"code_digest": "b" * 64})}, "version", ["the driver's checkout"]),
         ({"clock": Clock(offset_s=-9.0, round_trip_s=0.1)}, "clock", ["-9.0 s", "timedatectl set-ntp true"]),
         (
-            {"delivery": GOOD["delivery"].model_copy(update={"entries_digest": "e"})},
+            {"delivery": DELIVERY.model_copy(update={"entries_digest": "e"})},
             "layer",
             ["digest e", "expected d"],
         ),
@@ -96,12 +96,21 @@ def test_every_difference_of_versions_has_a_remedy():
 
 
 def test_a_refusal_names_the_nodes_and_ends_with_the_right_code():
-    raise_refusal({})
+    refuse({"n1": []})
     version = compare_installations(OWN, OWN.model_copy(update={"mendwright": "9"}))
     with pytest.raises(ClusterError, match=r"n2 is refused: mendwright is 9, expected 0\.1; pip install"):
-        raise_refusal({"n2": version})
+        refuse({"n1": [], "n2": version})
     with pytest.raises(SandboxUnavailableError, match="n3 is refused: no sandbox starts"):
-        raise_refusal({"n2": version, "n3": judge_sandbox([REFUSES])})
+        refuse({"n1": [], "n2": version, "n3": judge_sandbox([REFUSES])})
+
+
+def test_a_cluster_where_nobody_offers_sandboxes_is_refused():
+    report = judge_node(node("n1", CPU=8.0), GOOD, OWN, "d", ClusterCheckConfig(cluster=CLUSTER))
+    (problem,) = judge_whole([report, report], "mend_sandbox")
+    assert problem.text.startswith("none of 2 nodes offers mend_sandbox")
+    assert "ray start" in problem.remedy
+    offering = judge_node(node(), GOOD, OWN, "d", ClusterCheckConfig(cluster=CLUSTER))
+    assert judge_whole([report, offering], "mend_sandbox") == ()
 
 
 def test_room_is_counted_node_by_node():

@@ -9,8 +9,8 @@ import yaml
 
 from mendwright.bridges.verl.config_files import Places, command, environment, write_config
 from mendwright.bridges.verl.dataset import write_rows
-from mendwright.bridges.verl.leaves import comments_of
-from mendwright.bridges.verl.settings import EpisodeSettings
+from mendwright.bridges.verl.episode_settings import EpisodeSettings
+from mendwright.bridges.verl.toml_comments import comments_of
 from mendwright.bridges.verl.versions import VERL, VLLM, check_versions
 from mendwright.config.loading import load_config
 from mendwright.config.training import DistilThenGrpoConfig
@@ -48,6 +48,7 @@ def test_every_line_says_where_it_comes_from(places):
     assert Path(loop["settings"]).is_file()
     assert found["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
     assert str(places.folder) in command(places)
+    assert found["ray_kwargs"]["ray_init"]["address"] == "local", "never a cluster that happens to run here"
 
 
 def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(places):

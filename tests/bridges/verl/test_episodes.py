@@ -3,8 +3,8 @@
 import pytest
 
 from mendwright.agent.scripted import ScriptedPolicy
+from mendwright.bridges.verl.episode_settings import EpisodeSettings, read_settings, write_settings
 from mendwright.bridges.verl.episodes import Asked, EpisodeHost
-from mendwright.bridges.verl.settings import EpisodeSettings, read_settings, write_settings
 from mendwright.bridges.verl.spool import spooled
 from mendwright.config.rewards import StepPenaltyConfig
 from mendwright.config.rollout import RolloutConfig

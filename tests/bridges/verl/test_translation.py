@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
-from mendwright.bridges.verl.leaves import Leaves, comments_of
-from mendwright.bridges.verl.translation import Setting, translate
+from mendwright.bridges.verl.leaves import Leaves
+from mendwright.bridges.verl.settings import Setting
+from mendwright.bridges.verl.toml_comments import comments_of
+from mendwright.bridges.verl.translation import translate
 from mendwright.config.commands import RlCommandConfig
 from mendwright.config.loading import load_config
+from mendwright.config.recipes import RlConfig
 from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
 from mendwright.config.verl import VerlConfig
 from mendwright.errors import ConfigError
@@ -70,6 +73,8 @@ REFUSED = [
     "rl.dapo.advantage.delta=1e-3",
     'rl.dapo.optimizer.type="muon"',
     'rl.dapo.optimizer.schedule="linear"',
+    "rl.dapo.optimizer.num_warmup_steps=3",
+    "rl.dapo.compute.context_parallel=2",
     "rl.dapo.compute.head_chunk_vocab=1024",
     "rl.dapo.compute.num_threads=1",
     "rl.dapo.compute.micro_batch_tokens=512",
@@ -83,12 +88,52 @@ def test_what_verl_cannot_do_is_refused_by_name(override):
         translated(override)
 
 
-def test_rewards_of_whole_groups_and_forks_without_grpo_are_refused():
+def test_another_sampler_and_stale_episodes_are_refused_with_one_line_each():
+    with pytest.raises(ConfigError) as caught:
+        translated(
+            'rl.sampler.type="vllm"',
+            'rl.sampler.endpoint.model="m"',
+            'rl.dapo.demonstration.type="gated"',
+            "rl.max_staleness=1",
+            'rl.dapo.correction.type="mask"',
+        )
+    problems = str(caught.value).partition("of: ")[2].split("; ")
+    names = [problem.partition("=")[0] for problem in problems]
+    assert names == ["rl.dapo.demonstration.type", "rl.max_staleness", "rl.sampler.type"]
+
+
+def test_a_value_that_is_added_later_is_a_problem_until_somebody_carries_it_out():
+    class Later(RlConfig):
+        is_new: bool = True
+
+    config = load_config(RlCommandConfig, None, FITS)
+    with pytest.raises(ConfigError, match=r"rl\.is_new=True \(no counterpart is known\)"):
+        translate(Later.model_validate(config.rl.model_dump()), config.rollout, CPU, 0)
+
+
+def test_warm_up_counts_the_same_where_an_iteration_is_one_optimiser_step():
+    one_step = ["rl.num_groups_sampled=13", "rl.dapo.optimizer.num_warmup_steps=3"]
+    assert translated(*one_step)[f"{ACTOR}.optim.lr_warmup_steps"] == 3
+    with pytest.raises(ConfigError, match="num_warmup_steps=3"):
+        translated(*one_step, "rl.dapo.num_epochs=2")
+
+
+def test_a_reference_computes_as_the_learner_does():
+    reference = "actor_rollout_ref.ref.fsdp_config"
+    found = translated('rl.dapo.kl.type="k3"')
+    assert found[f"{reference}.mixed_precision.param_dtype"] == "fp32"
+    assert found[f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"] == "fp32"
+    assert not any(key.startswith(reference) for key in translated())
+
+
+def test_rewards_of_whole_groups_and_forks_that_count_several_times_are_refused():
     with pytest.raises(ConfigError, match=r"rl\.reward\.mode='raw_filtered'"):
         translated('rl.reward.type="step_penalty"', 'rl.reward.mode="raw_filtered"')
     fork = ['rollout.pipeline.context.type="elision"']
     with pytest.raises(ConfigError, match=r"rollout\.pipeline\.context\.type"):
         translated(*fork, 'rl.dapo.advantage.type="rloo"')
+    with pytest.raises(ConfigError, match=r"rl\.dapo\.loss\.denominator='trajectory'"):
+        translated(*fork, 'rl.dapo.loss.type="grpo"')
     assert translated(*fork)["algorithm.adv_estimator"] == "grpo"
 
 
@@ -144,10 +189,19 @@ def test_a_batch_can_be_rounded_to_whole_groups():
 
 
 @pytest.mark.parametrize(
-    "overrides", [["device=cpu"], ["engine=embedded"], ["sequence_parallel=3"], ["rollout_tensor_parallel=5"]]
+    ("overrides", "named"),
+    [
+        (["device=cpu"], "engine='embedded'"),
+        (["device=cpu", "engine=embedded", "rollout_tensor_parallel=1"], "sequence_parallel=1"),
+        (["engine=embedded"], "rollout_tensor_parallel=1"),
+        (["engine=embedded", "rollout_tensor_parallel=1", "gpu_memory_share=0.5"], "gpu_memory_share"),
+        (["sequence_parallel=3"], "sequence_parallel=3"),
+        (["rollout_tensor_parallel=5"], "rollout_tensor_parallel=5"),
+        (["ray_address=head:6379", "num_cpus=8"], "num_cpus=8"),
+    ],
 )
-def test_machines_that_do_not_fit_are_refused(overrides):
-    with pytest.raises(ConfigError):
+def test_machines_that_do_not_fit_are_refused(overrides, named):
+    with pytest.raises(ConfigError, match=named):
         load_config(VerlConfig, None, overrides)
 
 
@@ -156,8 +210,8 @@ def test_leaves_name_what_nobody_has_taken():
     leaves.take("verl.device")
     assert "verl.device" not in leaves.left
     assert "verl.engine" in leaves.left
-    leaves.take_section("verl")
-    assert not leaves.left
+    leaves.take_section("verl", keep="verl.engine")
+    assert leaves.left == {"verl.engine"}
 
 
 def test_comments_of_a_file(tmp_path):

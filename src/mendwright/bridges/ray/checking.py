@@ -10,7 +10,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,81 +18,21 @@ from mendwright.bridges.ray.connecting import Node, live_nodes, require_ray
 from mendwright.bridges.ray.fitness import (
     Installation,
     Problem,
-    compare_installations,
     describe_installation,
     find_problems,
-    judge_sandbox,
+    refuse,
     try_sandbox,
 )
 from mendwright.bridges.ray.parcels import Parcel, receive, send_layer
+from mendwright.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
 from mendwright.config.cluster import ClusterCheckConfig, ClusterConfig
 from mendwright.config.sandbox import SandboxConfig
-from mendwright.errors import ClusterError, SandboxUnavailableError
-from mendwright.records import Record
 from mendwright.sandbox.probe import BackendProbe
 from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.manifests import read_manifest
 
 _NUM_PINGS = 7
 _NUM_FILES = 8
-
-
-class Delivery(Record):
-    """How a layer came to a node."""
-
-    num_bytes: int
-    entries_digest: str
-    """Of what lies there now."""
-    transfer_s: float
-    """Out of the object store of the driver's side into the node's."""
-    unpack_s: float
-    """Written and compared with its manifest."""
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Bandwidth of the transfer."""
-        return self.num_bytes / max(self.transfer_s, 1e-9)
-
-
-class Clock(Record):
-    """A node's clock against the driver's."""
-
-    offset_s: float
-    """The node is ahead by this much, give or take half of ``round_trip_s``."""
-    round_trip_s: float
-    """Of the fastest question and answer."""
-
-
-class NodeReport(Record):
-    """What one node did when it was asked."""
-
-    name: str
-    resources: dict[str, float]
-    num_sandboxes: float
-    """What it offers of the sandbox resource; 0: no worker comes here, and no sandbox is tried."""
-    installation: Installation | None = None
-    gpus: tuple[str, ...] = ()
-    """Name and memory of each GPU that its driver lists."""
-    sandbox: tuple[BackendProbe, ...] = ()
-    clock: Clock | None = None
-    delivery: Delivery | None = None
-    problems: tuple[Problem, ...] = ()
-
-
-class ClusterReport(Record):
-    """What `mend cluster check --json` prints."""
-
-    schema_version: int = 1
-    address: str
-    driver: Installation
-    nodes: tuple[NodeReport, ...]
-    problems: tuple[Problem, ...] = ()
-    """Of the cluster as a whole."""
-
-    @property
-    def all_problems(self) -> list[Problem]:
-        """Those of the nodes and of the whole."""
-        return [problem for node in self.nodes for problem in node.problems] + list(self.problems)
 
 
 class NodeProbe:
@@ -123,8 +63,8 @@ class NodeProbe:
         """Why this node cannot run episodes."""
         return find_problems(expected, sandbox)
 
-    def deliver(self, parcel: Parcel) -> Delivery:
-        """Fetch and unpack a layer into a store that goes away again."""
+    def delivery(self, parcel: Parcel) -> Delivery:
+        """How a layer comes here, into a store that goes away again."""
         start_s = time.monotonic()
         pieces = iter([require_ray().get(piece) for piece in parcel.pieces])
         there_s = time.monotonic()
@@ -198,48 +138,46 @@ def refuse_unfit_nodes(ray: Any, nodes: Sequence[Node], cluster: ClusterConfig, 
     asked = [node for node in nodes if node.resources.get(cluster.sandbox_resource)]
     with _Probing(ray, asked, cluster.start_timeout_s) as probing:
         answers = probing.ask(asked, "problems", describe_installation(), sandbox)
-    found = {
-        node.name: [answer] if isinstance(answer, Problem) else answer
-        for node, answer in zip(asked, answers, strict=True)
-    }
-    raise_refusal({name: problems for name, problems in found.items() if problems})
-
-
-def raise_refusal(refused: Mapping[str, Sequence[Problem]]) -> None:
-    """End with the problems of the nodes that are refused, by name; nothing happens when there are none.
-
-    Raises:
-        SandboxUnavailableError: a node cannot make a sandbox.
-        ClusterError: anything else.
-    """
-    if not refused:
-        return
-    is_sandbox = any(problem.kind == "sandbox" for problems in refused.values() for problem in problems)
-    text = "; ".join(f"{name} is refused: {'. '.join(map(str, problems))}" for name, problems in refused.items())
-    raise (SandboxUnavailableError if is_sandbox else ClusterError)(text)
+    found = zip(asked, answers, strict=True)
+    refuse({node.name: [answer] if isinstance(answer, Problem) else answer for node, answer in found})
 
 
 def check_cluster(ray: Any, config: ClusterCheckConfig) -> ClusterReport:
-    """Ask every live node for all that a run needs of it; layers go to one node after the other."""
+    """Ask every live node for all that a run needs of it."""
     cluster = config.cluster
     nodes = live_nodes(ray)
-    offering = [node for node in nodes if node.resources.get(cluster.sandbox_resource)]
     parcel = _make_probe_layer(config.probe_bytes, ray.put)
     with _Probing(ray, nodes, cluster.start_timeout_s) as probing:
-        answers: dict[str, dict[str, Any]] = {node.id: {} for node in nodes}
-        for question in ("installation", "gpus"):
-            for node, answer in zip(nodes, probing.ask(nodes, question), strict=True):
-                answers[node.id][question] = answer
-        for node, answer in zip(offering, probing.ask(offering, "sandbox", config.sandbox), strict=True):
-            answers[node.id]["sandbox"] = answer
-        for node in nodes:
-            answers[node.id]["clock"] = probing.measure_clock(node)
-            (answers[node.id]["delivery"],) = probing.ask([node], "deliver", parcel)
+        answers = _question(probing, nodes, parcel, config)
     driver = describe_installation()
     reports = tuple(judge_node(node, answers[node.id], driver, parcel.entries_digest, config) for node in nodes)
     return ClusterReport(
-        address=cluster.address, driver=driver, nodes=reports, problems=_judge_whole(reports, cluster.sandbox_resource)
+        address=cluster.address, driver=driver, nodes=reports, problems=judge_whole(reports, cluster.sandbox_resource)
     )
+
+
+def _question(
+    probing: _Probing, nodes: Sequence[Node], parcel: Parcel, config: ClusterCheckConfig
+) -> dict[str, dict[str, Any]]:
+    """Node id -> question -> answer. A node that leaves one open is asked no more: each wait would be as long again."""
+    found: dict[str, dict[str, Any]] = {node.id: {} for node in nodes}
+
+    def is_answering(node: Node) -> bool:
+        return not any(isinstance(answer, Problem) for answer in found[node.id].values())
+
+    def ask(asked: Sequence[Node], question: str, *arguments: object) -> None:
+        asked = list(filter(is_answering, asked))
+        for node, answer in zip(asked, probing.ask(asked, question, *arguments), strict=True):
+            found[node.id][question] = answer
+
+    ask(nodes, "installation")
+    ask(nodes, "gpus")
+    ask([node for node in nodes if node.resources.get(config.cluster.sandbox_resource)], "sandbox", config.sandbox)
+    for node in nodes:
+        ask([node], "delivery", parcel)  # one after the other: they share the way out of the driver's node
+    for node in filter(is_answering, nodes):
+        found[node.id]["clock"] = probing.measure_clock(node)
+    return found
 
 
 def _make_probe_layer(num_bytes: int, put: Any) -> Parcel:
@@ -252,59 +190,3 @@ def _make_probe_layer(num_bytes: int, put: Any) -> Parcel:
 
         layer = LayerStore(Path(folder)).build_once("trees", os.urandom(16).hex(), fill)
         return send_layer(layer, put)
-
-
-def judge_node(
-    node: Node, answers: Mapping[str, Any], driver: Installation, entries_digest: str, config: ClusterCheckConfig
-) -> NodeReport:
-    """A node's report from its ``answers`` (question -> answer or `Problem`), with what is wrong about them."""
-    known = {question: answer for question, answer in answers.items() if not isinstance(answer, Problem)}
-    problems = [answer for answer in answers.values() if isinstance(answer, Problem)]
-    if "installation" in known:
-        problems += compare_installations(driver, known["installation"])
-    if "sandbox" in known:
-        problems += judge_sandbox(known["sandbox"])
-    if "clock" in known:
-        problems += _judge_clock(known["clock"], config.max_clock_skew_s)
-    if "delivery" in known:
-        problems += _judge_delivery(known["delivery"], entries_digest)
-    if "gpus" in known:
-        problems += _judge_gpus(known["gpus"], node.resources.get("GPU", 0.0))
-    return NodeReport(
-        name=node.name,
-        resources=node.resources,
-        num_sandboxes=node.resources.get(config.cluster.sandbox_resource, 0.0),
-        problems=tuple(problems),
-        **known,
-    )
-
-
-def _judge_clock(clock: Clock, max_skew_s: float) -> list[Problem]:
-    if abs(clock.offset_s) <= max_skew_s + clock.round_trip_s / 2:
-        return []
-    text = f"its clock differs by {clock.offset_s:+.1f} s, accepted are {max_skew_s:g} s"
-    remedy = "'sudo timedatectl set-ntp true' there (or start chrony), or raise max_clock_skew_s"
-    return [Problem(kind="clock", text=text, remedy=remedy)]
-
-
-def _judge_delivery(delivery: Delivery, expected: str) -> list[Problem]:
-    if delivery.entries_digest == expected:
-        return []
-    text = f"a layer arrived with the digest {delivery.entries_digest[:12]}, expected {expected[:12]}"
-    return [Problem(kind="layer", text=text, remedy="look at the memory and the temporary file system of the node")]
-
-
-def _judge_gpus(found: Sequence[str], declared: float) -> list[Problem]:
-    if len(found) >= declared:
-        return []
-    text = f"{declared:g} GPUs are declared to Ray, its driver lists {len(found)}"
-    remedy = "make `nvidia-smi` work there, or start the node with `ray start --num-gpus=NUMBER`"
-    return [Problem(kind="capacity", text=text, remedy=remedy)]
-
-
-def _judge_whole(nodes: Sequence[NodeReport], resource: str) -> tuple[Problem, ...]:
-    if any(node.num_sandboxes for node in nodes):
-        return ()
-    text = f"none of {len(nodes)} nodes offers {resource}, so no worker has a place"
-    remedy = f"start nodes with `ray start --address=HEAD:6379 --resources='{{\"{resource}\": NUMBER}}'`"
-    return (Problem(kind="capacity", text=text, remedy=remedy),)

@@ -73,14 +73,20 @@ def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
     except ImportError as error:
         raise ConfigError(f"Ray's client cannot be imported ({error}); pip install 'mendwright[ray]'") from error
     except (OSError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
-        raise ClusterError(
-            f"no connection to the Ray cluster at {cluster.address}: {in_one_line(error)}. Start one with `ray start "
-            "--head`, name the one that runs, and use the same Ray and Python there and here"
-        ) from error
+        raise ClusterError(_no_connection(cluster.address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _no_connection(address: str, error: Exception) -> str:
+    if address == LOCAL:
+        return f"Ray does not start on this machine: {in_one_line(error)}; look at its logs, by default below /tmp/ray"
+    return (
+        f"no connection to the Ray cluster at {address}: {in_one_line(error)}. Start one with `ray start --head`, name "
+        "the one that runs, and use the same Ray and Python there and here"
+    )
 
 
 def in_one_line(error: Exception) -> str:

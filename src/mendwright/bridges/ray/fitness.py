@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Literal
 
 import mendwright
 from mendwright.config.sandbox import SandboxConfig
+from mendwright.errors import ClusterError, SandboxUnavailableError
 from mendwright.records import Record
 from mendwright.sandbox.probe import BACKENDS, ISOLATING_BACKENDS, BackendProbe, probe_backend
 from mendwright.tasks.environments import base_python
@@ -110,3 +112,18 @@ def judge_sandbox(tried: list[BackendProbe]) -> list[Problem]:
 def find_problems(expected: Installation, sandbox: SandboxConfig) -> list[Problem]:
     """Why this node cannot run episodes for a driver with the installation ``expected``."""
     return compare_installations(expected, describe_installation()) + judge_sandbox(try_sandbox(sandbox))
+
+
+def refuse(found: Mapping[str, Sequence[Problem]]) -> None:
+    """End with the problems of nodes, by name; nothing happens when there are none.
+
+    Raises:
+        SandboxUnavailableError: a node cannot make a sandbox.
+        ClusterError: anything else.
+    """
+    refused = {name: problems for name, problems in found.items() if problems}
+    if not refused:
+        return
+    is_sandbox = any(problem.kind == "sandbox" for problems in refused.values() for problem in problems)
+    text = "; ".join(f"{name} is refused: {'. '.join(map(str, problems))}" for name, problems in refused.items())
+    raise (SandboxUnavailableError if is_sandbox else ClusterError)(text)

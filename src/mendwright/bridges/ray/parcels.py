@@ -2,7 +2,7 @@
 
 Reads folders of one machine; makes the same folders in the layer store of another. Invariants: what arrives has the
 manifest (paths, modes, bytes) of what was sent, or there is no layer; a node unpacks a digest once, however many of
-its workers ask; neither end holds more than a piece in memory.
+its workers ask; neither end holds a whole folder in memory.
 """
 
 from __future__ import annotations

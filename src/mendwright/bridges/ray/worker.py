@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 
 from mendwright.bridges.ray.connecting import require_ray, this_node
-from mendwright.bridges.ray.fitness import Installation, find_problems
+from mendwright.bridges.ray.fitness import Installation, find_problems, refuse
 from mendwright.bridges.ray.parcels import MODELS, Parcel, receive
 from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import ClusterError, SandboxUnavailableError
+from mendwright.errors import MendError
 from mendwright.records import Task, Trajectory
 from mendwright.rollout.jobs import EpisodeJob
 from mendwright.rollout.worker import RolloutWorker, WorkFailure, WorkReport, WorkRequest, describe_failure
@@ -73,19 +73,20 @@ class EpisodeActor:
 
     async def start(self, order: WorkerOrder) -> str | WorkFailure:
         """Make the worker; returns the name of its node."""
-        node = this_node(require_ray())
+        self._node = this_node(require_ray())
         try:
             torch.set_num_threads(1)
             self._store = LayerStore(config=order.config.layers)
             problems = await asyncio.to_thread(find_problems, order.installation, order.config.sandbox)
-            if problems:
-                kind = SandboxUnavailableError if problems[0].kind == "sandbox" else ClusterError
-                raise kind(f"{node} is refused: {'. '.join(map(str, problems))}")
+            refuse({"this node": problems})
             tokenizer = await self._receive(order.tokenizer)
             self._worker = RolloutWorker(order.config, tokenizer, lambda task: self._layers[task.id])
         except Exception as error:
-            return describe_failure(error)
-        return node
+            return self._describe(error)
+        return self._node
+
+    async def ping(self) -> None:
+        """Show that the worker is there."""
 
     async def run(self, remote: RemoteRequest, job: EpisodeJob) -> Reply:
         """Run one job of a request."""
@@ -94,12 +95,16 @@ class EpisodeActor:
             await self._prepare(request.tasks[job.task_id], remote.layers[job.task_id])
             if remote.model is not None:
                 folder = await self._receive(remote.model)
-                self._drop_older_model(remote.model.digest)
+                self._release_older_model(remote.model.digest)
                 request = replace(request, policy=replace(request.policy, folder=str(folder)))
             (trajectory,) = [found async for found in self._worker.run(request)]
         except Exception as error:
-            return Reply(describe_failure(error), WorkReport(1))
+            return Reply(self._describe(error), WorkReport(1))
         return Reply(trajectory, self._worker.report(1))
+
+    async def close(self) -> None:
+        """End sandboxes and engine: containers would outlive this process."""
+        await self._worker.close()
 
     async def _prepare(self, task: Task, parcels: LayerParcels) -> None:
         if task.id not in self._layers:
@@ -110,8 +115,16 @@ class EpisodeActor:
         # In a thread: other episodes go on while it arrives and is unpacked.
         return await asyncio.to_thread(receive, parcel, self._store, require_ray().get)
 
-    def _drop_older_model(self, digest: str) -> None:
+    def _release_older_model(self, digest: str) -> None:
         """The weights of an older version are in no request any more: each iteration would leave a copy."""
         if self._model not in ("", digest):
-            self._store.discard(MODELS, self._model)
+            self._store.release(MODELS, self._model)
         self._model = digest
+
+    def _describe(self, error: Exception) -> WorkFailure:
+        """A disk is full on one of many nodes: which one is part of the message."""
+        if isinstance(error, MendError):
+            error.args = (f"{self._node}: {error}",)
+        else:
+            error.add_note(f"on {self._node}")
+        return describe_failure(error)

@@ -1,37 +1,31 @@
 """Rollout workers as Ray actors on the nodes of a cluster, seen from the driver.
 
 Reads `WorkRequest` messages; makes what the pool reads. Invariants: each job is one call of one actor, so it ends as
-one value or as one loss, never both; each layer and each version of the weights goes into the object store once; a lost
-worker is replaced by another one, whose demand Ray (and its autoscaler) sees while it waits for room; only the driver
-writes anything about the run.
+one value or as one loss, never both; a lost worker is replaced by another one, whose demand Ray (and its autoscaler)
+sees while it waits for room; only the driver writes anything about the run.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from mendwright.bridges.ray.connecting import in_one_line, live_nodes, worker_demand
 from mendwright.bridges.ray.fitness import describe_installation
-from mendwright.bridges.ray.parcels import Parcel, send_layer, send_model
-from mendwright.bridges.ray.worker import EpisodeActor, LayerParcels, RemoteRequest, Reply, WorkerOrder
+from mendwright.bridges.ray.sending import Sending
+from mendwright.bridges.ray.worker import EpisodeActor, Reply, WorkerOrder
 from mendwright.config.cluster import ClusterConfig
 from mendwright.errors import ClusterError, MendError
-from mendwright.records import Task
-from mendwright.rollout.jobs import EpisodeJob, PolicyRef
+from mendwright.rollout.jobs import EpisodeJob
 from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkRequest
 from mendwright.rollout.workers import JobsLost, Message
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.validation import task_layers
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 _MIN_CONCURRENCY = 1000
 """Ray's own bound on the calls that one actor works on; a worker may hold more."""
+_PING_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class RayWorkers:
@@ -41,22 +35,38 @@ class RayWorkers:
         self._ray = ray
         self._setup = setup
         self._cluster = cluster
-        self._sending = _Sending(ray.put, setup)
+        self._sending = Sending(ray.put, setup)
         self._order: Any = None
         self._actors: dict[int, Any] = {}
         self._ready: dict[int, str] = {}
         """Worker -> its node."""
         self._starting: dict[Any, int] = {}
         self._calls: dict[Any, tuple[int, EpisodeJob]] = {}
+        self._losses: list[tuple[int, Message]] = []
+        """Noticed, and not yet told."""
         self._num_made = 0
         self._num_lost = 0
         self._idle_since_s = time.monotonic()
 
     def start(self) -> None:
-        """Ask Ray for the workers that are missing; returns at once."""
+        """Ask Ray for the workers that are missing, also for those that went while there was nothing to do.
+
+        Raises:
+            ClusterError: more than `max_lost_workers` lost, or the connection is gone.
+        """
         self._idle_since_s = time.monotonic()
+        self._notice_losses()
         while len(self._actors) < self._setup.config.num_workers:
             self._ask_for_one()
+
+    def _notice_losses(self) -> None:
+        """Jobs given to a worker that is gone would count as lost, although nobody has begun them."""
+        pings = {self._actors[number].ping.remote(): number for number in self._ready}
+        for ping in self._ended(list(pings), _PING_TIMEOUT_S, len(pings)) if pings else ():
+            try:
+                self._ray.get(ping)
+            except self._ray.exceptions.RayError as error:
+                self._losses += self._lose(pings[ping], error)
 
     def _ask_for_one(self) -> None:
         if self._order is None:
@@ -83,7 +93,7 @@ class RayWorkers:
     def give(self, worker: Hashable, request: WorkRequest) -> None:
         """Send each job of ``request`` as a call of its own; what they share goes into the object store once."""
         assert isinstance(worker, int)
-        remote = self._ray.put(self._sending.remote(request))
+        remote = self._ray.put(self._sending.prepare(request))
         for job in request.jobs:
             self._calls[self._actors[worker].run.remote(remote, job)] = worker, job
 
@@ -95,18 +105,19 @@ class RayWorkers:
             SandboxUnavailableError: the node of a worker cannot make sandboxes.
             MendError: a worker broke.
         """
-        waiting = [*self._starting, *self._calls]
-        for call in self._ended(waiting, timeout_s):
+        while self._losses:
+            yield self._losses.pop(0)
+        for call in self._ended([*self._starting, *self._calls], timeout_s):
             if call in self._starting:
                 self._finish_start(call)
             elif call in self._calls:
                 yield from self._finish(call)
         self._check_patience()
 
-    def _ended(self, waiting: list[Any], timeout_s: float) -> list[Any]:
+    def _ended(self, waiting: list[Any], timeout_s: float, num_awaited: int = 1) -> list[Any]:
+        """All calls that have ended, as soon as ``num_awaited`` have or the time is over."""
         try:
-            if not self._ray.wait(waiting, num_returns=1, timeout=timeout_s)[0]:
-                return []
+            self._ray.wait(waiting, num_returns=num_awaited, timeout=timeout_s)
             return list(self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0])
         except ConnectionError as error:
             raise ClusterError(
@@ -181,7 +192,10 @@ class RayWorkers:
             )
 
     def close(self) -> None:
-        """End all workers; safe to call twice."""
+        """End all workers, first by their own will; safe to call twice."""
+        with suppress(Exception):
+            closing = [self._actors[number].close.remote() for number in self._ready]
+            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT_S)
         for actor in self._actors.values():
             with suppress(Exception):
                 self._ray.kill(actor, no_restart=True)
@@ -194,53 +208,3 @@ class RayWorkers:
 def _unpacked(number: int, reply: Reply) -> Iterator[tuple[int, Message]]:
     yield number, reply.outcome
     yield number, reply.report
-
-
-class _Sending:
-    """What has gone into the object store, by digest."""
-
-    def __init__(self, put: Any, setup: WorkerSetup) -> None:
-        self._put = put
-        self._setup = setup
-        self._store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
-        self._layers: dict[Path, Parcel] = {}
-        self._tasks: dict[str, LayerParcels] = {}
-        self._model: tuple[tuple[str, int], Parcel] | None = None
-
-    def tokenizer(self) -> Parcel:
-        """The tokenizer's folder without weights."""
-        with tempfile.TemporaryDirectory(prefix="mend-tokenizer-") as folder:
-            for path in Path(self._setup.tokenizer_folder).iterdir():
-                if path.is_file() and path.suffix not in _WEIGHTS:
-                    shutil.copy(path, folder)
-            return send_model(Path(folder), self._put)
-
-    def remote(self, request: WorkRequest) -> RemoteRequest:
-        """``request`` with its layers, built here when they are missing, and its weights.
-
-        Raises:
-            IndexUnavailableError: a layer is missing and no index answers.
-            TaskError: the layers of a task cannot be made.
-        """
-        layers = {task_id: self._of_task(task) for task_id, task in request.tasks.items()}
-        return RemoteRequest(request, layers, self._weights(request.policy))
-
-    def _of_task(self, task: Task) -> LayerParcels:
-        if task.id not in self._tasks:
-            found = task_layers(task, self._store)
-            self._tasks[task.id] = LayerParcels(self._layer(found.environment), self._layer(found.tree))
-        return self._tasks[task.id]
-
-    def _layer(self, layer: Path) -> Parcel:
-        if layer not in self._layers:
-            self._layers[layer] = send_layer(layer, self._put)
-        return self._layers[layer]
-
-    def _weights(self, policy: PolicyRef) -> Parcel | None:
-        if not policy.folder:
-            return None
-        key = policy.folder, policy.version
-        if self._model is None or self._model[0] != key:
-            # The parcel of the version before is dropped, and with it its place in the object store.
-            self._model = key, send_model(Path(policy.folder), self._put)
-        return self._model[1]

@@ -4,7 +4,7 @@ Makes, in one folder::
 
     verl.yaml          verl's own configuration: its defaults, then our settings, each with its source as comment
     agent_loop.yaml    the class that runs our episodes
-    episodes.toml      how episodes run (`settings`)
+    episodes.toml      how episodes run (`episode_settings`)
 
 Invariants: every line of ``verl.yaml`` below its head names the key of ours that it comes from, with the comment that
 the TOML has there, or says why it is as it is; secrets are in no file.
@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mendwright.bridges.verl.settings import EpisodeSettings, write_settings
-from mendwright.bridges.verl.translation import Setting, translate
+from mendwright.bridges.verl.episode_settings import EpisodeSettings, write_settings
+from mendwright.bridges.verl.settings import Setting
+from mendwright.bridges.verl.translation import translate
 from mendwright.config.recipes import RlConfig
 from mendwright.config.verl import VerlConfig
 
@@ -102,6 +103,8 @@ def environment(places: Places, machine: VerlConfig) -> dict[str, str]:
     variables = {
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
         "VERL_FILE_LOGGER_PATH": str(places.folder / METRICS_FILE),
+        # verl reads rows through `datasets`, which copies each file that it reads, by default to the home folder.
+        "HF_DATASETS_CACHE": str(places.folder / "datasets"),
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -130,6 +133,7 @@ def place_settings(places: Places, settings: EpisodeSettings, machine: VerlConfi
     if machine.ray_address:
         yield Setting(f"{ray}.address", machine.ray_address, "verl.ray_address")
         return
+    yield place(f"{ray}.address", "local", "needed: Ray would join a cluster that runs on this machine")
     if machine.num_cpus:
         yield Setting(f"{ray}.num_cpus", machine.num_cpus, "verl.num_cpus")
     if machine.device == "cpu":

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mendwright.bridges.verl.episode_settings import EpisodeSettings, read_settings
 from mendwright.bridges.verl.outputs import Outcome, outcome_of
-from mendwright.bridges.verl.settings import EpisodeSettings, read_settings
 from mendwright.bridges.verl.spool import Spooled, spool
 from mendwright.errors import InputError
 from mendwright.learning.rewards import make_shaping
 from mendwright.models.base import Policy
 from mendwright.models.loading import load_tokenizer
 from mendwright.models.renderer import ChatRenderer
-from mendwright.records import Task, Trajectory
+from mendwright.records import Split, Task, Trajectory
 from mendwright.rollout.jobs import EpisodeJob, episode_seed
 from mendwright.rollout.phases import eval_phase
 from mendwright.rollout.runner import Runner
@@ -30,7 +30,7 @@ from mendwright.tasks.layers import LayerStore
 from mendwright.tasks.store import TaskStore
 from mendwright.tasks.validation import task_layers
 
-VALIDATION = "validation"
+VALIDATION: Split = "validation"
 _HOSTS: dict[str, EpisodeHost] = {}
 
 
@@ -89,7 +89,7 @@ class EpisodeHost:
             InputError: the tasks or the tokenizer are not there.
         """
         config = settings.rollout
-        store = LayerStore(Path(settings.cache_root) if settings.cache_root else None, config=config.layers)
+        store = LayerStore(config=config.layers)
         renderer = ChatRenderer(load_tokenizer(Path(settings.tokenizer)))
         runner = Runner(config, create_backend(config.sandbox), lambda task: task_layers(task, store), renderer)
         return cls(settings, runner, {task.id: task for task in TaskStore(Path(settings.tasks)).load()})
@@ -117,5 +117,10 @@ class EpisodeHost:
     def _place(self, asked: Asked) -> tuple[str, int]:
         """Phase and step in the run store; validations are evaluations of the weights after ``step`` updates."""
         if asked.split == VALIDATION:
-            return eval_phase(f"{self._settings.phase}-step-{asked.step:04d}", VALIDATION), 0
+            return validation_phase(self._settings.phase, asked.step), 0
         return self._settings.phase, asked.step
+
+
+def validation_phase(phase: str, num_updates: int) -> str:
+    """The phase of the validation after ``num_updates`` updates of ``phase``."""
+    return eval_phase(f"{phase}-step-{num_updates:04d}", VALIDATION)

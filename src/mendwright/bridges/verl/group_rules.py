@@ -1,6 +1,6 @@
 """Which groups teach something, by the rewards of their valid members: the rule of `learning.advantages`, for verl.
 
-Pure functions; import neither verl nor torch.
+Reads rewards; makes a choice and counts. Imports neither verl nor torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class GroupCounts:
     num_equal: int
     """All valid members have one reward."""
     num_failed: int
-    """Fewer than two valid members that reached the buffer; a group without any is not seen here."""
+    """Fewer than two valid members."""
 
     @property
     def num_groups(self) -> int:
@@ -39,7 +39,7 @@ def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], G
     Where none teaches anything, groups of equal rewards stay: their advantages are 0, and verl needs a batch.
 
     Args:
-        rewards: Group -> valid member -> reward.
+        rewards: Group -> valid member -> reward; a group without any valid member has none.
     """
     comparable = {group: list(members.values()) for group, members in rewards.items() if len(members) > 1}
     kept = {group for group, values in comparable.items() if max(values) != min(values)}

@@ -1,20 +1,14 @@
 """The single values of a configuration, taken one by one, so that none is overlooked.
 
-Reads a Record and, for their comments, the TOML file that it came from; makes dotted names and values. Invariant:
-`Leaves.left` names every value that nobody has taken.
+Reads Records; makes dotted names and values. Invariant: `Leaves.left` names every value that nobody has taken.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from mendwright.records import Record
-
-_SECTION = re.compile(r"^\s*\[([^\]]+)\]")
-_KEY = re.compile(r'^\s*([A-Za-z0-9_\-]+)\s*=\s*(?:"[^"]*"|\'[^\']*\'|[^#"\']*)\s*(?:#\s*(.*\S))?\s*$')
 
 
 class Leaves:
@@ -36,9 +30,10 @@ class Leaves:
         """The value of ``name``, which somebody else takes."""
         return self._values[name]
 
-    def take_section(self, prefix: str) -> None:
-        """Count everything below ``prefix`` as taken."""
-        self.left -= {name for name in self.left if name == prefix or name.startswith(f"{prefix}.")}
+    def take_section(self, prefix: str, *, keep: str = "") -> None:
+        """Count everything below ``prefix`` as taken, but for ``keep``."""
+        below = {name for name in self.left if name == prefix or name.startswith(f"{prefix}.")}
+        self.left -= below - {keep}
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -50,15 +45,3 @@ def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     for name in type(value).model_fields:
         yield from _flatten(f"{prefix}.{name}", getattr(value, name))
-
-
-def comments_of(file: Path) -> dict[str, str]:
-    """Dotted key -> what a TOML file says behind its value; keys without a comment have an empty one."""
-    found: dict[str, str] = {}
-    section = ""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if heading := _SECTION.match(line):
-            section = f"{heading[1].strip()}."
-        elif key := _KEY.match(line):
-            found[f"{section}{key[1]}"] = key[2] or ""
-    return found

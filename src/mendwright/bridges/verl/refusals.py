@@ -25,17 +25,22 @@ _IN_EPISODES = (
 """Sections that our own code carries out in the processes that run episodes."""
 
 _NEUTRAL: dict[str, tuple[Any, str]] = {
+    "rl.sampler.type": ("embedded", "verl starts its own servers, and verl.engine says which"),
+    "rl.max_staleness": (0, "under verl an iteration is sampled with the weights that it teaches"),
     "rl.spread_share": (1.0, "verl learns from every group that is kept"),
     "rl.curriculum": ("uniform", "verl draws tasks uniformly"),
     "rl.dapo.token_budget": (None, "verl has no bound on learned tokens per optimiser step"),
     "rl.dapo.is_error_masked": (False, "verl's masks are made before it knows the advantage"),
     "rl.dapo.negative_weight": (1.0, "verl weighs all advantages alike"),
     "rl.dapo.demonstration.type": ("none", "verl imitates nothing"),
+    "rl.dapo.compute.context_parallel": (1, "verl.sequence_parallel says it"),
     "rl.dapo.compute.head_chunk_vocab": (65536, "verl cuts logits by positions only"),
     "rl.dapo.compute.num_threads": (None, "verl's processes have the threads of their environment"),
     "rollout.drain_timeout_s": (60.0, "Ctrl-C ends verl's processes at once"),
 }
 """What verl cannot do: the value that asks for nothing, and why."""
+_ONE_LINE = ("rl.sampler", "rl.dapo.demonstration")
+"""Sections whose ``type`` is refused for all of them."""
 
 
 def problems_of(leaves: Leaves) -> list[str]:
@@ -47,6 +52,8 @@ def problems_of(leaves: Leaves) -> list[str]:
 
 def _unmatched(leaves: Leaves) -> list[str]:
     """What nobody has taken and is not neutral."""
+    for section in _ONE_LINE:
+        leaves.take_section(section, keep=f"{section}.type")
     found = []
     for name in sorted(leaves.left):
         neutral, why = _NEUTRAL.get(name, (object(), "no counterpart is known"))
@@ -64,14 +71,19 @@ def _group_rewards(leaves: Leaves) -> list[str]:
 
 
 def _forks(leaves: Leaves) -> list[str]:
-    """Histories that fork make several rows of one episode, which only verl's GRPO counts once."""
-    if leaves.peek("rl.dapo.advantage.type") in ("group", "dr_grpo"):
+    """Histories that fork are several rows of one episode, which only verl's GRPO and a mean over tokens count once."""
+    estimator = leaves.peek("rl.dapo.advantage.type")
+    denominator = leaves.peek("rl.dapo.loss.denominator")
+    if estimator not in ("group", "dr_grpo"):
+        counting = f"rl.dapo.advantage.type={estimator!r}"
+    elif denominator != "token":
+        counting = f"rl.dapo.loss.denominator={denominator!r}"
+    else:
         return []
     reasons = {
         "rollout.pipeline.context.type": leaves.peek("rollout.pipeline.context.type") != "full",
         "rollout.pipeline.thinking": leaves.peek("rollout.pipeline.thinking") == "dropped",
         "rollout.pipeline.type": leaves.peek("rollout.pipeline.type") == "full",
     }
-    estimator = leaves.peek("rl.dapo.advantage.type")
-    why = f"forked histories would count several times with rl.dapo.advantage.type={estimator!r}"
+    why = f"an episode whose history forks would count several times with {counting}"
     return [f"{name}={leaves.peek(name)!r} ({why})" for name, is_forking in reasons.items() if is_forking]

@@ -1,15 +1,14 @@
 """verl's trainer as a child process: started, watched, ended with its parent.
 
 Reads what the child leaves in the configuration folder (metrics, trajectories, its log); makes one `Arrival` after the
-other. Invariants: a trajectory arrives before the metrics of its iteration; a child that fails is an error with its
-last lines; no process of the run outlives the caller.
+other. Invariants: a trajectory arrives before the metrics of its iteration; a child that fails is an error with our own
+reason, where it said one, or its last lines; no process of the run outlives the caller.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from mendwright.bridges.verl.child_output import new_lines, read_metrics, reason_of
 from mendwright.bridges.verl.config_files import METRICS_FILE, Places, command, environment
 from mendwright.bridges.verl.spool import Spooled, spooled
 from mendwright.child_process import end_with_parent
@@ -29,7 +29,6 @@ LATEST_FILE = "latest_checkpointed_iteration.txt"
 _POLL_S = 1.0
 _END_S = 30.0
 """Ray needs a moment to end what it started."""
-_TOLD_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -64,17 +63,19 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
     metrics = places.folder / METRICS_FILE
     metrics.unlink(missing_ok=True)
     with (places.folder / LOG_FILE).open("ab") as log:
+        begin = log.tell()
         child = _start(places, machine, log)
         try:
             position = 0
             while True:
                 is_over = child.poll() is not None
-                lines, position = _new_lines(metrics, position)
+                lines, position = new_lines(metrics, position)
                 # After the lines: what led to an iteration's metrics was spooled before they were written.
                 for file, found in spooled(places.spool):
                     yield Arrival(trajectory=found, file=file)
                 for line in lines:
-                    yield _read_metrics(line)
+                    num_updates, values = read_metrics(line)
+                    yield Arrival(num_updates=num_updates, metrics=values)
                 if is_over:
                     break
                 time.sleep(_POLL_S)
@@ -82,15 +83,15 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
             _end(child)
     if child.returncode:
         raise MendError(
-            f"verl ended with exit code {child.returncode}: {_last_lines(places.folder / LOG_FILE)} (all of it: "
+            f"verl ended with exit code {child.returncode}: {reason_of(places.folder / LOG_FILE, begin)} (all of it: "
             f"{places.folder / LOG_FILE}); the same command goes on from the last checkpoint"
         )
 
 
 def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
     variables = os.environ | environment(places, machine) | {"HYDRA_FULL_ERROR": "1"}
-    # Ray's own tokens would be written to the home folder.
-    variables.setdefault("RAY_AUTH_MODE", "disabled")
+    if not machine.ray_address:
+        variables = own_ray_environment() | variables
     return subprocess.Popen(
         command(places),
         stdin=subprocess.DEVNULL,
@@ -100,6 +101,19 @@ def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Po
         preexec_fn=end_with_parent,
         start_new_session=True,  # Ctrl-C is this process's to pass on
     )
+
+
+def own_ray_environment() -> dict[str, str]:
+    """For a Ray that is started for this run: nobody else can use it, it tells nobody, and starts what is needed."""
+    return {
+        # Of this run alone; otherwise Ray writes one to the home folder.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        # Ray would start an interpreter for each CPU that it is told of.
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -112,29 +126,3 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             child.wait(_END_S)
         except subprocess.TimeoutExpired:
             continue
-
-
-def _new_lines(path: Path, position: int) -> tuple[list[bytes], int]:
-    """Whole lines after ``position``, and where to go on."""
-    if not path.is_file():
-        return [], position
-    with path.open("rb") as stream:
-        stream.seek(position)
-        content = stream.read()
-    end = content.rfind(b"\n") + 1
-    return content[:end].splitlines(), position + end
-
-
-def _read_metrics(line: bytes) -> Arrival:
-    content = json.loads(line)
-    values = {
-        name: float(value)
-        for name, value in content["data"].items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
-    return Arrival(num_updates=int(content["step"]), metrics=values)
-
-
-def _last_lines(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return " | ".join(line.strip()[-200:] for line in lines[-_TOLD_LINES:] if line.strip())

@@ -1,53 +1,53 @@
-"""What the processes of a verl run need to know to run episodes; written once, read by each of them.
+"""What verl is told: single values of its configuration, each with where it comes from.
 
-Reads and writes ``episodes.toml`` in the configuration folder of a run. Invariant: the file says everything, so a
-process on another node makes the same episodes of the same row.
+Reads `Leaves`; makes `Setting` records and the list of what verl cannot do. Invariant: a value of ours that becomes a
+setting counts as taken. Imports no verl.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-from mendwright.config.algorithms import OverlongPolicy
-from mendwright.config.loading import load_config, to_toml
-from mendwright.config.rewards import RewardConfig, TerminalRewardConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.records import Record
+from mendwright.bridges.verl.leaves import Leaves
+from mendwright.config.verl import VerlConfig
 
-FILE = "episodes.toml"
+OUR_CHOICE = "our choice"
 
 
-class EpisodeSettings(Record):
-    """How episodes run, what they are worth, and where they are left."""
+@dataclass(frozen=True)
+class Setting:
+    """One value of verl's configuration."""
 
-    phase: str
-    """Under which the run store keeps them."""
-    seed: int = 0
-    tasks: str
-    """Folder of tasks, on every node."""
-    tokenizer: str
-    """Model folder whose tokenizer renders conversations."""
-    spool: str
-    """Folder that finished trajectories are left in, on a file system that the run's own process sees."""
-    cache_root: str = ""
-    """Layer store; empty: the user's own."""
-    overlong: OverlongPolicy = "penalise"
-    reward: RewardConfig = TerminalRewardConfig()
-    rollout: RolloutConfig = RolloutConfig()
+    key: str
+    """Dotted, as in ``ppo_trainer.yaml``."""
+    value: Any
+    source: str
+    """The key of ours that it comes from, or why it is as it is."""
+    is_ours: bool = True
+    """True when ``source`` is a key of ours."""
 
 
-def write_settings(settings: EpisodeSettings, folder: Path) -> Path:
-    """Write ``episodes.toml``."""
-    path = folder / FILE
-    path.write_text(to_toml(settings), encoding="utf-8")
-    return path
+class Settings:
+    """Collects settings and refusals while a configuration is translated."""
 
+    def __init__(self, leaves: Leaves, machine: VerlConfig, seed: int) -> None:
+        """Nothing is translated yet."""
+        self.leaves = leaves
+        self.machine = machine
+        self.seed = seed
+        self.found: list[Setting] = []
+        self.problems: list[str] = []
 
-def read_settings(path: Path) -> EpisodeSettings:
-    """Inverse of `write_settings`.
+    def ours(self, key: str, name: str, value: Any = None) -> None:
+        """Verl's ``key`` from our ``name``, which is taken; ``value`` where it is not simply the same."""
+        taken = self.leaves.take(name)
+        self.found.append(Setting(key, taken if value is None else value, name))
 
-    Raises:
-        InputError: the file is not there.
-        ConfigError: it was written by another version.
-    """
-    return load_config(EpisodeSettings, path)
+    def fixed(self, key: str, value: Any, why: str) -> None:
+        """Verl's ``key`` for another reason than a value of ours."""
+        self.found.append(Setting(key, value, why, is_ours=False))
+
+    def refuse(self, name: str, why: str) -> None:
+        """Verl cannot do what our ``name`` says; ``name`` is taken."""
+        self.problems.append(f"{name}={self.leaves.take(name)!r} ({why})")

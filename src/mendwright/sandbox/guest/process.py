@@ -60,6 +60,8 @@ def _child(pipes: Pipes, accounting: Accounting, prepare: Callable[[], None], bo
         accounting.enter()
         pipes.become_child()
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # Masks are inherited, and a host may have one: all processes of Ray block SIGINT.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         prepare()
         # From here on the code is untrusted; without this byte the trouble is ours.
         os.write(READY_FD, b".")

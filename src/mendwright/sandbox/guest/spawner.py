@@ -22,6 +22,8 @@ from . import groups, rootfs, syscalls, wire
 
 UNUSED_HOST_ID = 1_900_000_000
 """Host user and group that a zygote started by root becomes."""
+OOM_SCORE = 800
+"""``oom_score_adj`` of what is in a sandbox, at least."""
 _ZYGOTE_NAMESPACES = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWPID
@@ -114,9 +116,7 @@ def _exec_zygote(root: str, control: int, log: int) -> None:
     try:
         syscalls.set_parent_death_signal(signal.SIGKILL)
         rootfs.enter(root)
-        # When memory runs out, what is in a sandbox ends before the process that trains.
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("800")
+        _raise_oom_score()
         null = os.open("/dev/null", os.O_RDWR)
         for source, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
@@ -126,6 +126,17 @@ def _exec_zygote(root: str, control: int, log: int) -> None:
         os.execve(python, [python, "-B", "-c", _BOOT, str(control)], GUEST_ENVIRONMENT)
     except BaseException as error:
         _report_failure(control, error)
+
+
+def _raise_oom_score() -> None:
+    """When memory runs out, what is in a sandbox ends before the process that trains.
+
+    A host that stands higher already (Ray's workers do) stays: where root has set that, it cannot be lowered here.
+    """
+    with open("/proc/self/oom_score_adj", "r+") as file:
+        score = max(int(file.read()), OOM_SCORE)
+        file.seek(0)
+        file.write(str(score))
 
 
 def _report_failure(control: int, error: BaseException) -> None:

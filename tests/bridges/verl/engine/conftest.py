@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mendwright.bridges.verl.session import own_ray_environment
 from mendwright.config.tasks import RebuildConfig
 from mendwright.config.verl import VerlConfig
 from mendwright.tasks.rebuilding import rebuild_book
@@ -17,8 +18,9 @@ from mendwright.tasks.store import TaskStore
 
 ROOT = Path(__file__).parents[4]
 NUM_TASKS = 6
-# verl reads these when it is imported, which tests do only when they run.
+# verl and Ray read these when they are imported, which tests do only when they run.
 os.environ.update(
+    own_ray_environment(),
     VERL_USE_EXTERNAL_MODULES="mendwright.bridges.verl.plugin",
     VERL_PLATFORM="cpu",
     VERL_ENGINE_DEVICE="cuda",

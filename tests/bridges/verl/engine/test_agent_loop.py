@@ -14,7 +14,8 @@ from mendwright.bridges.verl.config_files import Places
 from mendwright.bridges.verl.spool import spooled
 from mendwright.config.commands import RlCommandConfig
 from mendwright.config.loading import load_config
-from mendwright.recipes.verl import places_of, stages_of, write_stage
+from mendwright.recipes.verl import places_of, write_stage
+from mendwright.recipes.verl_stages import stages_of
 from mendwright.records import Trajectory
 from mendwright.tasks.store import TaskStore
 

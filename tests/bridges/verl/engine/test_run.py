@@ -69,6 +69,8 @@ def test_three_steps(tasks, base, tmp_path):
         assert len(metrics[name]) == NUM_STEPS, name
     assert max(metrics["optim/grad_norm"].values()) > 0.0
     assert metrics["rollout/weight_lag"] == dict.fromkeys(range(NUM_STEPS), 0.0)
+    # Each iteration is one optimiser step, so this compares the sampler's log-probabilities with the learner's.
+    assert max(map(abs, metrics["verl/actor/ppo_kl"].values())) < 1e-4
     before, after = load_model(base).state_dict(), load_model(run / "checkpoints" / "dapo").state_dict()
     assert set(before) == set(after)
     moved = sum(not torch.equal(tensor.float(), after[name].float()) for name, tensor in before.items())

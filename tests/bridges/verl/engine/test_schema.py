@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from mendwright.bridges.verl.config_files import Places, place_settings
-from mendwright.bridges.verl.settings import EpisodeSettings
+from mendwright.bridges.verl.episode_settings import EpisodeSettings
 from mendwright.bridges.verl.translation import translate
 from mendwright.cli.verl_plan import load_verl_plan
-from mendwright.recipes.verl import Stage, places_of, stages_of, write_stage
+from mendwright.recipes.verl import places_of, write_stage
+from mendwright.recipes.verl_stages import Stage, stages_of
 
 pytestmark = pytest.mark.verl
 CONFIGS = Path(__file__).parents[4] / "configs"
@@ -19,6 +20,7 @@ FREE = (
     # Mappings that verl's YAML leaves empty, or fields of its dataclasses that the YAML does not list.
     "actor_rollout_ref.rollout.custom",
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision",
     "actor_rollout_ref.actor.optim.override_optimizer_config",
     "actor_rollout_ref.model.override_config",
     "trainer.v1.sampler.sampler_kwargs",
@@ -30,6 +32,11 @@ PAPERS = [
     ("paper_b/dapo_two_stage.toml", "dapo_two_stage", "paper_b/verl.toml"),
     (None, "rl", "verl_cpu.toml"),
 ]
+PARTS = [
+    ['rl.dapo.kl.type="k3"', 'rl.dapo.correction.type="mask"', 'rl.dapo.trained.type="lora"'],
+    ['rl.dapo.loss.type="dr_grpo"', 'rl.dapo.advantage.type="rloo"', 'rl.dapo.correction.type="truncate"'],
+]
+"""What the papers' recipes do not use."""
 
 
 def cases():
@@ -45,7 +52,13 @@ def places(tmp_path, base) -> Places:
     return replace(places_of(tmp_path, "x", "start", tmp_path), model=base)
 
 
-@pytest.mark.parametrize(("stage", "machine"), list(cases()))
+def parts():
+    for overrides in PARTS:
+        plan = load_verl_plan("rl", None, None, ["rl.dapo.batch_size=130", *overrides])
+        yield pytest.param(stages_of(plan.config)[0], plan.machine, id=overrides[0])
+
+
+@pytest.mark.parametrize(("stage", "machine"), [*cases(), *parts()])
 def test_every_key_is_verls(stage: Stage, machine, places):
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf

@@ -1,0 +1,46 @@
+"""verl's trainer as a child: what it says when it fails, and metrics line by line."""
+
+from pathlib import Path
+
+import pytest
+
+from mendwright.bridges.verl.child_output import new_lines, read_metrics, reason_of
+from mendwright.bridges.verl.config_files import Places
+from mendwright.bridges.verl.session import run_verl
+from mendwright.config.verl import VerlConfig
+from mendwright.errors import MendError
+
+CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
+
+
+def test_a_child_that_fails_is_an_error_with_what_it_said_and_where_the_rest_is(tmp_path):
+    """There is no configuration in the folder, and here no verl either."""
+    (tmp_path / "verl").mkdir()
+    places = Places(tmp_path / "verl", *[tmp_path] * 5)
+    with pytest.raises(MendError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*goes on from the last"):
+        list(run_verl(places, CPU))
+    assert "Error" in (tmp_path / "verl/verl.log").read_text()
+
+
+def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
+    log = tmp_path / "verl.log"
+    earlier = b"mendwright.errors.InputError: of an earlier call\n"
+    said = b"(pid=3)     raise SandboxError(\n(pid=3) mendwright.errors.SandboxError: no room\nRay: \xff\n"
+    log.write_bytes(earlier + said)
+    assert reason_of(log, len(earlier)) == "no room"
+    log.write_bytes(b"(pid=3) ImportError: not that\n(pid=3)   raise\n(pid=3) ValueError: but this\nat exit\n")
+    assert reason_of(log, 0) == "ValueError: but this"
+    log.write_bytes(earlier + b"\n".join(b"line %d" % number for number in range(20)))
+    assert reason_of(log, len(earlier)) == " | ".join(f"line {number}" for number in range(8, 20))
+
+
+def test_metrics_are_read_line_by_line_and_a_line_that_is_being_written_waits(tmp_path: Path):
+    file = tmp_path / "metrics.jsonl"
+    assert new_lines(file, 0) == ([], 0)
+    file.write_bytes(b'{"step": 1, "data": {"a": 1, "b": null, "c": true, "d": 0.5}}\n{"step": 2, "da')
+    (line,), position = new_lines(file, 0)
+    assert read_metrics(line) == (1, {"a": 1.0, "d": 0.5})
+    with file.open("ab") as stream:
+        stream.write(b'ta": {}}\n')
+    (line,), _ = new_lines(file, position)
+    assert read_metrics(line) == (2, {})
