@@ -76,7 +76,7 @@ def test_no_code_of_a_package_runs_while_a_network_is_there():
 
 
 def test_an_index_and_model_servers_are_all_that_is_spoken_to():
-    """Besides uv, which is a program of its own. Verifiers gives the address of the model in its runs."""
+    """Besides uv, which is a program of its own."""
     root = Path(mendwright.__file__).parent
     found = set()
     for path in root.rglob("*.py"):
@@ -87,8 +87,7 @@ def test_an_index_and_model_servers_are_all_that_is_spoken_to():
             names = [name for name in names if name != "urllib.parse"]  # text only
             if any(name.partition(".")[0] in NETWORK_MODULES for name in names):
                 found.add(str(path.relative_to(root)))
-    of_verifiers = {"bridges/verifiers/harness.py", "bridges/verifiers/policy.py"}
-    assert found == {"tasks/index.py", "models/endpoint.py"} | of_verifiers
+    assert found == {"tasks/index.py", "models/endpoint.py"}
 
 
 def test_no_setting_gives_a_sandbox_a_network():
