@@ -264,6 +264,7 @@ def test_dapo_opens_the_lock() -> None:
     reach("dapo", LOCK, 0)
 
 
+@pytest.mark.slow
 def test_staleness_two_solves_the_bandit() -> None:
     check_optimum(train_ahead(BANDIT, 0, 2), BANDIT, 0)
 

@@ -159,7 +159,7 @@ def test_an_error_of_the_last_update_is_not_lost_when_the_caller_has_enough() ->
 # --- the loop ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_staleness", [1, 2])
+@pytest.mark.parametrize("max_staleness", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, open_run, max_staleness):
     run = open_run(tmp_path)
     config = RL.model_copy(update={"max_staleness": max_staleness})
