@@ -166,7 +166,8 @@ def disk_full_as_mend_error(path: object) -> Iterator[None]:
         if not _is_disk_full(error, path):
             raise
         raise DiskFullError(
-            f"no space left on the device that holds {path}; free some, then run the command again with --resume"
+            f"no space left on the device that holds {path}; free some, then run the command again "
+            "(mend demo: with --resume)"
         ) from error
 
 

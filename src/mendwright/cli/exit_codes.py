@@ -50,7 +50,7 @@ EXIT_CODES = (
         6,
         "disk full",
         "the disk is full; what was written is intact",
-        "free space, then the same command with `--resume`",
+        "free space, then the same command (`mend demo` with `--resume`)",
     ),
     ExitCode(7, "broken task", "a task is broken, uncertified or does not build", "`mend tasks verify`"),
     ExitCode(
@@ -66,7 +66,12 @@ EXIT_CODES = (
         "`mend cluster check`; `docs/howto/cluster.md`",
     ),
     ExitCode(BUG, "bug", "a bug in Mendwright; a traceback was printed", "please report it"),
-    ExitCode(130, "interrupted", "interrupted by Ctrl-C; the run folder is intact", "the same command with `--resume`"),
+    ExitCode(
+        130,
+        "interrupted",
+        "interrupted by Ctrl-C; the run folder is intact",
+        "the same command (`mend demo` with `--resume`)",
+    ),
     ExitCode(BROKEN_PIPE, "broken pipe", "the reader of the output went away", "-"),
 )
 
@@ -76,7 +81,9 @@ def find_mend_error(error: BaseException) -> MendError | None:
     if isinstance(error, MendError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("interrupted; what was done is kept: the same command with --resume goes on from there")
+        return Interrupted(
+            "interrupted; what was done is kept: the same command (mend demo: with --resume) goes on from there"
+        )
     if isinstance(error, BaseExceptionGroup):
         found = (find_mend_error(member) for member in error.exceptions)
         return next((member for member in found if member), None)
