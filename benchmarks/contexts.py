@@ -23,17 +23,18 @@ from functools import partial
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel
 
 from mendwright.config.algorithms import DapoLossConfig
 from mendwright.config.learning import ComputeConfig, FullConfig, LoraConfig, OptimizerConfig
-from mendwright.config.models import EngineConfig
+from mendwright.config.models import DtypeName, EngineConfig, ModelConfig
 from mendwright.config.sizing import PlanCommandConfig
 from mendwright.engine.core import Engine
 from mendwright.learning.learner import Learner
 from mendwright.learning.losses import policy_loss
 from mendwright.learning.memory import release_memory
 from mendwright.learning.samples import Sample
+from mendwright.models.loading import create_model
 from mendwright.sizing.hardware import GIB, GPUS
 from mendwright.sizing.memory import training_memory
 from mendwright.sizing.shapes import SHAPES, ModelShape
@@ -63,27 +64,10 @@ class Row:
     trouble: str = ""
 
 
-def make_model(shape: ModelShape, context_tokens: int, dtype: torch.dtype) -> PreTrainedModel:
+def make_model(shape: ModelShape, context_tokens: int, dtype: DtypeName) -> PreTrainedModel:
     """Random weights of ``shape`` on the device."""
-    config = Qwen3Config(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
-        tie_word_embeddings=shape.is_tied,
-        max_position_embeddings=context_tokens + 1,
-    )
-    torch.manual_seed(0)
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(DEVICE):
-            return Qwen3ForCausalLM(config)
-    finally:
-        torch.set_default_dtype(previous)
+    with torch.device(DEVICE):
+        return create_model(ModelConfig(**asdict(shape), max_len_tokens=context_tokens + 1), dtype)
 
 
 def make_episode(shape: ModelShape, context_tokens: int) -> Sample:
@@ -134,7 +118,7 @@ def measured(what: str, context_tokens: int, action: Callable[[], list[Row]]) ->
 def learn(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -> list[Row]:
     """Whole optimiser steps on one episode."""
     is_lora = options.trained == "lora"
-    model = make_model(shape, context_tokens, torch.bfloat16 if is_lora and IS_GPU else torch.float32)
+    model = make_model(shape, context_tokens, "bfloat16" if is_lora and IS_GPU else "float32")
     compute = ComputeConfig(micro_batch_tokens=context_tokens, is_bf16=IS_GPU, is_checkpointing=True)
     trained = LoraConfig() if is_lora else FullConfig()
     learner = Learner(model, OptimizerConfig(learning_rate=1e-6), compute, trained=trained)
@@ -160,7 +144,7 @@ def reckoned_gib(shape: ModelShape, context_tokens: int, options: argparse.Names
 def generate(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -> list[Row]:
     """Prompts without a common prefix, then one token after the other."""
     num_new = options.new_tokens
-    model = make_model(shape, context_tokens + num_new, torch.bfloat16 if IS_GPU else torch.float32)
+    model = make_model(shape, context_tokens + num_new, "bfloat16" if IS_GPU else "float32")
     config = EngineConfig(num_slots=options.slots, max_len_tokens=context_tokens + num_new)
     engine = Engine(model, config)
     generator = np.random.default_rng(0)
