@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
@@ -59,3 +62,33 @@ def test_a_stopped_caller_waits_until_the_work_has_cleaned_up(thread: LoopThread
     with pytest.raises(Stopped):
         thread.run(work())
     assert ended == ["cleaned up"]
+
+
+@pytest.mark.parametrize("before", ["call_soon_threadsafe(call.start)", "return call.ended.result()"])
+def test_a_caller_stopped_between_two_lines_leaves_nothing_running(thread: LoopThread, before: str) -> None:
+    running: list[str] = []
+
+    async def work() -> None:
+        running.append("work")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            running.clear()
+
+    def stop_at(frame: FrameType, event: str, _: object) -> object:
+        if event == "line" and before in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+            raise Stopped
+        return stop_at if frame.f_code in (LoopThread.run.__code__, call.__code__) else None
+
+    def call() -> None:
+        sys.settrace(stop_at)
+        thread.run(work())
+
+    previous = sys.gettrace()
+    try:
+        with pytest.raises(Stopped):
+            call()
+    finally:
+        sys.settrace(previous)
+    assert not running

@@ -7,9 +7,10 @@ their spawner) stays open between two calls.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 _T = TypeVar("_T")
 
@@ -25,11 +26,13 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of ``work``; whatever stops the caller (Ctrl-C) cancels it and waits until it has cleaned up."""
-        started = asyncio.run_coroutine_threadsafe(_start(work), self._loop)
+        call = _Call(work)
         try:
-            return asyncio.run_coroutine_threadsafe(_result_of(started.result()), self._loop).result()
+            self._loop.call_soon_threadsafe(call.start)
+            return call.ended.result()
         except BaseException:
-            asyncio.run_coroutine_threadsafe(_end(started.result()), self._loop).result()
+            self._loop.call_soon_threadsafe(call.stop)
+            concurrent.futures.wait([call.ended])
             raise
 
     def close(self) -> None:
@@ -39,14 +42,31 @@ class LoopThread:
         self._loop.close()
 
 
-async def _start(work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-    return asyncio.create_task(work)
+class _Call(Generic[_T]):
+    """A coroutine on its way; made by the caller, so that it can be stopped at whatever line the caller is stopped.
 
+    ``start`` and ``stop`` run in the loop's thread; ``ended`` never is cancelled, as nobody could wait for it then.
+    """
 
-async def _result_of(task: asyncio.Task[_T]) -> _T:
-    return await task
+    def __init__(self, work: Coroutine[Any, Any, _T]) -> None:
+        self.ended: concurrent.futures.Future[_T] = concurrent.futures.Future()
+        self._work = work
+        self._task: asyncio.Task[_T] | None = None
 
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(self._end)
 
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._work.close()
+            self.ended.set_exception(asyncio.CancelledError())
+
+    def _end(self, task: asyncio.Task[_T]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self.ended.set_result(task.result())
+        else:
+            self.ended.set_exception(error)
