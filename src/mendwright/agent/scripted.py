@@ -1,9 +1,9 @@
-"""Policies without a model: oracle, do-nothing, random, the noisy teacher, and one that cheats.
+"""Policies without a model: oracle, do-nothing, random, the noisy teacher, and two that cheat.
 
 They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
-without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; random,
-teacher and cheat know the compact actions only. Invariants: equal seeds give equal episodes; a scripted action has
-log-probability 0.0, because it was not sampled.
+without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; the
+others know the compact actions only. Invariants: equal seeds give equal episodes; a scripted action has log-probability
+0.0, because it was not sampled.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from mendwright.agent.scaffold import Scaffold
+from mendwright.agent.tampering import Tamperer
 from mendwright.agent.teacher import Teacher
 from mendwright.config.teacher import TeacherNoise
 from mendwright.errors import ConfigError
@@ -115,12 +116,18 @@ def _cheat(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
     return lambda observation: next(actions)
 
 
+def _tamper(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("tamper", scaffold)
+    return Tamperer(generator).act
+
+
 SCRIPTS: dict[str, MakeScript] = {
     "oracle": _oracle,
     "submit-at-once": _submit_at_once,
     "random": _random,
     "teacher": _teacher,
     "cheat": _cheat,
+    "tamper": _tamper,
 }
 _MIXTURE = re.compile(r"mixture-(0(?:\.\d+)?|1(?:\.0+)?)")
 MIXTURE_REPAIR_SHARE = 0.4
