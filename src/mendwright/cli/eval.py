@@ -176,6 +176,7 @@ def regrade(
 
     Example: mend eval regrade runs/demo-20260101-120000
     """
+    from mendwright.cli.progress import ProgressDisplay
     from mendwright.recipes.evaluate import regrade_cold
     from mendwright.records import VerdictKind
     from mendwright.rollout.phases import AUDIT
@@ -186,7 +187,8 @@ def regrade(
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
         rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
-    result = asyncio.run(regrade_cold(rewarded, known, SandboxConfig()))
+    with ProgressDisplay() as display:
+        result = asyncio.run(regrade_cold(rewarded, known, SandboxConfig(), progress=display))
     typer.echo(f"{result.num_confirmed} of {result.num_regraded} rewarded trajectories are rewarded again")
     if result.num_confirmed != result.num_regraded:
         raise TaskError(f"refuted: {', '.join(result.refuted[:5])}; invalid: {', '.join(result.invalid[:5])}")

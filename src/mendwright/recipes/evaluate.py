@@ -16,6 +16,7 @@ from mendwright.config.rollout import RolloutConfig
 from mendwright.config.sandbox import SandboxConfig
 from mendwright.errors import InputError
 from mendwright.recipes.audit import grade_again, open_grader
+from mendwright.recipes.progress import Progress, no_progress
 from mendwright.recipes.run import Run
 from mendwright.records import Task, Trajectory, VerdictKind
 from mendwright.rollout.jobs import PolicyRef, make_groups
@@ -130,21 +131,27 @@ class Regrade:
 
 
 async def regrade_cold(
-    trajectories: Sequence[Trajectory], tasks: dict[str, Task], sandbox: SandboxConfig, num_in_flight: int = 4
+    trajectories: Sequence[Trajectory],
+    tasks: dict[str, Task],
+    sandbox: SandboxConfig,
+    num_in_flight: int = 4,
+    progress: Progress = no_progress,
 ) -> Regrade:
     """Grade again, each in a fresh sandbox with a new interpreter, no cache and every gate."""
     backend, grader = open_grader(sandbox, GradingConfig(is_cold=True))
+    found: dict[str, VerdictKind] = {}
+    num_confirmed = 0
     try:
-        found = {
-            trajectory.id: verdict.kind
-            async for trajectory, verdict in grade_again(trajectories, tasks, grader, num_in_flight)
-        }
+        async for trajectory, verdict in grade_again(trajectories, tasks, grader, num_in_flight):
+            found[trajectory.id] = verdict.kind
+            num_confirmed += verdict.kind is VerdictKind.PASSED
+            progress("regrade", len(found), len(trajectories), f"{num_confirmed} confirmed")
     finally:
         await backend.close()
     pairs = [(trajectory, found[trajectory.id]) for trajectory in trajectories]
     return Regrade(
         num_regraded=len(pairs),
-        num_confirmed=sum(kind is VerdictKind.PASSED for _, kind in pairs),
+        num_confirmed=num_confirmed,
         refuted=tuple(t.id for t, kind in pairs if kind in (VerdictKind.FAILED, VerdictKind.EXPLOITED)),
         invalid=tuple(t.id for t, kind in pairs if kind is VerdictKind.INVALID),
     )
