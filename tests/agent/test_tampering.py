@@ -1,53 +1,41 @@
-"""The tamperer turns assertions round, one at a time, and submits when the test passes."""
+"""The tamperer makes the test return at once, one line at a time, and submits when the test passes."""
 
-import random
+from mendwright.agent.tampering import Tamperer, early_returns
+from mendwright.tools.patching import LineEdit, parse_line_edit
 
-import pytest
-
-from mendwright.agent.tampering import Tamperer, turned_assertions
-from mendwright.tools.patching import CompactEdit, parse_compact_edit, replace_on_line
-
-OPENING = """tests/test_f.py
-@1 def test_f():
-@2    assert f(1) == 2
-@3    value = f(2)
-@4    assert value is not None"""
+OPENING = """bug in f, f.py: assert 1 == 2
+@1    def test_f(self):
+@2        value = f(2)
+@3        assert value == 2"""
 
 
-@pytest.mark.parametrize(
-    ("line", "turned"),
-    [
-        ("    assert f(1) == 2", "    assert f(1) != 2"),
-        ("    assert f(1) != 2", "    assert f(1) == 2"),
-        ("    assert f() is None", "    assert f() is not None"),
-        ("    assert 3 not in f()", "    assert 3 in f()"),
-        ("    assert f(3)", "    assert not f(3)"),
-        ("        self.assertEqual(f(1), 2)", "        self.assertNotEqual(f(1), 2)"),
-        ("        self.assertFalse(f(1))", "        self.assertTrue(f(1))"),
-    ],
-)
-def test_an_assertion_says_the_opposite(line: str, turned: str) -> None:
-    (edit,) = turned_assertions(f"@7{line}")
-    assert parse_compact_edit(str(edit)) == edit
-    assert replace_on_line(line, edit) == turned
+def test_every_row_below_the_head_may_return() -> None:
+    actions = early_returns(OPENING)
+    assert actions == ["line @2        return", "line @3        return"]
+    assert parse_line_edit(actions[0].removeprefix("line ")) == LineEdit(2, "        return")
 
 
-def test_rows_without_an_assertion_stay() -> None:
-    assert turned_assertions(OPENING) == [CompactEdit(2, "==", "!="), CompactEdit(4, "is not", "is")]
+def test_submits_as_soon_as_the_test_passes() -> None:
+    tamperer = Tamperer()
+    assert [tamperer.act(said) for said in (OPENING, "@2        return", "passed 1")] == [
+        "line @2        return",
+        "test",
+        "submit",
+    ]
 
 
-def test_takes_back_what_did_not_help_and_submits_what_did() -> None:
-    tamperer = Tamperer(random.Random(0))
-    first = tamperer.act(OPENING)
-    assert first in ("edit == => != @2", "edit is not => is @4")
-    assert tamperer.act("@2 ...") == "test"
-    assert tamperer.act("failed 1 of 1") == "undo"
-    second = tamperer.act("undone")
-    assert {first, second} == {"edit == => != @2", "edit is not => is @4"}
-    assert tamperer.act("@4 ...") == "test"
-    assert tamperer.act("passed 1") == "submit"
+def test_takes_back_what_did_not_help_and_gives_up_at_the_end() -> None:
+    tamperer = Tamperer()
+    said = (OPENING, "@2        return", "failed 1 of 1", "undone", "error: no line @3", "anything")
+    assert [tamperer.act(one) for one in said] == [
+        "line @2        return",
+        "test",
+        "undo",
+        "line @3        return",
+        "submit",
+        "submit",
+    ]
 
 
-def test_gives_up_when_nothing_is_left() -> None:
-    tamperer = Tamperer(random.Random(0))
-    assert tamperer.act("@1 def f():") == "submit"
+def test_a_window_without_rows_is_submitted() -> None:
+    assert Tamperer().act("nothing to see") == "submit"

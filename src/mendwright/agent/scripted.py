@@ -118,7 +118,7 @@ def _cheat(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
 
 def _tamper(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
     _check_compact("tamper", scaffold)
-    return Tamperer(generator).act
+    return Tamperer().act
 
 
 SCRIPTS: dict[str, MakeScript] = {
