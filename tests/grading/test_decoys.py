@@ -97,6 +97,15 @@ def test_methods_keep_the_indentation_of_their_class():
     assert {"test_fresh_0", "test_list", "test_fresh_1"} <= set(methods)
 
 
+def test_long_lists_are_not_compared_line_by_line_for_a_message():
+    """`assertEqual` of two lists takes seconds to say how 500 lines differ; decoys fail in every honest grading."""
+    text = "class TestMore:\n    def test_list(self):\n        self.assertEqual(m.g(), expected)\n"
+    for seed in range(4):
+        for decoy in decoys_of("TestMore::test_list", seed, text):
+            call = ast.parse(decoy.text.lstrip()).body[0].body[0].value
+            assert [type(side) for side in call.args].count(ast.Tuple) == 1
+
+
 @pytest.mark.parametrize("name", ["test_marked", "test_handled", "test_absent"])
 def test_tests_that_may_pass_for_other_reasons_have_none(name):
     assert decoys_of(name) == ()

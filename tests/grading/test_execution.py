@@ -104,6 +104,22 @@ async def test_commands_of_a_build_see_no_tests(task, tree, has_products):
         assert backend.sandboxes[0].files["test_m.py"] is None
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("num_canaries", [0, 3])
+async def test_copies_of_slow_tests_do_not_use_up_the_time_of_the_tests_that_decide(task, tree, num_canaries):
+    bounds = []
+
+    def answer(files, request):
+        bounds.append(request.timeout_s)
+        return TestRun(results={}, exit_status=0)
+
+    make_spec = lambda task, files: SandboxSpec(environment=Path("/env"), tree=tree, files=files)  # noqa: E731
+    config = GradingConfig(num_canaries=num_canaries)
+    executor = Executor(ScriptedBackend(answer), make_spec, config, ExecutionCache())
+    await executor.execute(task, read_pinned_texts(task, tree, SOURCES), SOURCES)
+    assert bounds == [task.timeout_s + (task.test_timeout_s if num_canaries else 0)]
+
+
 @pytest.mark.parametrize("outcome", [None, *TestOutcome])
 @pytest.mark.parametrize("where", ["fail_to_pass", "pass_to_pass"])
 def test_only_a_pass_is_a_pass(task, where, outcome):

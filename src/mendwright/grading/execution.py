@@ -28,7 +28,7 @@ from mendwright.sandbox.cache import ExecutionCache, Key
 from mendwright.tasks.build_steps import build_files, check_results, has_commands, run_build_steps, with_checks
 from mendwright.tasks.validation import task_request
 
-GRADER_VERSION = "5"
+GRADER_VERSION = "6"
 SpecFactory = Callable[[Task, dict[str, str | None]], SandboxSpec]
 """Makes the spec of a task's sandbox with some files written over its pinned tree."""
 _PRODUCTS = ("*.so", "*.pyd")
@@ -148,8 +148,13 @@ async def _put(sandbox: Sandbox, files: Mapping[str, str]) -> None:
 async def _run_with(
     build: tuple[StepResult, ...], canaries: Canaries, sandbox: Sandbox, request: TestRequest
 ) -> Execution:
-    """``build``, what the runner itself built, and the tests; canaries leave only what was wrong with them."""
-    run = await sandbox.run_tests(request.model_copy(update={"test_ids": canaries.mixed(request.test_ids)}))
+    """``build``, what the runner itself built, and the tests; canaries leave only what was wrong with them.
+
+    Copies of slow tests are among the canaries, so they get time of their own.
+    """
+    bounds = {"timeout_s": request.timeout_s + request.test_timeout_s * bool(canaries.expected)}
+    mixed = request.model_copy(update={"test_ids": canaries.mixed(request.test_ids), **bounds})
+    run = await sandbox.run_tests(mixed)
     results = {name: result for name, result in run.results.items() if name not in canaries.expected}
     update = {"results": results, "wrong_canaries": canaries.wrong(run), "num_canaries": len(canaries.expected)}
     return Execution((*build, *check_results(request, run)), run.model_copy(update=update))
