@@ -84,6 +84,21 @@ def test_an_empty_run_has_a_summary(store):
     assert summary.missing == REQUIRED_PHASES
 
 
+@pytest.mark.parametrize("phases", [("dapo",), ("rft",), ("dapo", "eval/dapo-step-0010/validation")])
+def test_a_run_that_only_trains_lacks_no_evaluation(store, phases):
+    for name in phases:
+        with store.phase(name):
+            pass
+    assert build_summary(store, {}).missing == ()
+
+
+@pytest.mark.parametrize("phase", ["teacher", "eval/rft/test-mutations"])
+def test_a_run_meant_to_be_the_whole_loop_names_what_it_lacks(store, phase):
+    with store.phase(phase):
+        pass
+    assert set(build_summary(store, {}).missing) == {*REQUIRED_PHASES} - {phase}
+
+
 def test_stage_names():
     assert parse_eval_phase("eval/dapo/test-mutations").stage == "dapo"
     assert parse_eval_phase("dapo") is None

@@ -43,7 +43,9 @@ from mendwright.rollout.store import RunStore
 
 REQUIRED_PHASES = ("rft", "dapo", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
 """Without these there is no headline; named as missing also when the run planned nothing. A run that only evaluates
-(a matrix, a study) needs none of them."""
+(a matrix, a study) or only trains needs none of them."""
+_OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in (START, TREATMENT))})
+"""A run with one of these is meant to be the whole loop."""
 
 _KS = (2, 4, 8, 10, 16)
 
@@ -249,8 +251,8 @@ def _is_nested(phase: PhaseRow) -> bool:
 
 
 def _missing(statuses: Mapping[str, str]) -> tuple[str, ...]:
-    is_training = not statuses or any(name in statuses for name in ("teacher", *REQUIRED_PHASES))
-    wanted = dict.fromkeys((*statuses, *(REQUIRED_PHASES if is_training else ())))
+    is_loop = not statuses or not _OF_THE_LOOP.isdisjoint(statuses)
+    wanted = dict.fromkeys((*statuses, *(REQUIRED_PHASES if is_loop else ())))
     return tuple(name for name in wanted if statuses.get(name) != "done")
 
 
