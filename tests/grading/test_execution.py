@@ -82,6 +82,10 @@ async def test_one_grading_asks_for_the_tree_once(task, tree):
     assert asked[0] == {}
 
 
+def specs_over(tree):
+    return lambda task, files: SandboxSpec(environment=Path("/env"), tree=tree, files=files)
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("has_products", [False, True])
 async def test_commands_of_a_build_see_no_tests(task, tree, has_products):
@@ -93,8 +97,7 @@ async def test_commands_of_a_build_see_no_tests(task, tree, has_products):
 
     backend = ScriptedBackend(answer)
     built = task.model_copy(update={"build": (BuildStep(command=("true",), has_products=has_products),)})
-    make_spec = lambda task, files: SandboxSpec(environment=Path("/env"), tree=tree, files=files)  # noqa: E731
-    executor = Executor(backend, make_spec, GradingConfig(), ExecutionCache())
+    executor = Executor(backend, specs_over(tree), GradingConfig(), ExecutionCache())
     execution = await executor.execute(built, read_pinned_texts(built, tree, SOURCES), SOURCES)
     assert execution.run.num_canaries == 3
     assert TEST.splitlines()[-1] in seen[0]
@@ -113,9 +116,8 @@ async def test_copies_of_slow_tests_do_not_use_up_the_time_of_the_tests_that_dec
         bounds.append(request.timeout_s)
         return TestRun(results={}, exit_status=0)
 
-    make_spec = lambda task, files: SandboxSpec(environment=Path("/env"), tree=tree, files=files)  # noqa: E731
     config = GradingConfig(num_canaries=num_canaries)
-    executor = Executor(ScriptedBackend(answer), make_spec, config, ExecutionCache())
+    executor = Executor(ScriptedBackend(answer), specs_over(tree), config, ExecutionCache())
     await executor.execute(task, read_pinned_texts(task, tree, SOURCES), SOURCES)
     assert bounds == [task.timeout_s + (task.test_timeout_s if num_canaries else 0)]
 
