@@ -49,7 +49,9 @@ AHEAD = RL.model_copy(
     update={"max_staleness": 1, "dapo": RL.dapo.model_copy(update={"correction": TruncateCorrectionConfig()})}
 )
 DISTIL = DistilThenGrpoConfig(collect=COLLECT, sft=SftConfig(optimizer=FAST, batch_size=8, num_epochs=25), rl=AHEAD)
-RFT = RftCommandConfig(collect=COLLECT, rft=RftConfig(optimizer=FAST, batch_size=8))
+# What starts as a student that acts can be spoilt by fast steps, on some processors and not on others.
+SLOW = OptimizerConfig(learning_rate=1e-3, weight_decay=0.0)
+RFT = RftCommandConfig(collect=COLLECT, rft=RftConfig(optimizer=SLOW, batch_size=8))
 STAGE = StageConfig(rl=RL)
 TWO = TwoStageConfig(stage_1=STAGE, stage_2=STAGE, select=SolveRateConfig(below=1.0, min_samples=6), yarn_factor=2.0)
 PAIRS = StepDpoCommandConfig(phase=STAGE_1, min_gap=0.2, step_dpo=StepDpoConfig(optimizer=FAST))
