@@ -15,7 +15,8 @@ from mendwright.config.recipes import CollectConfig, RlConfig
 from mendwright.config.rewards import StepPenaltyConfig
 from mendwright.errors import SandboxError, TaskError
 from mendwright.models.loading import load_model
-from mendwright.recipes.dapo import Collected, DapoLoop, rollout_metrics, weight_lag
+from mendwright.recipes.collected import Collected, rollout_metrics, weight_lag
+from mendwright.recipes.dapo import DapoLoop
 from mendwright.recipes.evaluate import evaluate
 from mendwright.recipes.run import Run
 from mendwright.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples

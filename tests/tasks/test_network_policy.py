@@ -87,7 +87,7 @@ def test_an_index_and_model_servers_are_all_that_is_spoken_to():
             names = [name for name in names if name != "urllib.parse"]  # text only
             if any(name.partition(".")[0] in NETWORK_MODULES for name in names):
                 found.add(str(path.relative_to(root)))
-    assert found == {"tasks/index.py", "models/endpoint.py"}
+    assert found == {"tasks/index.py", "models/transport.py"}
 
 
 def test_no_setting_gives_a_sandbox_a_network():

@@ -16,7 +16,7 @@ from mendwright.bridges.verl.session import Arrival, num_saved_updates
 from mendwright.bridges.verl.spool import Spooled, spooled
 from mendwright.config.watch import AlarmConfig
 from mendwright.learning.rewards import make_shaping
-from mendwright.recipes.dapo import Collected, rollout_metrics, weight_lag
+from mendwright.recipes.collected import Collected, rollout_metrics, weight_lag
 from mendwright.recipes.groups import advantages_of, make_trajectory_groups, overlong_metrics
 from mendwright.recipes.run import Run
 from mendwright.recipes.verl_stages import Stage
