@@ -209,20 +209,20 @@ def agreement(
     from mendwright.tasks.store import TaskStore
 
     chosen = one_per_package(TaskStore(tasks).load(), num_per_package)
-    differences: list[str] = []
 
-    async def compare() -> int:
-        num_pairs = num_done = 0
+    async def compare() -> tuple[int, int]:
+        num_different = num_pairs = num_done = 0
         with ProgressDisplay() as display:
             async for pairs in compare_warm_and_cold(chosen, num_concurrent=num_concurrent):
                 num_done, num_pairs = num_done + 1, num_pairs + len(pairs)
-                differences.extend(f"{one.task_id} {one.patch}: {one.difference}" for one in pairs if one.difference)
-                display("warm and cold", num_done, len(chosen), f"{len(differences)} differences")
-        return num_pairs
+                for one in pairs:
+                    if one.difference:
+                        num_different += 1
+                        typer.echo(f"{one.task_id} {one.patch}: {one.difference}")
+                display("warm and cold", num_done, len(chosen), f"{num_different} differences")
+        return num_different, num_pairs
 
-    num_pairs = asyncio.run(compare())
-    for line in differences:
-        typer.echo(line)
-    typer.echo(f"{num_pairs - len(differences)} of {num_pairs} pairs of verdicts agree ({len(chosen)} tasks)")
-    if differences:
-        raise TaskError(f"{len(differences)} warm verdicts are not what a cold grading says")
+    num_different, num_pairs = asyncio.run(compare())
+    typer.echo(f"{num_pairs - num_different} of {num_pairs} pairs of verdicts agree ({len(chosen)} tasks)")
+    if num_different:
+        raise TaskError(f"{num_different} pairs of verdicts differ, or are not what the patch deserves")

@@ -28,7 +28,7 @@ from mendwright.sandbox.cache import ExecutionCache, Key
 from mendwright.tasks.build_steps import build_files, check_results, has_commands, run_build_steps, with_checks
 from mendwright.tasks.validation import task_request
 
-GRADER_VERSION = "6"
+GRADER_VERSION = "7"
 SpecFactory = Callable[[Task, dict[str, str | None]], SandboxSpec]
 """Makes the spec of a task's sandbox with some files written over its pinned tree."""
 _PRODUCTS = ("*.so", "*.pyd")
