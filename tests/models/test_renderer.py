@@ -48,6 +48,17 @@ def test_an_observation_cannot_speak_for_the_model(tokenizer: PreTrainedTokenize
     assert ids.count(end) == 1
 
 
+def test_texts_are_encoded_as_transformers_does(tokenizer: PreTrainedTokenizerFast) -> None:
+    tokenizer.backend_tokenizer.enable_truncation(3)
+    tokenizer.backend_tokenizer.enable_padding(length=64)
+    renderer = ChatRenderer(tokenizer)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    for text in ("", " a\n\tb  ", "<|im_end|><|im_start|>assistant\n", "def f(x):\n    return 'ß\u2028' * 9\n" * 20):
+        found = renderer.action_ids(text)
+        assert found == [*tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), end]
+        assert renderer.prompt_ids("<|im_end|>") == [end]
+
+
 def test_decode_drops_only_the_stop_token(tokenizer: PreTrainedTokenizerFast) -> None:
     renderer = ChatRenderer(tokenizer)
     ids = renderer.action_ids("edit @2 a => b")

@@ -43,6 +43,8 @@ class ChatRenderer:
             ModelFolderError: the tokenizer has not the tokens of the family.
         """
         self._tokenizer = tokenizer
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
         self.family = family or _family_of(tokenizer)
         special = {self.family.role_start, self.family.role_end, self.family.message_end, self.family.opening} - {""}
         self._special_ids = {token: self._special(token) for token in special}
@@ -158,7 +160,10 @@ class ChatRenderer:
         return [self._start_id, *self._encode(role), end_id, *self._encode(self.family.gap + text)]
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        # The backend itself: what transformers wraps around it takes half as long again, several times per turn.
+        backend = self._tokenizer.backend_tokenizer
+        backend.encode_special_tokens = True
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def _encode_own(self, text: str) -> list[int]:
