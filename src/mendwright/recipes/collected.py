@@ -1,6 +1,6 @@
 """What one iteration of RL sampled, in numbers.
 
-Reads trajectories and their groups; makes metrics. Invariants: an invalid trajectory is counted and in no mean; a stale
+Reads trajectories and their groups; makes metrics and the status of each group. Invariants: an invalid trajectory is counted and in no mean; a stale
 one is counted and in no group.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from mendwright.learning.advantages import GroupAdvantages
 from mendwright.recipes.groups import Group
 from mendwright.records import StopReason, Trajectory, VerdictKind
+from mendwright.rollout.store import RunStore
 from mendwright.tools.roles import is_blind_submit
 
 
@@ -48,6 +49,14 @@ class Collected:
     def num_failed_groups(self) -> int:
         """Groups with fewer than two valid members; never mixed up with those of equal rewards."""
         return sum(found.drop_reason == "too_few_valid" for found in self.advantages)
+
+
+def settle_groups(store: RunStore, phase: str, collected: Collected) -> None:
+    """Say in the store what became of each group."""
+    for group, found in zip(collected.groups, collected.advantages, strict=True):
+        status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
+        task_id = group.members[0].task_id
+        store.set_group_status(group.id, phase=phase, step=collected.step, task_id=task_id, status=status)
 
 
 def rollout_metrics(collected: Collected) -> dict[str, float]:

@@ -15,7 +15,7 @@ from mendwright.errors import SandboxError
 from mendwright.learning.curriculum import task_order
 from mendwright.learning.rewards import make_shaping
 from mendwright.learning.rewards.base import Rewards
-from mendwright.recipes.collected import Collected
+from mendwright.recipes.collected import Collected, settle_groups
 from mendwright.recipes.groups import advantages_of, is_stale, make_trajectory_groups
 from mendwright.recipes.run import Run
 from mendwright.records import Trajectory
@@ -74,7 +74,7 @@ class GroupCollector:
             yield_share = max(0.25, collected.num_kept_groups / max(1, len(collected.groups)))
             size = min(self._config.num_groups_sampled, round(missing / yield_share))
         self._refuse_nothing_valid(collected)
-        self._settle_groups(collected)
+        settle_groups(self._run.store, self._phase, collected)
         collected.rollout_s = time.monotonic() - started
         return collected
 
@@ -100,14 +100,6 @@ class GroupCollector:
         text = f"iteration {collected.step}: all {num} episodes are invalid; the last: {reason}"
         self._run.store.add_event("all_invalid", text, phase=self._phase)
         raise SandboxError(f"{text}. Run `mend doctor`, mend the cause, then resume: they are run again")
-
-    def _settle_groups(self, collected: Collected) -> None:
-        """Say in the store what became of each group."""
-        for group, found in zip(collected.groups, collected.advantages, strict=True):
-            status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
-            self._run.store.set_group_status(
-                group.id, phase=self._phase, step=collected.step, task_id=group.members[0].task_id, status=status
-            )
 
     def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
         return self._shaping.shape(self._run.tasks[group[0].task_id], group)

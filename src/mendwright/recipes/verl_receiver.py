@@ -16,7 +16,7 @@ from mendwright.bridges.verl.session import Arrival, num_saved_updates
 from mendwright.bridges.verl.spool import Spooled, spooled
 from mendwright.config.watch import AlarmConfig
 from mendwright.learning.rewards import make_shaping
-from mendwright.recipes.collected import Collected, rollout_metrics, weight_lag
+from mendwright.recipes.collected import Collected, rollout_metrics, settle_groups, weight_lag
 from mendwright.recipes.groups import advantages_of, make_trajectory_groups, overlong_metrics
 from mendwright.recipes.run import Run
 from mendwright.recipes.verl_stages import Stage
@@ -110,10 +110,7 @@ class Receiver:
         groups = make_trajectory_groups(trajectories, lambda group: self._shaping.shape(self._task(group[0]), group))
         advantages = advantages_of(groups, self._stage.rl.dapo)
         collected = Collected(step, trajectories, groups=groups, advantages=advantages)
-        for group, found in zip(groups, collected.advantages, strict=True):
-            status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
-            task_id = group.members[0].task_id
-            self._run.store.set_group_status(group.id, phase=phase, step=step, task_id=task_id, status=status)
+        settle_groups(self._run.store, phase, collected)
         return collected
 
     def _task(self, trajectory: Trajectory) -> Task:
