@@ -1,7 +1,7 @@
 """What one iteration of RL sampled, in numbers.
 
-Reads trajectories and their groups; makes metrics and the status of each group. Invariants: an invalid trajectory is counted and in no mean; a stale
-one is counted and in no group.
+Reads trajectories and their groups; makes metrics and the status of each group. Invariants: an invalid trajectory is
+counted and in no mean; a stale one is counted and in no group.
 """
 
 from __future__ import annotations
