@@ -15,12 +15,15 @@ from mendwright.config.learning import ComputeConfig, DapoConfig, LoraConfig, Op
 from mendwright.config.models import ModelConfig
 from mendwright.config.recipes import RlConfig
 from mendwright.config.sampler import VllmSamplerConfig
-from mendwright.errors import ServerRefusedError, StaleWeightsError
+from mendwright.errors import PromptTooLongError, ServerRefusedError, StaleWeightsError
 from mendwright.learning.checkpoints import save_model
 from mendwright.learning.learner import Learner
 from mendwright.learning.samples import text_sample
+from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.models.base import Generation, Sampling
+from mendwright.models.endpoint import EndpointClient
 from mendwright.models.loading import create_model, load_model, load_tokenizer, save_checkpoint
+from mendwright.models.openai import OpenAIPolicy
 from mendwright.models.renderer import ChatRenderer
 from mendwright.models.vllm.policy import VllmPolicy
 from mendwright.models.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
@@ -81,6 +84,34 @@ def test_the_checks_pass_and_refuse_a_short_context(server: str, base: Path) -> 
         preflight(endpoint_of(server), renderer, Needs(4096, 24))
     with pytest.raises(ServerRefusedError, match="serves tiny, not 'base'"):
         preflight(endpoint_of(server, model="base"), renderer, Needs(400, 24))
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_the_text_client_hears_what_the_token_client_hears(server: str, base: Path, api: str) -> None:
+    """`OpenAIPolicy` against vLLM's own chat template: two greedy turns, then what it refuses."""
+    renderer = ChatRenderer(load_tokenizer(base))
+    sampling = Sampling(temperature=0.0, max_tokens=16, stop_token_ids=renderer.stop_token_ids)
+
+    async def turns() -> None:
+        async with (
+            ask_servers([endpoint_of(server)]) as servers,
+            EndpointClient(endpoint_of(server, api=api)) as client,
+        ):
+            tokens, text = VllmPolicy(servers), OpenAIPolicy(client, renderer)
+            prompt = renderer.open_ids("f in m.py is wrong: 1 < 2")
+            for _ in range(2):
+                want, found = [await policy.generate("s", prompt, sampling) for policy in (tokens, text)]
+                assert found.is_stopped == want.is_stopped
+                assert renderer.decode(found.token_ids) == renderer.decode(want.token_ids)
+                assert found.policy_version == UNKNOWN_VERSION
+                prompt = [*prompt, *want.token_ids, *renderer.observation_ids("1 failed", want.is_stopped)]
+            with pytest.raises(PromptTooLongError):
+                await text.generate("s", renderer.open_ids("word " * 2000), sampling)
+        async with EndpointClient(endpoint_of(server, api=api, model="other")) as client:
+            with pytest.raises(ServerRefusedError, match=r"endpoint\.model='other'"):
+                await OpenAIPolicy(client, renderer).generate("s", prompt, sampling)
+
+    asyncio.run(turns())
 
 
 async def updated_turn(
