@@ -44,12 +44,15 @@ def test_words_places_and_what_can_be_copied():
     assert set(layout.copyable) == {"test_first_value", "TestCase::test_method"}
 
 
-def test_a_copy_is_the_function_and_one_that_does_not_stand_alone_is_none():
+def test_a_copy_is_the_function_with_its_texts_and_what_does_not_stand_alone_is_none():
     layout = layout_of(TEXT)
     alone = function_at(TEXT, layout.copyable["test_first_value"])
     assert alone is not None
     assert ast.unparse(alone) == "def test_first_value():\n    assert helper()"
-    assert function_at(TEXT, layout.copyable["TestCase::test_method"]) is None
+    method = function_at(TEXT, layout.copyable["TestCase::test_method"])
+    assert method is not None
+    assert "'\\none\\n'" in ast.unparse(method)
+    assert function_at(TEXT, (3, 4)) is None
 
 
 def test_a_text_is_read_once():

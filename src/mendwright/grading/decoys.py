@@ -53,16 +53,14 @@ def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], sour
     wanted = {name.partition("::")[2] for name in functions_of([one for one in test_ids if "[" not in one])}
     spans = decoyable_tests(text)
     usable = sorted(wanted & spans.keys())
-    if not usable:
-        return ()
-    name = source.choice(usable)
-    node = function_at(text, spans[name])
-    if node is None:
-        return ()
-    line = split_lines(text)[spans[name][0]]
-    pad = line[: len(line) - len(line.lstrip())]
-    prefix = name.rpartition("::")[0]
-    return tuple(_decoy(node, place, pad, prefix, next(names), source) for place in spans[name])
+    for name in source.sample(usable, len(usable)):
+        node = function_at(text, spans[name])
+        if node is not None:
+            line = split_lines(text)[spans[name][0]]
+            pad = line[: len(line) - len(line.lstrip())]
+            prefix = name.rpartition("::")[0]
+            return tuple(_decoy(node, place, pad, prefix, next(names), source) for place in spans[name])
+    return ()
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -64,10 +63,14 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
 def function_at(text: str, span: tuple[int, int]) -> ast.FunctionDef | None:
     """The syntax tree of the function in the lines ``span`` of ``text``; None when they do not stand alone."""
     first, last = span
+    lines = split_lines(text)[first:last]
+    # A method stands in a block of its own: taking its indentation away would change the texts in it, or break them.
+    head = ["if True:\n"] if lines and lines[0][:1].isspace() else []
     try:
-        node = ast.parse(textwrap.dedent("".join(split_lines(text)[first:last]))).body[0]
+        node = ast.parse("".join(head + lines)).body[0]
     except SyntaxError:
         return None
+    node = node.body[0] if isinstance(node, ast.If) else node
     return node if isinstance(node, ast.FunctionDef) else None
 
 

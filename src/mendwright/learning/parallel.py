@@ -130,6 +130,9 @@ def process_group() -> Iterator[World]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
     try:
         yield current_world()
+        # torch's threads let go of the last exchange's tensors a moment after it, and for that need an interpreter that
+        # does not end yet: without another exchange, one without tensors, they now and then abort the process.
+        dist.barrier()
     except RuntimeError as error:
         if isinstance(error, MendError) or not _is_lost_process(error):
             raise
