@@ -82,7 +82,7 @@ def find_mend_error(error: BaseException) -> MendError | None:
         return error
     if isinstance(error, KeyboardInterrupt):
         return Interrupted(
-            "interrupted; what was done is kept: the same command (mend demo: with --resume) goes on from there"
+            "interrupted; a run folder keeps what was done, the same command (mend demo: with --resume) goes on from it"
         )
     if isinstance(error, BaseExceptionGroup):
         found = (find_mend_error(member) for member in error.exceptions)
