@@ -19,6 +19,14 @@ def test_leaves():
     return
 
 
+def test_counts():
+    assert len(registry._entries) == 1
+
+
+def test_keeps():
+    global helper
+
+
 class TestCase(unittest.TestCase):
     def test_method(self):
         text = """
@@ -37,10 +45,14 @@ one
 
 def test_words_places_and_what_can_be_copied():
     layout = layout_of(TEXT)
-    assert layout.words == ("first", "leaves", "marked", "method", "parent", "value")
+    assert layout.words == ("counts", "first", "keeps", "leaves", "marked", "method", "parent", "value")
     lines = TEXT.splitlines()
     assert (layout.end, layout.places[0]) == (len(lines), len(lines))
-    assert {lines[place] for place in layout.places[1:]} == {"def test_leaves():", "class TestCase(unittest.TestCase):"}
+    before = {lines[place] for place in layout.places[1:]}
+    assert before == {
+        *(f"def test_{name}():" for name in ("leaves", "counts", "keeps")),
+        "class TestCase(unittest.TestCase):",
+    }
     assert set(layout.copyable) == {"test_first_value", "TestCase::test_method"}
 
 
