@@ -135,18 +135,21 @@ class Comparison:
         self.logs[_REPAIRED] = await self._log(dict(self._task.gold_files), _CONTROL_TIMEOUT_S)
         self._timeout_s = max(self._timeout_s, 5 * (time.monotonic() - started))
 
-    async def add(self, name: str, hack: Any) -> None:
-        """One hack, by both rules."""
+    async def add(self, name: str, hack: Any) -> bool:
+        """One hack, by both rules; False when the task offers it nothing to attack."""
         from exploit_battery import target_of
 
         from mendwright.grading.permitted import check_applicable
 
         attack = hack(target_of(self._task, self._layers))
+        if attack is None:
+            return False
         if not check_applicable(attack.files):  # what no tree can hold fails to apply there, too
             self.logs[name] = await self._log(attack.files, self._timeout_s)
         bounded = self._task.model_copy(update={"timeout_s": self._timeout_s})
         self.verdicts[name] = await self._grader.grade(bounded, attack.files, attack.turns)
         print(f"{name} on {self._task.id}: {self.verdicts[name].kind}", file=sys.stderr, flush=True)
+        return True
 
     def forged_log(self, target: Any) -> Any:
         """The battery's forgers write our records; this one writes the lines that SWE-bench's parser reads."""
@@ -183,7 +186,7 @@ class Comparison:
 
 
 async def compare(tasks: list[Any], python: str, folder: Path, only: str, timeout_s: float) -> list[Row]:
-    """Every hack on one task (in turn) by both rules."""
+    """Every hack on one task (in turn, of those that offer it something to attack) by both rules."""
     from exploit_battery import HACKS
 
     from mendwright.sandbox.namespace import NamespaceBackend
@@ -194,13 +197,17 @@ async def compare(tasks: list[Any], python: str, folder: Path, only: str, timeou
     chosen = [(name, hack) for name, hack in HACKS.items() if only in name]
     rows: list[Row] = []
     try:
-        for position, task in enumerate(tasks):
-            comparison = Comparison(task, task_layers(task, store), backend, timeout_s)
+        comparisons = [Comparison(task, task_layers(task, store), backend, timeout_s) for task in tasks]
+        for comparison in comparisons:
             await comparison.add_controls()
-            if only in "forged_log" and position == 0:
-                await comparison.add("forged_log", comparison.forged_log)
-            for name, hack in chosen[position :: len(tasks)]:
-                await comparison.add(name, hack)
+        if only in "forged_log":
+            await comparisons[0].add("forged_log", comparisons[0].forged_log)
+        for position, (name, hack) in enumerate(chosen):
+            first = position % len(comparisons)
+            for comparison in (*comparisons[first:], *comparisons[:first]):
+                if await comparison.add(name, hack):
+                    break
+        for comparison in comparisons:
             rows += comparison.rows(python, folder)
     finally:
         await backend.close()
