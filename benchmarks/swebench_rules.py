@@ -261,9 +261,11 @@ def main() -> None:
     if arguments.tasks is None or not arguments.swebench_python:  # `make bench` names neither
         print("not run: needs a folder of tasks and --swebench-python (see --help)")
         return
+    from exploit_battery import one_per_package
+
     from mendwright.tasks.store import TaskStore
 
-    tasks = list({task.provenance.package: task for task in TaskStore(arguments.tasks).load()}.values())
+    tasks = one_per_package(list(TaskStore(arguments.tasks).load()), [])
     tasks = tasks[:1] if arguments.quick else tasks
     with tempfile.TemporaryDirectory() as folder:
         rows = asyncio.run(compare(tasks, arguments.swebench_python, Path(folder), arguments.only, arguments.timeout_s))
