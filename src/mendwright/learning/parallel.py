@@ -131,7 +131,7 @@ def process_group() -> Iterator[World]:
     try:
         yield current_world()
         # torch's threads let go of the last exchange's tensors a moment after it, and for that need an interpreter that
-        # does not end yet: without another exchange, one without tensors, they now and then abort the process.
+        # does not end yet. Another exchange, one without tensors, gives them that moment.
         dist.barrier()
     except RuntimeError as error:
         if isinstance(error, MendError) or not _is_lost_process(error):
