@@ -91,27 +91,28 @@ def test_the_text_client_hears_what_the_token_client_hears(server: str, base: Pa
     """`OpenAIPolicy` against vLLM's own chat template: two greedy turns, then what it refuses."""
     renderer = ChatRenderer(load_tokenizer(base))
     sampling = Sampling(temperature=0.0, max_tokens=16, stop_token_ids=renderer.stop_token_ids)
+    prompt = renderer.open_ids("f in m.py is wrong: 1 < 2")
 
-    async def turns() -> None:
-        async with (
-            ask_servers([endpoint_of(server)]) as servers,
-            EndpointClient(endpoint_of(server, api=api)) as client,
-        ):
-            tokens, text = VllmPolicy(servers), OpenAIPolicy(client, renderer)
-            prompt = renderer.open_ids("f in m.py is wrong: 1 < 2")
+    async def turns(servers: list[TokenServer]) -> None:
+        heard, policy = prompt, VllmPolicy(servers)
+        async with EndpointClient(endpoint_of(server, api=api)) as client:
+            text = OpenAIPolicy(client, renderer)
             for _ in range(2):
-                want, found = [await policy.generate("s", prompt, sampling) for policy in (tokens, text)]
+                want, found = [await asked.generate("s", heard, sampling) for asked in (policy, text)]
                 assert found.is_stopped == want.is_stopped
                 assert renderer.decode(found.token_ids) == renderer.decode(want.token_ids)
                 assert found.policy_version == UNKNOWN_VERSION
-                prompt = [*prompt, *want.token_ids, *renderer.observation_ids("1 failed", want.is_stopped)]
+                heard = [*heard, *want.token_ids, *renderer.observation_ids("1 failed", want.is_stopped)]
             with pytest.raises(PromptTooLongError):
                 await text.generate("s", renderer.open_ids("word " * 2000), sampling)
-        async with EndpointClient(endpoint_of(server, api=api, model="other")) as client:
-            with pytest.raises(ServerRefusedError, match=r"endpoint\.model='other'"):
-                await OpenAIPolicy(client, renderer).generate("s", prompt, sampling)
 
-    asyncio.run(turns())
+    async def ask_for_another() -> None:
+        async with EndpointClient(endpoint_of(server, api=api, model="other")) as client:
+            await OpenAIPolicy(client, renderer).generate("s", prompt, sampling)
+
+    asyncio.run(ask_servers(endpoint_of(server), turns, is_versioned=False))
+    with pytest.raises(ServerRefusedError, match=r"endpoint\.model='other'"):
+        asyncio.run(ask_for_another())
 
 
 async def updated_turn(
