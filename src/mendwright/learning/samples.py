@@ -15,6 +15,8 @@ import numpy as np
 from mendwright.ledger import TokenLedger
 from mendwright.records import Trajectory, Turn
 
+ERRORS = frozenset({"format", "tool"})
+"""`Turn.error` of turns that get no credit under ``is_error_masked``."""
 _LOG_PROB_NOISE = 1e-3
 """Engines of lower precision may report a certain token slightly above log 1."""
 
@@ -112,7 +114,7 @@ def policy_sample(
         ValueError: an action token has no log-probability of the sampling policy.
     """
     ledger = trajectory.ledger
-    weight = _action_weight(trajectory, {"format", "tool"} if is_error_masked and advantage > 0 else set())
+    weight = _action_weight(trajectory, ERRORS if is_error_masked and advantage > 0 else set())
     _check_log_probs(trajectory.id, ledger, weight)
     old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
     return Sample(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mendwright.bridges.verl.group_rules import keep_groups
+from mendwright.bridges.verl.group_rules import keep_groups, positive_members
 from mendwright.bridges.verl.outputs import outcome_of
 from mendwright.bridges.verl.spool import Spooled, spool, spooled
 from mendwright.config.algorithms import GroupAdvantageConfig
@@ -46,6 +46,27 @@ def test_a_forked_history_gives_a_row_per_branch_and_each_token_once(trajectory_
         ([1, 2], [3, 4], 5),
         ([1, 2, 3, 4, 8], [9], 6),
     ]
+
+
+def test_a_row_says_which_turns_ended_in_an_error(trajectory_maker, task):
+    found = trajectory_maker()
+    first = int(np.flatnonzero(found.ledger.is_action)[0])
+    spans = [(turn.action_span[0] - first, turn.action_span[1] - first) for turn in found.turns]
+    assert outcome_of(task, found, TERMINAL, "penalise").rows[0].error_spans == ()
+    for error in ("format", "tool"):
+        turns = (*found.turns[:-1], found.turns[-1].model_copy(update={"error": error}))
+        (row,) = outcome_of(task, replace(found, turns=turns), TERMINAL, "penalise").rows
+        assert row.error_spans == (spans[-1],)
+        assert all(row.response_mask[slice(*spans[-1])]), "who masks it knows the group"
+
+
+def test_positive_members_are_those_that_learning_would_reinforce():
+    rewards = {"a": {"a_0": 1.0, "a_1": 0.0, "a_2": 0.5}, "b": {"b_0": 1.0, "b_1": 1.0}, "c": {}}
+    assert positive_members(rewards) == {"a_0"}
+    (found, _) = estimate_advantages(
+        [[Outcome(reward, 1) for reward in rewards[group].values()] for group in "ab"], GroupAdvantageConfig()
+    )
+    assert [value > 0 for value in found.values] == [name in positive_members(rewards) for name in rewards["a"]]
 
 
 def test_an_invalid_episode_gives_no_row(trajectory_maker, task):

@@ -65,8 +65,6 @@ REFUSED = [
     'rl.curriculum="learnability"',
     "rl.dapo.batch_size=128",
     "rl.dapo.token_budget=4096",
-    "rl.dapo.is_error_masked=true",
-    "rl.dapo.negative_weight=0.3",
     'rl.dapo.demonstration.type="gated"',
     'rl.dapo.kl.type="k1"',
     'rl.dapo.loss.denominator="group"',
@@ -135,6 +133,22 @@ def test_rewards_of_whole_groups_and_forks_that_count_several_times_are_refused(
     with pytest.raises(ConfigError, match=r"rl\.dapo\.loss\.denominator='trajectory'"):
         translated(*fork, 'rl.dapo.loss.type="grpo"')
     assert translated(*fork)["algorithm.adv_estimator"] == "grpo"
+
+
+CREDIT = ["rl.dapo.is_error_masked=true", "rl.dapo.negative_weight=0.3"]
+
+
+def test_credit_of_errors_and_failures_goes_to_our_parts_of_verl():
+    found = translated(*CREDIT, 'rl.dapo.loss.type="grpo"')
+    assert found["algorithm.adv_estimator"] == "mendwright_group"
+    assert found["trainer.v1.sampler.sampler_kwargs.is_error_masked"] is True
+    assert found["trainer.v1.sampler.sampler_kwargs.negative_weight"] == 0.3
+    assert translated(CREDIT[0])["algorithm.adv_estimator"] == "grpo"
+    for advantage in ("rloo", "reinforce_pp"):
+        with pytest.raises(ConfigError, match=r"is_error_masked=True.*negative_weight=0\.3"):
+            translated(*CREDIT, f'rl.dapo.advantage.type="{advantage}"')
+    with pytest.raises(ConfigError, match=r"forks would count several times with rl\.dapo\.negative_weight=0\.3"):
+        translated(CREDIT[1], 'rollout.pipeline.context.type="elision"')
 
 
 def test_a_critic_is_refused():

@@ -61,5 +61,6 @@ def _output(row: Row, trajectory: Trajectory, outcome: Outcome) -> AgentLoopOutp
             "min_global_steps": row.min_version,
             "max_global_steps": row.max_version,
             "reward_extra_info": {"acc": outcome.raw_reward},
+            "error_spans": [list(span) for span in row.error_spans],
         },
     )

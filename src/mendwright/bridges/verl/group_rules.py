@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,13 @@ def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], G
     kept = {group for group, values in comparable.items() if max(values) != min(values)}
     counts = GroupCounts(len(kept), len(comparable) - len(kept), len(rewards) - len(comparable))
     return kept or set(comparable), counts
+
+
+def positive_members(rewards: Mapping[str, Mapping[str, float]]) -> set[str]:
+    """The members that did better than their group's mean: those with a positive advantage relative to the group.
+
+    Args:
+        rewards: Group -> valid member -> reward.
+    """
+    means = {group: fmean(members.values()) for group, members in rewards.items() if members}
+    return {member for group, mean in means.items() for member, reward in rewards[group].items() if reward > mean}

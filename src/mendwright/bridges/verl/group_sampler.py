@@ -20,7 +20,8 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-from mendwright.bridges.verl.group_rules import GroupCounts, keep_groups
+from mendwright.bridges.verl.credit import mask_errors, register_estimator
+from mendwright.bridges.verl.group_rules import GroupCounts, keep_groups, positive_members
 from mendwright.errors import MendError, SandboxError
 
 _VALIDATION = "val"
@@ -29,13 +30,24 @@ _WORKER_PREFIX = "agent_loop_worker_"
 
 
 class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environment of its own
-    """Samples an iteration's groups; drops what teaches nothing and refills at most ``max_refills`` times."""
+    """Samples an iteration's groups; drops what teaches nothing and refills at most ``max_refills`` times.
+
+    Where errors get no credit, what it returns is masked so (`credit`).
+    """
 
     def __init__(self, *, sampler_kwargs: Mapping[str, Any], **kwargs: Any) -> None:
-        """``sampler_kwargs``: ``num_groups`` wanted per iteration, ``max_refills``; the rest is verl's."""
+        """Take verl's arguments.
+
+        Args:
+            sampler_kwargs: ``num_groups`` wanted per iteration, ``max_refills``, and of `DapoConfig`
+                ``is_error_masked`` and ``negative_weight``, where these are set.
+            kwargs: The rest of verl's.
+        """
         super().__init__(sampler_kwargs=sampler_kwargs, **kwargs)
         self._num_groups = int(sampler_kwargs["num_groups"])
         self._max_refills = int(sampler_kwargs["max_refills"])
+        self._is_error_masked = bool(sampler_kwargs.get("is_error_masked", False))
+        register_estimator(float(sampler_kwargs.get("negative_weight", 1.0)))
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """The rows of one iteration with metrics.
@@ -61,7 +73,11 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
             missing = self._num_groups - counts.num_kept
             if missing <= 0:
                 break
-        return _learned(partition_id, tags, kept, counts), counts.as_metrics()
+        learned = _learned(partition_id, tags, kept, counts)
+        if self._is_error_masked:
+            members = positive_members(rewards)
+            mask_errors(partition_id, [key for key in learned.keys if _member_of(key) in members])
+        return learned, counts.as_metrics()
 
     def _finished(self, partition_id: str, num_groups: int) -> tuple[list[str], KVBatchMeta]:
         """Ids and rows of the next ``num_groups`` groups that have ended; waits for them."""
@@ -108,9 +124,13 @@ def _add_rewards(rewards: Mapping[str, dict[str, float]], batch: KVBatchMeta) ->
         return
     scores = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])["rm_scores"]
     for key, score in zip(batch.keys, scores, strict=True):
-        rewards[_group_of(key)][key.rsplit("_", 1)[0]] = float(score.sum())
+        rewards[_group_of(key)][_member_of(key)] = float(score.sum())
 
 
 def _group_of(key: str) -> str:
     """Keys in verl's store are ``group_member_row``."""
     return str(key).split("_", 1)[0]
+
+
+def _member_of(key: str) -> str:
+    return str(key).rsplit("_", 1)[0]

@@ -10,8 +10,12 @@ from mendwright.bridges.verl.settings import Settings
 
 UNBOUNDED_DUAL_CLIP = 1e9
 """verl always clips ratio * |A| where A < 0; this bound is never met."""
+WEIGHTED_GROUP = "mendwright_group"
+"""The estimator that `credit` adds to verl's."""
 _DELTA = 1e-6
 """What verl's GRPO adds to the deviation; it cannot be set."""
+_BY_GROUP = ("group", "dr_grpo")
+"""Estimators whose sign follows from the group's rewards alone, as our sampler sees them."""
 _ACTOR = "actor_rollout_ref.actor"
 
 
@@ -109,9 +113,12 @@ def _advantage(to: Settings) -> None:
     elif baseline == "leave_one_out":
         to.refuse(f"{prefix}.baseline", "verl has the mean of the group, or none")
     else:
-        to.ours("algorithm.adv_estimator", f"{prefix}.type", names[kind])
-        if kind in ("group", "dr_grpo"):
+        name = WEIGHTED_GROUP if kind in _BY_GROUP and leaves.peek("rl.dapo.negative_weight") != 1.0 else names[kind]
+        to.ours("algorithm.adv_estimator", f"{prefix}.type", name)
+        if kind in _BY_GROUP:
             to.fixed("algorithm.norm_adv_by_std_in_grpo", kind == "group", f"needed: {prefix}.type is {kind}")
+            for credit in ("is_error_masked", "negative_weight"):
+                to.ours(f"trainer.v1.sampler.sampler_kwargs.{credit}", f"rl.dapo.{credit}")
         if f"{prefix}.delta" in leaves and leaves.peek(f"{prefix}.delta") != _DELTA:
             to.refuse(f"{prefix}.delta", f"verl's is {_DELTA}")
     leaves.take_section(prefix)

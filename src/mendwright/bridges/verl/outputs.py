@@ -15,7 +15,8 @@ from mendwright.config.algorithms import OverlongPolicy
 from mendwright.errors import ModelReplyError
 from mendwright.learning.histories import split_histories
 from mendwright.learning.rewards.base import RewardShaping
-from mendwright.ledger import UNKNOWN_VERSION, TokenLedger
+from mendwright.learning.samples import ERRORS
+from mendwright.ledger import UNKNOWN_VERSION
 from mendwright.records import OVERLONG, Task, Trajectory
 
 
@@ -33,6 +34,8 @@ class Row:
     min_version: int
     """Weights that sampled its first and last tokens."""
     max_version: int
+    error_spans: tuple[tuple[int, int], ...] = ()
+    """Of the response: turns that ended in a format or tool error."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,12 @@ def outcome_of(task: Task, trajectory: Trajectory, shaping: RewardShaping, overl
     if reward is None or (is_overlong and overlong == "drop"):
         return Outcome(())
     is_learned = not is_overlong or overlong == "penalise"
-    rows = tuple(_row(part.ledger, is_learned) for part in split_histories(trajectory) if part.ledger.is_action.any())
+    rows = tuple(_row(part, is_learned) for part in split_histories(trajectory) if part.ledger.is_action.any())
     return Outcome(rows, reward, trajectory.verdict.reward)
 
 
-def _row(ledger: TokenLedger, is_learned: bool) -> Row:
+def _row(part: Trajectory, is_learned: bool) -> Row:
+    ledger = part.ledger
     at = np.flatnonzero(ledger.is_action)
     first, end = int(at[0]), int(at[-1]) + 1
     versions, log_probs = ledger.policy_version[at], ledger.log_prob[at]
@@ -75,4 +79,9 @@ def _row(ledger: TokenLedger, is_learned: bool) -> Row:
         response_log_probs=ledger.log_prob[first:end].tolist(),
         min_version=int(versions.min()),
         max_version=int(versions.max()),
+        error_spans=tuple(
+            (turn.action_span[0] - first, turn.action_span[1] - first)
+            for turn in part.turns
+            if turn.error in ERRORS and turn.action_span[0] < turn.action_span[1]
+        ),
     )

@@ -30,8 +30,8 @@ _NEUTRAL: dict[str, tuple[Any, str]] = {
     "rl.spread_share": (1.0, "verl learns from every group that is kept"),
     "rl.curriculum": ("uniform", "verl draws tasks uniformly"),
     "rl.dapo.token_budget": (None, "verl has no bound on learned tokens per optimiser step"),
-    "rl.dapo.is_error_masked": (False, "verl's masks are made before it knows the advantage"),
-    "rl.dapo.negative_weight": (1.0, "verl weighs all advantages alike"),
+    "rl.dapo.is_error_masked": (False, "under verl with advantage.type 'group' or 'dr_grpo' only"),
+    "rl.dapo.negative_weight": (1.0, "under verl with advantage.type 'group' or 'dr_grpo' only"),
     "rl.dapo.demonstration.type": ("none", "verl imitates nothing"),
     "rl.dapo.compute.context_parallel": (1, "verl.sequence_parallel says it"),
     "rl.dapo.compute.head_chunk_vocab": (65536, "verl cuts logits by positions only"),
@@ -74,8 +74,11 @@ def _forks(leaves: Leaves) -> list[str]:
     """Histories that fork are several rows of one episode, which only verl's GRPO and a mean over tokens count once."""
     estimator = leaves.peek("rl.dapo.advantage.type")
     denominator = leaves.peek("rl.dapo.loss.denominator")
+    weight = leaves.peek("rl.dapo.negative_weight")
     if estimator not in ("group", "dr_grpo"):
         counting = f"rl.dapo.advantage.type={estimator!r}"
+    elif weight != 1.0:
+        counting = f"rl.dapo.negative_weight={weight!r}"
     elif denominator != "token":
         counting = f"rl.dapo.loss.denominator={denominator!r}"
     else:

@@ -33,11 +33,18 @@ def put(queue) -> Iterator[Callable[..., None]]:
     """Leaves a group that has ended, as verl's agent loop workers do."""
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-    def leave(uid: str, rewards: list[float], status: str = "finished") -> None:
+    def leave(
+        uid: str, rewards: list[float], status: str = "finished", errors: list[list[list[int]]] | None = None
+    ) -> None:
         tag = {"is_prompt": True, "status": "running", "global_steps": 1}
         queue.kv_batch_put(keys=[uid], partition_id=PARTITION, tags=[tag])
         if rewards:
-            rows = [{"rm_scores": torch.tensor([0.0] * k + [reward])} for k, reward in enumerate(rewards)]
+            rows: list[dict[str, Any]] = [
+                {"rm_scores": torch.tensor([0.0] * k + [reward])} for k, reward in enumerate(rewards)
+            ]
+            for row, spans in zip(rows, errors or (), strict=False):
+                mask = torch.ones(6, dtype=torch.int64)
+                row |= {"response_mask": mask, "loss_mask": mask, "extra_fields": {"error_spans": spans}}
             queue.kv_batch_put(
                 keys=[f"{uid}_{k}_0" for k in range(len(rewards))],
                 partition_id=PARTITION,
@@ -54,7 +61,7 @@ def left(queue: Any) -> set[str]:
     return set((queue.kv_list(PARTITION) or {}).get(PARTITION, {}))
 
 
-def sample(batch_size: int, refill: Callable[[int], Any], num_groups: int, max_refills: int) -> Any:
+def sample(batch_size: int, refill: Callable[[int], Any], num_groups: int, max_refills: int, **credit: Any) -> Any:
     from mendwright.bridges.verl.group_sampler import GroupSampler
 
     sampler = GroupSampler(
@@ -62,7 +69,7 @@ def sample(batch_size: int, refill: Callable[[int], Any], num_groups: int, max_r
         trainer_config={},
         max_off_policy_threshold=8,
         max_off_policy_strategy="drop",
-        sampler_kwargs={"num_groups": num_groups, "max_refills": max_refills},
+        sampler_kwargs={"num_groups": num_groups, "max_refills": max_refills} | credit,
         poll_interval=0.1,
         refill_fn=refill,
     )
@@ -83,6 +90,41 @@ def test_groups_that_teach_nothing_are_dropped_and_a_refill_without_a_valid_epis
     assert asked == [1]
     assert sorted(batch.keys) == ["mixed_0_0", "mixed_1_0", "mixed_2_0"] == sorted(left(queue))
     assert metrics == {"groups/num_kept": 1.0, "groups/num_equal": 1.0, "groups/num_failed": 2.0}
+
+
+def test_errors_get_no_credit_where_an_episode_did_better_than_its_group(queue, put):
+    put("mixed", [1.0, 0.0, 1.0], errors=[[[0, 2], [4, 5]], [[0, 2]], []])
+    batch, _ = sample(1, lambda _: None, num_groups=1, max_refills=0, is_error_masked=True)
+    keys = sorted(batch.keys)
+    found = queue.kv_batch_get(keys=keys, partition_id=PARTITION, select_fields=["response_mask", "loss_mask"])
+    for name in ("response_mask", "loss_mask"):
+        assert [mask.tolist() for mask in found[name]] == [[0, 0, 1, 1, 0, 1], [1] * 6, [1] * 6]
+
+
+def test_failures_weigh_less_and_everything_else_is_verls_grpo():
+    import numpy as np
+    from verl.trainer.ppo import core_algos
+
+    from mendwright.bridges.verl.credit import register_estimator
+    from mendwright.bridges.verl.learned_settings import WEIGHTED_GROUP
+
+    rewards, mask = torch.zeros(4, 3), torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 0], [0, 1, 1]])
+    rewards[:, -1] = torch.tensor([1.0, 0.0, 0.0, 1.0])
+    groups = np.array(["a", "a", "b", "b"], dtype=object)
+    for is_normalised in (True, False):
+        want, _ = core_algos.compute_grpo_outcome_advantage(
+            rewards, mask, groups, norm_adv_by_std_in_grpo=is_normalised
+        )
+        register_estimator(0.25)
+        found, returns = core_algos.get_adv_estimator_fn(WEIGHTED_GROUP)(
+            token_level_rewards=rewards,
+            response_mask=mask,
+            index=groups,
+            config={"norm_adv_by_std_in_grpo": is_normalised},
+        )
+        assert torch.equal(found, torch.where(want < 0, 0.25 * want, want))
+        assert torch.equal(found, returns)
+        assert (found < 0).any()
 
 
 def test_an_iteration_without_two_valid_members_in_any_group_stops_the_run(put):

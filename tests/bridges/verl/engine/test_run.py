@@ -24,6 +24,8 @@ OVERRIDES = [
     f"rl.dapo.group_size={GROUP_SIZE}",
     f"rl.dapo.batch_size={NUM_GROUPS * GROUP_SIZE}",
     "rl.dapo.loss.type=grpo",
+    "rl.dapo.is_error_masked=true",
+    "rl.dapo.negative_weight=0.3",
     "rl.dapo.optimizer.learning_rate=1e-4",
     # Whatever the groups' rewards are, their episodes differ in length, so that there is something to learn.
     "rl.reward.type=step_penalty",
