@@ -36,6 +36,7 @@ KINDS: dict[str, type[Record]] = {
     "paper_a/verl.toml": VerlConfig,
     "paper_b/verl.toml": VerlConfig,
     "verl_cpu.toml": VerlConfig,
+    "verl_parity.toml": RlCommandConfig,
 }
 
 
