@@ -9,7 +9,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# Many tests start processes; without byte code on disk each of them would compile torch and transformers again.
+# Many tests start processes; without byte code on disk each of them would compile torch and transformers again. What is
+# never imported needs none: environments are installed with --no-compile.
 unexport PYTHONDONTWRITEBYTECODE
 
 IS_NEW_ENOUGH := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -20,6 +21,8 @@ TORCH_INDEX ?=
 
 VENV := .venv
 PARITY := .venv-parity
+PARITY_PINS := requirements-torch.txt requirements-parity.txt
+PARITY_STAMP := $(PARITY)/.setup-$(shell cat $(PARITY_PINS) | sha256sum | cut -c 1-16)
 RAY := .venv-ray
 RAY_PINS := requirements.lock requirements-torch.txt requirements-ray.txt
 RAY_STAMP := $(RAY)/.setup-$(shell cat $(RAY_PINS) | sha256sum | cut -c 1-16)
@@ -27,6 +30,8 @@ TRL := .venv-trl
 TRL_PINS := requirements-torch.txt requirements-trl.txt
 TRL_STAMP := $(TRL)/.setup-$(shell cat $(TRL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
 VLLM := .venv-vllm
+VLLM_PINS := requirements-torch.txt requirements-vllm.txt
+VLLM_STAMP := $(VLLM)/.setup-$(shell cat $(VLLM_PINS) | sha256sum | cut -c 1-16)
 VERL := .venv-verl
 VERL_PINS := $(if $(GPU),requirements-verl-gpu.txt,requirements-torch.txt requirements-verl.txt)
 VERL_STAMP := $(VERL)/.setup-$(shell cat $(VERL_PINS) pyproject.toml | sha256sum | cut -c 1-16)
@@ -57,9 +62,7 @@ test: setup ## the default tests (ARGS="tests/config -x" for a selection, COVERA
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n auto --dist worksteal --durations=5 \
 		$(if $(COVERAGE),--cov --cov-report=term:skip-covered))
 
-parity: ## our losses against TRL's and verl's own functions, in .venv-parity
-	@[ -x $(PARITY)/bin/pytest ] || { $(PYTHON) -m venv --clear $(PARITY) && $(PARITY)/bin/python -m pip install -qq \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-torch.txt -r requirements-parity.txt; }
+parity: $(PARITY_STAMP) ## our losses against TRL's and verl's own functions, in .venv-parity
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(PARITY)/bin/python -m pytest -q -m parity --confcutdir=tests/learning/parity \
 		tests/learning/parity $(ARGS)
 
@@ -72,11 +75,7 @@ trl-env: $(TRL_STAMP) ## build .venv-trl: TRL and verifiers with this project
 trl: trl-env ## TRL's trainer and verifiers on our tasks, on a CPU; some minutes
 	@OMP_NUM_THREADS=1 $(TRL)/bin/python -m pytest -q -m "trl or verifiers" tests/bridges/trl tests/bridges/verifiers $(ARGS)
 
-# vLLM brings torchvision and others whose builds need CUDA and break the import of transformers on a machine without it.
-vllm: ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
-	@[ -x $(VLLM)/bin/pytest ] || { $(PYTHON) -m venv --clear $(VLLM) && $(VLLM)/bin/python -m pip install -qq \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r requirements-torch.txt -r requirements-vllm.txt && \
-		$(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton; }
+vllm: $(VLLM_STAMP) ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/recipes/vllm_cpu $(ARGS)
 
 verl-env: $(VERL_STAMP) ## build .venv-verl, where `mend train verl` runs (GPU=1: with vLLM)
@@ -130,13 +129,27 @@ $(RAY_STAMP): $(RAY_PINS)
 
 $(TRL_STAMP): $(TRL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(TRL)
-	@$(TRL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	@$(TRL)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		$(addprefix -r ,$(TRL_PINS)) --editable '.[serve]'
+	@touch $@
+
+# vLLM brings torchvision and others whose builds need CUDA and break the import of transformers on a machine without it.
+$(VLLM_STAMP): $(VLLM_PINS)
+	@$(PYTHON) -m venv --clear $(VLLM)
+	@$(VLLM)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		$(addprefix -r ,$(VLLM_PINS))
+	@$(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton
+	@touch $@
+
+$(PARITY_STAMP): $(PARITY_PINS)
+	@$(PYTHON) -m venv --clear $(PARITY)
+	@$(PARITY)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+		$(addprefix -r ,$(PARITY_PINS))
 	@touch $@
 
 $(VERL_STAMP): $(VERL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(VERL)
-	@$(VERL)/bin/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	@$(VERL)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 		$(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[datasets]'
 	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-build-isolation flash-attn==2.8.3)
 	@touch $@
