@@ -37,6 +37,7 @@ KINDS: dict[str, type[Record]] = {
     "paper_b/verl.toml": VerlConfig,
     "verl_cpu.toml": VerlConfig,
     "verl_parity.toml": RlCommandConfig,
+    "verl_parity_matrix.toml": MatrixConfig,
 }
 
 
