@@ -10,7 +10,7 @@ from mendwright.models.loading import load_tokenizer
 from mendwright.models.renderer import ChatRenderer
 from mendwright.pipelines.registry import PIPELINES
 from mendwright.recipes.run import Run
-from mendwright.recipes.scaffolds import measure_scaffold, mixed_tasks
+from mendwright.recipes.scaffolds import chosen_tasks, measure_scaffold
 from mendwright.rollout.local import LocalPool
 from mendwright.rollout.store import RunStore
 from mendwright.sandbox.scripted import ScriptedBackend
@@ -27,7 +27,7 @@ def test_every_pipeline_is_sound(name, base, tmp_path, many_tasks):
     pool = LocalPool(config, lambda: ScriptedBackend(scripted_answer()), lambda task: layers, renderer)
     with RunStore.create(tmp_path / "run.db") as store:
         run = Run(tmp_path, store, pool, many_tasks)
-        rates = measure_scaffold(run, name, mixed_tasks(run, 2))
+        rates = measure_scaffold(run, name, chosen_tasks(run, 2))
     assert (rates.num_solved, rates.num_solved_by_nothing, rates.num_invalid) == (2, 0, 0)
     assert rates.is_sound
     assert not rates.model_copy(update={"num_solved": 1}).is_sound

@@ -32,12 +32,12 @@ def scaffolds(
     """
     from mendwright.cli.running import open_run
     from mendwright.models.loading import shipped_base
-    from mendwright.recipes.scaffolds import measure_scaffold, mixed_tasks
+    from mendwright.recipes.scaffolds import chosen_tasks, measure_scaffold
 
     found = []
     for name in pipeline or PIPELINES:
         with open_run(run, tasks, shipped_base(), _load(name, overrides or []), seed=0) as opened:
-            found.append(measure_scaffold(opened, Path(name).stem, mixed_tasks(opened, num_tasks)))
+            found.append(measure_scaffold(opened, Path(name).stem, chosen_tasks(opened, num_tasks)))
     typer.echo(f"{'pipeline':<16}{'oracle':>14}{'do nothing':>14}{'invalid':>9}{'turns':>7}")
     for one in found:
         rates = [f"{count} of {one.num_tasks}" for count in (one.num_solved, one.num_solved_by_nothing)]

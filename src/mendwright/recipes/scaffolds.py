@@ -53,10 +53,13 @@ def measure_scaffold(run: Run, name: str, tasks: Sequence[Task]) -> ScaffoldRate
     )
 
 
-def mixed_tasks(run: Run, limit: int) -> list[Task]:
-    """Tasks of all splits and sources in an order that mixes the packages, at most ``limit`` (0: all)."""
-    found = sorted(run.tasks.values(), key=lambda task: hashlib.sha256(task.id.encode()).digest())
-    return found[:limit] if limit else found
+def chosen_tasks(run: Run, limit: int) -> list[Task]:
+    """Tasks of all splits and sources, at most ``limit`` (0: all), drawn over all packages.
+
+    They come package by package, so that few environments have to be warm at one time.
+    """
+    drawn = sorted(run.tasks.values(), key=lambda task: hashlib.sha256(task.id.encode()).digest())
+    return sorted(drawn[: limit or None], key=lambda task: (task.provenance.package, task.id))
 
 
 def _play(run: Run, name: str, policy: str, tasks: Sequence[Task]) -> list[Trajectory]:
