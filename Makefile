@@ -119,38 +119,36 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(VERL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# pip of the environment $(@D), which is made anew before.
+INSTALL_THERE = $(@D)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
 # The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
 $(RAY_STAMP): $(RAY_PINS)
 	@$(PYTHON) -m venv --clear $(RAY)
 	@$(RAY)/bin/python -m pip install -qq --no-compile --require-hashes --no-deps -r requirements.lock
-	@$(RAY)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		-r requirements-torch.txt -r requirements-ray.txt
+	@$(INSTALL_THERE) -r requirements-torch.txt -r requirements-ray.txt
 	@touch $@
 
 $(TRL_STAMP): $(TRL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(TRL)
-	@$(TRL)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		$(addprefix -r ,$(TRL_PINS)) --editable '.[serve]'
+	@$(INSTALL_THERE) $(addprefix -r ,$(TRL_PINS)) --editable '.[serve]'
 	@touch $@
 
 # vLLM brings torchvision and others whose builds need CUDA and break the import of transformers on a machine without it.
 $(VLLM_STAMP): $(VLLM_PINS)
 	@$(PYTHON) -m venv --clear $(VLLM)
-	@$(VLLM)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		$(addprefix -r ,$(VLLM_PINS))
+	@$(INSTALL_THERE) $(addprefix -r ,$(VLLM_PINS))
 	@$(VLLM)/bin/python -m pip uninstall -qq -y torchvision torchaudio torchcodec triton
 	@touch $@
 
 $(PARITY_STAMP): $(PARITY_PINS)
 	@$(PYTHON) -m venv --clear $(PARITY)
-	@$(PARITY)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		$(addprefix -r ,$(PARITY_PINS))
+	@$(INSTALL_THERE) $(addprefix -r ,$(PARITY_PINS))
 	@touch $@
 
 $(VERL_STAMP): $(VERL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(VERL)
-	@$(VERL)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
-		$(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[datasets]'
+	@$(INSTALL_THERE) $(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[datasets]'
 	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-build-isolation flash-attn==2.8.3)
 	@touch $@
 

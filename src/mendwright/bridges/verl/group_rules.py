@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
+
+from mendwright.learning.advantages.base import minus_mean, relative_to_group
 
 
 @dataclass(frozen=True)
@@ -54,5 +55,9 @@ def positive_members(rewards: Mapping[str, Mapping[str, float]]) -> set[str]:
     Args:
         rewards: Group -> valid member -> reward.
     """
-    means = {group: fmean(members.values()) for group, members in rewards.items() if members}
-    return {member for group, mean in means.items() for member, reward in rewards[group].items() if reward > mean}
+    return {
+        member
+        for members in rewards.values()
+        for member, value in zip(members, relative_to_group([*members.values()], minus_mean).values, strict=True)
+        if value > 0
+    }
