@@ -58,7 +58,8 @@ def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker
     leave(folder, trajectory_maker, kinds)
     receiver = Receiver(run, stage, AlarmConfig())
     take_all(receiver, folder)
-    receiver.take(Arrival(num_updates=1, metrics={"actor/pg_loss": 0.25, "perf/throughput": 9.0}))
+    theirs = {"actor/pg_loss": 0.25, "actor/entropy_loss": 0.01, "perf/throughput": 9.0}
+    receiver.take(Arrival(num_updates=1, metrics=theirs))
     assert run.store.num_trajectories() == {"dapo": 9}
     assert not list(spooled(folder)), "what is stored is deleted"
     status = {group.task_id: group.status for group in run.store.groups(phase="dapo", step=0)}
@@ -66,6 +67,10 @@ def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker
     metrics = {name: dict(run.store.metrics("dapo", name))[0] for name in run.store.metric_names("dapo")}
     assert metrics["train/loss"] == 0.25
     assert metrics["verl/perf/throughput"] == 9.0
+    kept = [run.store.trajectory(f"dapo/0/a/x#{member}").ledger for member in (0, 1)]
+    log_probs = [float(value) for ledger in kept for value in ledger.log_prob[ledger.is_action]]
+    assert metrics["policy/entropy"] == pytest.approx(-sum(log_probs) / len(log_probs)), "verl's is of padded rows"
+    assert metrics["verl/actor/entropy_loss"] == 0.01
     assert metrics["rollout/num_invalid"] == 3
     assert metrics["rollout/reward_mean"] == pytest.approx(2 / 6)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+import numpy as np
+
 from mendwright.bridges.verl.config_files import Places
 from mendwright.bridges.verl.episodes import validation_phase
 from mendwright.bridges.verl.session import Arrival, num_saved_updates
@@ -28,12 +30,12 @@ METRIC_NAMES = {
     "actor/pg_loss": "train/loss",
     "actor/grad_norm": "optim/grad_norm",
     "actor/lr": "optim/learning_rate",
-    "actor/entropy": "policy/entropy",
-    "actor/entropy_loss": "policy/entropy",
     "timing_s/gen": "time/rollout_s",
     "timing_s/update_actor": "time/update_s",
 }
-"""verl's name -> ours, where they say the same; all others are stored as ``verl/...``."""
+"""verl's name -> ours, where they say the same; all others are stored as ``verl/...``. Its entropy is none of them: a
+mean by the loss's denominator, over the empty rows that fill a batch, too, so that it falls with the groups kept.
+"""
 
 
 class Receiver:
@@ -96,6 +98,7 @@ class Receiver:
         collected = self._collect(step)
         metrics = {METRIC_NAMES.get(name, f"verl/{name}"): value for name, value in theirs.items()}
         metrics |= rollout_metrics(collected) | overlong_metrics(collected.trajectories, self._stage.rl.dapo)
+        metrics |= _sampled_entropy(collected)
         metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, step)
         self._run.store.add_metrics(phase, step, metrics)
         self._run.store.add_metrics(phase, num_updates, self._validation(num_updates))
@@ -122,3 +125,17 @@ class Receiver:
         passed = [row.verdict is VerdictKind.PASSED for row in rows]
         # As in `recipes.evaluate`: an invalid episode counts as failed.
         return {"validation/pass_at_1": sum(passed) / len(passed)} if passed else {}
+
+
+def _sampled_entropy(collected: Collected) -> dict[str, float]:
+    """``policy/entropy`` in nats per token: the mean of -log p over what the kept groups sampled, at temperature 1."""
+    ledgers = [
+        member.ledger
+        for group, found in zip(collected.groups, collected.advantages, strict=True)
+        if not found.is_dropped
+        for member, reward in zip(group.members, group.rewards, strict=True)
+        if reward is not None
+    ]
+    if not ledgers:
+        return {}
+    return {"policy/entropy": -float(np.concatenate([ledger.log_prob[ledger.is_action] for ledger in ledgers]).mean())}
