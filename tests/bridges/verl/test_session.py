@@ -22,6 +22,34 @@ def test_a_child_that_fails_is_an_error_with_what_it_said_and_where_the_rest_is(
     assert "Error" in (tmp_path / "verl/verl.log").read_text()
 
 
+TRAINER = """
+import sys
+from pathlib import Path
+folder = Path(sys.argv[sys.argv.index("--config-path") + 1])
+starts = folder / "starts"
+starts.write_text(starts.read_text() + "x" if starts.exists() else "x")
+if len(starts.read_text()) < {num_starts}:
+    raise OSError("[Errno 98] address already in use")
+(folder / "metrics.jsonl").write_text('{{"step": 1, "data": {{"a": 1}}}}\\n')
+"""
+
+
+@pytest.mark.parametrize(("num_starts", "is_run"), [(3, True), (4, False)])
+def test_a_port_that_was_taken_meanwhile_is_no_reason_to_give_up_at_once(tmp_path, monkeypatch, num_starts, is_run):
+    trainer = tmp_path / "packages/verl/trainer"
+    trainer.mkdir(parents=True)
+    (trainer / "main_ppo.py").write_text(TRAINER.format(num_starts=num_starts))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    places = Places(tmp_path / "run", *[tmp_path] * 5)
+    places.folder.mkdir()
+    if is_run:
+        assert [arrival.metrics for arrival in run_verl(places, CPU)] == [{"a": 1.0}]
+    else:
+        with pytest.raises(MendError, match="address already in use"):
+            list(run_verl(places, CPU))
+    assert (places.folder / "starts").read_text() == "xxx"
+
+
 def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
     log = tmp_path / "verl.log"
     earlier = b"mendwright.errors.InputError: of an earlier call\n"

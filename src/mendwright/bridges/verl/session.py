@@ -11,8 +11,8 @@ import os
 import secrets
 import signal
 import subprocess
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -29,6 +29,9 @@ LATEST_FILE = "latest_checkpointed_iteration.txt"
 _POLL_S = 1.0
 _END_S = 30.0
 """Ray needs a moment to end what it started."""
+_NUM_STARTS = 3
+_PORT_TAKEN = "address already in use"
+"""verl looks for a free port seconds before it listens there; now and then another process has it by then."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,32 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
     Raises:
         MendError: it failed; the message has its last lines.
     """
-    metrics = places.folder / METRICS_FILE
+    for num_left in reversed(range(_NUM_STARTS)):
+        ended = yield from _run_once(places, machine)
+        if not ended.exit_code:
+            return
+        if num_left == 0 or ended.num_arrivals or _PORT_TAKEN not in ended.reason:
+            raise MendError(
+                f"verl ended with exit code {ended.exit_code}: {ended.reason} (all of it: {places.folder / LOG_FILE}); "
+                "the same command goes on from the last checkpoint"
+            )
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """How a child ended."""
+
+    exit_code: int
+    num_arrivals: int
+    reason: str
+    """Why it failed; empty where it did not."""
+
+
+def _run_once(places: Places, machine: VerlConfig) -> Generator[Arrival, None, _Ended]:
+    metrics, log_file = places.folder / METRICS_FILE, places.folder / LOG_FILE
     metrics.unlink(missing_ok=True)
-    with (places.folder / LOG_FILE).open("ab") as log:
+    num_arrivals = 0
+    with log_file.open("ab") as log:
         begin = log.tell()
         child = _start(places, machine, log)
         try:
@@ -72,20 +98,19 @@ def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
                 lines, position = new_lines(metrics, position)
                 # After the lines: what led to an iteration's metrics was spooled before they were written.
                 for file, found in spooled(places.spool):
+                    num_arrivals += 1
                     yield Arrival(trajectory=found, file=file)
                 for line in lines:
+                    num_arrivals += 1
                     num_updates, values = read_metrics(line)
                     yield Arrival(num_updates=num_updates, metrics=values)
                 if is_over:
                     break
-                time.sleep(_POLL_S)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(_POLL_S)
         finally:
             _end(child)
-    if child.returncode:
-        raise MendError(
-            f"verl ended with exit code {child.returncode}: {reason_of(places.folder / LOG_FILE, begin)} (all of it: "
-            f"{places.folder / LOG_FILE}); the same command goes on from the last checkpoint"
-        )
+    return _Ended(child.returncode, num_arrivals, reason_of(log_file, begin) if child.returncode else "")
 
 
 def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
