@@ -35,6 +35,7 @@ def _compute(to: Settings) -> None:
         # The reference's follow from the actor's.
         share = -(-to.leaves.peek(name) // to.machine.sequence_parallel)
         to.ours(f"{_ACTOR}.ppo_max_token_len_per_gpu", name, share)
+    to.fixed(f"{_ACTOR}.calculate_entropy", True, "our choice: verl/actor/entropy_loss, of the learner's own weights")
     to.fixed(f"{_ACTOR}.entropy_from_logits_with_chunking", True, "needed: entropy by chunks of positions")
     to.ours(f"{_ACTOR}.entropy_from_logits_chunk_size", f"{_COMPUTE}.head_chunk_tokens")
     to.ours(f"{_MODEL}.enable_gradient_checkpointing", f"{_COMPUTE}.is_checkpointing")
