@@ -95,7 +95,8 @@ def test_the_example_trains_on_real_tasks(tmp_path: Path) -> None:
     run = [sys.executable, "-c", mend, "tasks", "build", str(tmp_path / "tasks"), *build]
     subprocess.run(run, check=True, env=environment)
     example = [sys.executable, str(ROOT / "examples" / "trl_grpo.py"), str(tmp_path / "tasks"), str(tmp_path / "out")]
-    done = subprocess.run([*example, "--cpu", "--steps", "3"], env=environment, capture_output=True, text=True)
+    few = ["--group-size", "4", "pipeline.max_turns=12"]
+    done = subprocess.run([*example, *few, "--cpu", "--steps", "3"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "step 3: " in done.stdout
     assert "weights moved by at most" in done.stdout
