@@ -69,7 +69,7 @@ def weights(model: PreTrainedModel) -> torch.Tensor:
 
 
 def learn_again(store: RunStore, tasks: Path, base: Path) -> tuple[torch.Tensor, dict[int, float]]:
-    """Our learner's updates of ``base`` on the episodes that verl learned from: new weights, gradient norm by step."""
+    """Our learner's updates of ``base`` on the episodes that verl learned from: new weights; where they compare, gradient norms by step."""
     config = load_config(RlCommandConfig, None, OVERRIDES)
     shaping = make_shaping(config.rl.reward, config.rollout.pipeline.max_episode_turns)
     known = {task.id: task for task in TaskStore(tasks).load()}
@@ -79,8 +79,10 @@ def learn_again(store: RunStore, tasks: Path, base: Path) -> tuple[torch.Tensor,
     for step in range(NUM_STEPS):
         found = store.trajectories(phase="dapo", step=step)
         groups = make_trajectory_groups(found, lambda members: shaping.shape(known[members[0].task_id], members))
-        metrics = trainer.update(samples_of(groups, advantages_of(groups, config.rl.dapo), config.rl.dapo))
-        if metrics:  # otherwise every group had equal rewards
+        samples = samples_of(groups, advantages_of(groups, config.rl.dapo), config.rl.dapo)
+        metrics = trainer.update(samples)
+        # Ours leaves members at exactly their group's mean out of the count of tokens, verl does not.
+        if metrics and metrics["train/num_samples"] == len(samples):
             norms[step] = metrics["optim/grad_norm"]
     return weights(model), norms
 
@@ -114,5 +116,9 @@ def test_three_steps(tasks, base, tmp_path):
     # On the same episodes ours goes the same way. verl divides by the sample's deviation, ours by the population's.
     for step, norm in norms.items():
         assert metrics["optim/grad_norm"][step] / norm == pytest.approx(sqrt(1 - 1 / GROUP_SIZE), rel=0.02)
-    before, after = weights(load_model(base)), weights(load_model(run / "checkpoints" / "dapo"))
+    start, end = load_model(base), load_model(run / "checkpoints" / "dapo")
+    old, new = start.state_dict(), end.state_dict()
+    assert set(old) == set(new)
+    assert sum(not torch.equal(tensor.float(), new[name].float()) for name, tensor in old.items()) > len(old) // 2
+    before, after = weights(start), weights(end)
     assert torch.nn.functional.cosine_similarity(again - before, after - before, dim=0) > 0.99
