@@ -69,7 +69,7 @@ def weights(model: PreTrainedModel) -> torch.Tensor:
 
 
 def learn_again(store: RunStore, tasks: Path, base: Path) -> tuple[torch.Tensor, dict[int, float]]:
-    """Our learner's updates of ``base`` on the episodes that verl learned from: new weights; where they compare, gradient norms by step."""
+    """Our learner on the episodes that verl learned from: new weights, and gradient norms of the steps that compare."""
     config = load_config(RlCommandConfig, None, OVERRIDES)
     shaping = make_shaping(config.rl.reward, config.rollout.pipeline.max_episode_turns)
     known = {task.id: task for task in TaskStore(tasks).load()}
