@@ -37,7 +37,7 @@ OVERRIDES = [
     "rl.dapo.negative_weight=0.3",
     # AdamW with so large an eps moves along its mean gradient, where its usual step is hardly more than signs: two
     # learners are then compared by what they computed, not by what they rounded.
-    "rl.dapo.optimizer.learning_rate=0.004",
+    "rl.dapo.optimizer.learning_rate=0.001",
     "rl.dapo.optimizer.eps=1.0",
     "rl.dapo.optimizer.weight_decay=0.0",
     "rl.dapo.optimizer.num_warmup_steps=0",
