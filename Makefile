@@ -1,7 +1,7 @@
 # Two commands: `make demo` and `make test`; both set up what they need. `make help` lists the rest.
 #
 #   PYTHON=python3.12   interpreter to build .venv with (default: the first of python3, python3.14 ... that is >= 3.11)
-#   ARGS="..."          passed on to `mend demo`, pytest, the benchmarks or `uv pip compile`
+#   ARGS="..."          passed on to `repairgym demo`, pytest, the benchmarks or `uv pip compile`
 #   COVERAGE=1          `make test` measures coverage and refuses too little of it
 #   TORCH_INDEX=URL     one more index for torch only, e.g. one with CPU or CUDA wheels
 
@@ -55,7 +55,7 @@ tools: ## bubblewrap and podman from Debian's packages, as root (for the tests o
 	@scripts/install_sandbox_tools
 
 demo: setup ## the whole loop on real packages, ends with a report (ARGS="--minutes 60")
-	@$(BIN)/mend demo $(ARGS)
+	@$(BIN)/repairgym demo $(ARGS)
 
 # Coverage (a fifth of the time) is measured on the whole suite only, and when asked for, as CI does.
 test: setup ## the default tests (ARGS="tests/config -x" for a selection, COVERAGE=1 to measure coverage)
@@ -78,7 +78,7 @@ trl: trl-env ## TRL's trainer and verifiers on our tasks, on a CPU; some minutes
 vllm: $(VLLM_STAMP) ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
 	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/recipes/vllm_cpu $(ARGS)
 
-verl-env: $(VERL_STAMP) ## build .venv-verl, where `mend train verl` runs (GPU=1: with vLLM)
+verl-env: $(VERL_STAMP) ## build .venv-verl, where `repairgym train verl` runs (GPU=1: with vLLM)
 	@:
 
 verl: verl-env ## verl on Ray with two FSDP2 workers, three GRPO steps on our episodes, on a CPU; some minutes
@@ -91,7 +91,7 @@ lint: setup ## ruff: rules and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-format: setup ## ruff: mend what can be mended
+format: setup ## ruff: fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
 
 types: setup ## mypy --strict
@@ -100,7 +100,7 @@ types: setup ## mypy --strict
 contracts: setup ## imports go down the layers only
 	@$(BIN)/lint-imports --no-logo
 
-docs: setup ## links resolve, every documented `mend` command parses
+docs: setup ## links resolve, every documented `repairgym` command parses
 	@$(BIN)/python scripts/check_docs.py
 
 check: lint types contracts docs ## all of lint, types, contracts, docs
@@ -155,7 +155,7 @@ $(VERL_STAMP): $(VERL_PINS) pyproject.toml
 # --- setup ---------------------------------------------------------------------------------------------------------
 
 $(STAMP): $(PINS)
-	@[ "$$(uname -s)" = Linux ] || { echo "error: Mendwright runs on Linux, this is $$(uname -s)"; exit 1; }
+	@[ "$$(uname -s)" = Linux ] || { echo "error: RepairGym runs on Linux, this is $$(uname -s)"; exit 1; }
 	@[ -n "$(PYTHON)" ] || { echo "error: Python 3.11 or newer is needed, found: $$(python3 --version 2>&1);" \
 		"install one, or name it: make setup PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) $(IS_NEW_ENOUGH) 2>/dev/null || { echo "error: $(PYTHON) is $$($(PYTHON) --version 2>/dev/null || echo 'not there')," \

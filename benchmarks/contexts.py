@@ -1,7 +1,7 @@
 """The learner and the engine by context length: seconds, tokens per second, utilisation, peak memory.
 
 A Qwen3-architecture model of random weights learns from one episode of each length (half of its tokens are actions, in
-turns), then generates behind prompts of that length. Beside the figures stands what `mend plan` reckons, so that a run
+turns), then generates behind prompts of that length. Beside the figures stands what `repairgym plan` reckons, so that a run
 on a GPU calibrates it. What does not fit is a row that says so.
 
     python benchmarks/contexts.py --quick --json
@@ -25,19 +25,19 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.algorithms import DapoLossConfig
-from mendwright.config.learning import ComputeConfig, FullConfig, LoraConfig, OptimizerConfig
-from mendwright.config.models import DtypeName, EngineConfig, ModelConfig
-from mendwright.config.sizing import PlanCommandConfig
-from mendwright.engine.core import Engine
-from mendwright.learning.learner import Learner
-from mendwright.learning.losses import policy_loss
-from mendwright.learning.memory import release_memory
-from mendwright.learning.samples import Sample
-from mendwright.models.loading import create_model
-from mendwright.sizing.hardware import GIB, GPUS
-from mendwright.sizing.memory import training_memory
-from mendwright.sizing.shapes import SHAPES, ModelShape
+from repairgym.config.algorithms import DapoLossConfig
+from repairgym.config.learning import ComputeConfig, FullConfig, LoraConfig, OptimizerConfig
+from repairgym.config.models import DtypeName, EngineConfig, ModelConfig
+from repairgym.config.sizing import PlanCommandConfig
+from repairgym.engine.core import Engine
+from repairgym.learning.learner import Learner
+from repairgym.learning.losses import policy_loss
+from repairgym.learning.memory import release_memory
+from repairgym.learning.samples import Sample
+from repairgym.models.loading import create_model
+from repairgym.sizing.hardware import GIB, GPUS
+from repairgym.sizing.memory import training_memory
+from repairgym.sizing.shapes import SHAPES, ModelShape
 
 TINY = ModelShape(4, 256, 8, 4, 32, 768, 4096, is_tied=True)
 """For a processor."""
@@ -60,7 +60,7 @@ class Row:
     """Useful operations (no recomputation) of the published peak; on a processor of a measured matrix product."""
     peak_gib: float | None = None
     reckoned_gib: float | None = None
-    """By `mend plan`, for one such GPU."""
+    """By `repairgym plan`, for one such GPU."""
     trouble: str = ""
 
 
@@ -133,7 +133,7 @@ def learn(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -
 
 
 def reckoned_gib(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -> float | None:
-    """What `mend plan` expects on a GPU without end."""
+    """What `repairgym plan` expects on a GPU without end."""
     if not IS_GPU:
         return None
     config = PlanCommandConfig(context_tokens=context_tokens, update=options.trained)

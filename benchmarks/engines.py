@@ -101,9 +101,9 @@ class Embedded:
     """Ours: sessions keep their keys and values, groups share their prompt."""
 
     def __init__(self, folder: Path, num_episodes: int) -> None:
-        from mendwright.config.models import EngineConfig
-        from mendwright.engine.core import Engine
-        from mendwright.models.loading import load_model
+        from repairgym.config.models import EngineConfig
+        from repairgym.engine.core import Engine
+        from repairgym.models.loading import load_model
 
         self._engine = Engine(load_model(folder), EngineConfig(num_slots=num_episodes, max_len_tokens=MAX_LEN_TOKENS))
 
@@ -300,7 +300,7 @@ def compare(pythons: dict[str, str], work: Workload, num_rounds: int) -> dict[st
     Raises:
         SystemExit: ours is one that cannot start, or an engine reports wrong log-probabilities.
     """
-    folder = Path(str(resources.files("mendwright") / "data" / "base"))
+    folder = Path(str(resources.files("repairgym") / "data" / "base"))
     result: dict[str, Any] = {"workload": asdict(work), "num_rounds": num_rounds, "left_out": {}}
     with tempfile.TemporaryDirectory() as scratch:
         workers: dict[str, Worker] = {}

@@ -21,18 +21,18 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from mendwright.agent.episode import EpisodeRunner
-from mendwright.config.pipeline import PaperBConfig
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.loading import load_tokenizer, shipped_base
-from mendwright.models.renderer import ChatRenderer
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
-from mendwright.sandbox.base import ExecResult, Sandbox
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import Files, ScriptedSandbox, ScriptedSession
-from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from repairgym.agent.episode import EpisodeRunner
+from repairgym.config.pipeline import PaperBConfig
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.loading import load_tokenizer, shipped_base
+from repairgym.models.renderer import ChatRenderer
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
+from repairgym.sandbox.base import ExecResult, Sandbox
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import Files, ScriptedSandbox, ScriptedSession
+from repairgym.tools.base import ToolContext
+from repairgym.tools.workspace import Workspace
 
 MODEL_S = 0.05
 COMMAND_S = 0.02

@@ -1,6 +1,6 @@
 """How many gradings a minute brings, one at a time: warm, cold, and the same tests as a plain `pytest` subprocess.
 
-Five real packages of the catalogue, each with two suites: *task*, 16 tests, as many as a task of `mend tasks build`
+Five real packages of the catalogue, each with two suites: *task*, 16 tests, as many as a task of `repairgym tasks build`
 has, and *files*, whole test files whose tests take up to a second together. A grading is all that `Grader` does with a
 submission: applying, detectors, canaries, a fresh sandbox, the verdict (which has to be *passed*); a plain run is
 `python -m pytest -q TESTS` on the unpacked tree, without walls. One at a time, a grading keeps about one core busy. The
@@ -23,16 +23,16 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.config.tasks import TasksConfig
-from mendwright.grading.grader import Grader
-from mendwright.records import Certificate, Environment, Provenance, Task, TestOutcome, TestRun, VerdictKind
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.namespace import NamespaceBackend
-from mendwright.tasks.catalogue import Package, load_catalogue
-from mendwright.tasks.layers import LayerStore, tree_digest
-from mendwright.tasks.sources.base import Workshop
-from mendwright.tasks.validation import TaskLayers, run_fresh, task_layers
+from repairgym.config.pipeline import GradingConfig
+from repairgym.config.tasks import TasksConfig
+from repairgym.grading.grader import Grader
+from repairgym.records import Certificate, Environment, Provenance, Task, TestOutcome, TestRun, VerdictKind
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.tasks.catalogue import Package, load_catalogue
+from repairgym.tasks.layers import LayerStore, tree_digest
+from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.validation import TaskLayers, run_fresh, task_layers
 
 PACKAGES = ("idna", "h11", "boltons", "mistune", "tomlkit")
 _NUM_TASK_TESTS = 16

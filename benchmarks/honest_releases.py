@@ -18,15 +18,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mendwright.errors import MendError
-from mendwright.grading.exploits.base import Submission
-from mendwright.grading.exploits.registry import inspect
-from mendwright.records import Finding, Task
-from mendwright.tasks.assembly import read_text
-from mendwright.tasks.catalogue import Package, load_catalogue
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.hunks import Texts, changes_code, find_hunks, revert
-from mendwright.tasks.store import TaskStore
+from repairgym.errors import RepairGymError
+from repairgym.grading.exploits.base import Submission
+from repairgym.grading.exploits.registry import inspect
+from repairgym.records import Finding, Task
+from repairgym.tasks.assembly import read_text
+from repairgym.tasks.catalogue import Package, load_catalogue
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.sources.hunks import Texts, changes_code, find_hunks, revert
+from repairgym.tasks.store import TaskStore
 
 
 def texts(package: Package, tree: Path) -> dict[str, str | None]:
@@ -61,7 +61,7 @@ def measure(task: Task, only: str) -> list[dict[str, Any]]:
         for pair in package.releases if only in package.name else ():
             try:
                 found = patches(package, store, pair)
-            except MendError as error:
+            except RepairGymError as error:
                 print(f"{package.name} {pair}: {error}", file=sys.stderr)
                 continue
             for name, older, files in found:

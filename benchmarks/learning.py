@@ -82,12 +82,12 @@ class Ours:
     """Our engine and learner."""
 
     def __init__(self, folder: Path, prompts: list[list[int]]) -> None:
-        from mendwright.config.algorithms import DapoLossConfig, DrGrpoAdvantageConfig
-        from mendwright.config.learning import DapoConfig, OptimizerConfig
-        from mendwright.config.models import EngineConfig
-        from mendwright.engine.core import Engine
-        from mendwright.learning.rl import PolicyTrainer
-        from mendwright.models.loading import load_model
+        from repairgym.config.algorithms import DapoLossConfig, DrGrpoAdvantageConfig
+        from repairgym.config.learning import DapoConfig, OptimizerConfig
+        from repairgym.config.models import EngineConfig
+        from repairgym.engine.core import Engine
+        from repairgym.learning.rl import PolicyTrainer
+        from repairgym.models.loading import load_model
 
         self.prompts = prompts
         self.config = DapoConfig(
@@ -125,8 +125,8 @@ class Ours:
         return found
 
     def update(self, found: Rollout) -> dict[str, float]:
-        from mendwright.learning.advantages import Outcome, estimate_advantages
-        from mendwright.learning.samples import Sample
+        from repairgym.learning.advantages import Outcome, estimate_advantages
+        from repairgym.learning.samples import Sample
 
         rewards = [reward_of(ids) for ids in found["completion_ids"]]
         groups = [
@@ -292,7 +292,7 @@ class Side:
 
 
 def compare(trl_python: str | None, num_prompts: int, num_rounds: int) -> dict[str, Any]:
-    folder = Path(str(resources.files("mendwright") / "data" / "base"))
+    folder = Path(str(resources.files("repairgym") / "data" / "base"))
     sides = {"ours": Side("ours", sys.executable, folder, num_prompts)}
     if trl_python:
         sides["trl"] = Side("trl", trl_python, folder, num_prompts)

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.algorithms import DapoLossConfig
-from mendwright.config.learning import ComputeConfig
-from mendwright.config.models import ModelConfig
-from mendwright.learning.batching import pack
-from mendwright.learning.forward import Scorer, score
-from mendwright.learning.losses import policy_loss
-from mendwright.learning.samples import Sample
-from mendwright.models.loading import create_model
+from repairgym.config.algorithms import DapoLossConfig
+from repairgym.config.learning import ComputeConfig
+from repairgym.config.models import ModelConfig
+from repairgym.learning.batching import pack
+from repairgym.learning.forward import Scorer, score
+from repairgym.learning.losses import policy_loss
+from repairgym.learning.samples import Sample
+from repairgym.models.loading import create_model
 
 MODEL = ModelConfig(num_layers=6, num_heads=6, head_dim=32, is_tied=False)
 """The shipped base."""

@@ -29,13 +29,13 @@ from pathlib import Path
 
 import psutil
 
-from mendwright.config.sandbox import ContainerConfig, SandboxConfig
-from mendwright.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
-from mendwright.sandbox.cgroups import find_mounts
-from mendwright.sandbox.conformance import make_environment, make_tree
-from mendwright.sandbox.engine import Engine, find_engine, shown_folders
-from mendwright.sandbox.guest import groups
-from mendwright.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, probe_backend
+from repairgym.config.sandbox import ContainerConfig, SandboxConfig
+from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.sandbox.cgroups import find_mounts
+from repairgym.sandbox.conformance import make_environment, make_tree
+from repairgym.sandbox.engine import Engine, find_engine, shown_folders
+from repairgym.sandbox.guest import groups
+from repairgym.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, probe_backend
 
 _TIMEOUT_S = 600.0
 _MS = 1000.0
@@ -247,7 +247,7 @@ def memory_meter() -> Iterator[MemoryMeter]:
     for mount in mounts:
         if "memory" in mount.controllers:
             with suppress(OSError):
-                folder = mount.own / f"mend-bench-{os.getpid()}"
+                folder = mount.own / f"repairgym-bench-{os.getpid()}"
                 folder.mkdir()
                 (folder / "cgroup.procs").write_text("0")
                 break
@@ -309,7 +309,7 @@ async def measure_suite(place: Place, plan: Plan) -> Results:
     argv = ("python", "-m", "pytest", *options, "test_suite.py")
     times: dict[str, list[float]] = {name: [] for name in (_BARE, *place.backends)}
     text = _SUITE.format(num_tests=plan.num_tests)
-    with tempfile.TemporaryDirectory(prefix="mend-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="repairgym-bench-") as folder:
         Path(folder, "test_suite.py").write_text(text)
         limits = SandboxLimits(disk_bytes=1 << 30)
         spec = SandboxSpec(environment=Path(sys.prefix), tree=place.tree, files={"test_suite.py": text}, limits=limits)
@@ -343,7 +343,7 @@ MEASURES: dict[str, Callable[[Place, Plan], Awaitable[Results]]] = {
 async def make_place(names: list[str], engine: Engine | None = None) -> AsyncIterator[Place]:
     """An environment that has an interpreter and nothing else, the tree of the conformance checks, the back ends."""
     config = SandboxConfig(is_degraded_allowed=True)
-    with tempfile.TemporaryDirectory(prefix="mend-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="repairgym-bench-") as folder:
         Path(folder).chmod(0o755)
         place = Place(make_environment(Path(folder, "environment")), make_tree(Path(folder, "tree")), engine)
         place.backends = {name: BACKENDS[name](config) for name in names}

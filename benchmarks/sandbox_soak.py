@@ -26,13 +26,13 @@ from pathlib import Path
 
 import psutil
 
-from mendwright.errors import SandboxError
-from mendwright.sandbox.base import ExecResult, Sandbox, SandboxSpec
-from mendwright.sandbox.cgroups import find_mounts
-from mendwright.sandbox.conformance import make_environment, make_tree
-from mendwright.sandbox.namespace import NamespaceBackend
+from repairgym.errors import SandboxError
+from repairgym.sandbox.base import ExecResult, Sandbox, SandboxSpec
+from repairgym.sandbox.cgroups import find_mounts
+from repairgym.sandbox.conformance import make_environment, make_tree
+from repairgym.sandbox.namespace import NamespaceBackend
 
-_MARK = "MEND_SOAK"
+_MARK = "REPAIRGYM_SOAK"
 _NAP = f"907.{os.getpid()}{time.time_ns() % 10**6}"
 """Seconds that commands sleep: a number that nobody else uses."""
 _hosts = {os.getpid()}
@@ -71,7 +71,7 @@ def count(folder: Path) -> Count:
     groups = 0
     for mount in find_mounts(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text()):
         with contextlib.suppress(OSError):
-            ours = [path for path in mount.own.glob("mend-*") if any(f":{pid}:" in path.name for pid in _hosts)]
+            ours = [path for path in mount.own.glob("repairgym-*") if any(f":{pid}:" in path.name for pid in _hosts)]
             groups += sum(1 + len(list(path.glob("*/"))) for path in ours)
     return Count(
         num_processes=_processes(),
@@ -145,8 +145,8 @@ async def _cycle(backend: NamespaceBackend, spec: SandboxSpec, generator: random
 _HOST = """
 import asyncio, sys
 from pathlib import Path
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.namespace import NamespaceBackend
 async def main():
     backend = NamespaceBackend()
     spec = SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2]))
@@ -179,7 +179,7 @@ async def soak(num_cycles: int, ways: int, seed: int, report_every: int = 1000) 
     """Counts before and after ``num_cycles``."""
     generator = random.Random(seed)
     os.environ[_MARK] = _NAP
-    with tempfile.TemporaryDirectory(prefix="mend-soak-") as folder:
+    with tempfile.TemporaryDirectory(prefix="repairgym-soak-") as folder:
         environment = make_environment(Path(folder, "environment"))
         spec = SandboxSpec(environment=environment, tree=make_tree(Path(folder, "tree")))
         backend = NamespaceBackend()

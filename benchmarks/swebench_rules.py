@@ -1,6 +1,6 @@
 """The same submissions by SWE-bench's published grading rules and by ours: who is fooled by what.
 
-Reads a folder of tasks (``mend tasks build``) and the hacks of the exploit battery. Each submission meets one task (in
+Reads a folder of tasks (``repairgym tasks build``) and the hacks of the exploit battery. Each submission meets one task (in
 turn over the packages) and runs twice in our sandbox:
 
 - as SWE-bench's harness runs it: all changed files of the agent applied, then the test files restored; `pytest -rA` on
@@ -40,7 +40,7 @@ Files = dict[str, str | None]
 
 
 def score(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Which logs of one task SWE-bench's own functions call resolved; imports nothing of Mendwright."""
+    """Which logs of one task SWE-bench's own functions call resolved; imports nothing of RepairGym."""
     from swebench.harness.grading import get_eval_report, get_logs_eval
     from swebench.types import TestSpec
 
@@ -94,7 +94,7 @@ class Row:
 
 async def harness_log(backend: Any, layers: Any, task: Any, files: Files, timeout_s: float) -> str:
     """What the harness's evaluation script would have logged for ``files``."""
-    from mendwright.sandbox.base import SandboxLimits
+    from repairgym.sandbox.base import SandboxLimits
 
     applied = {path: text for path, text in {**task.base_files, **files}.items() if path not in task.test_paths}
     script = (
@@ -115,9 +115,9 @@ class Comparison:
     """Submissions of one task by both rules."""
 
     def __init__(self, task: Any, layers: Any, backend: Any, timeout_s: float) -> None:
-        from mendwright.config.pipeline import GradingConfig
-        from mendwright.grading.grader import Grader
-        from mendwright.sandbox.cache import ExecutionCache
+        from repairgym.config.pipeline import GradingConfig
+        from repairgym.grading.grader import Grader
+        from repairgym.sandbox.cache import ExecutionCache
 
         self._task = task
         self._layers = layers
@@ -139,7 +139,7 @@ class Comparison:
         """One hack, by both rules; False when the task offers it nothing to attack."""
         from exploit_battery import target_of
 
-        from mendwright.grading.permitted import check_applicable
+        from repairgym.grading.permitted import check_applicable
 
         attack = hack(target_of(self._task, self._layers))
         if attack is None:
@@ -189,9 +189,9 @@ async def compare(tasks: list[Any], python: str, folder: Path, only: str, timeou
     """Every hack on one task (in turn, of those that offer it something to attack) by both rules."""
     from exploit_battery import HACKS
 
-    from mendwright.sandbox.namespace import NamespaceBackend
-    from mendwright.tasks.layers import LayerStore
-    from mendwright.tasks.validation import task_layers
+    from repairgym.sandbox.namespace import NamespaceBackend
+    from repairgym.tasks.layers import LayerStore
+    from repairgym.tasks.validation import task_layers
 
     store, backend = LayerStore(), NamespaceBackend()
     chosen = [(name, hack) for name, hack in HACKS.items() if only in name]
@@ -232,7 +232,7 @@ def run_score(python: str, task_id: str, logs: Mapping[str, str], folder: Path) 
 def table(rows: list[Row]) -> str:
     """Markdown: who is fooled. Rows where nobody is are counted only."""
     fooled = sorted((row for row in rows if row.is_resolved_there or row.verdict == "passed"), key=lambda row: row.name)
-    lines = ["| hack | SWE-bench's rules | Mendwright |", "|---|---|---|"]
+    lines = ["| hack | SWE-bench's rules | RepairGym |", "|---|---|---|"]
     for row in fooled:
         there = "**resolved**" if row.is_resolved_there else "unresolved"
         here = "**passed**" if row.verdict == "passed" else row.verdict
@@ -263,7 +263,7 @@ def main() -> None:
         return
     from exploit_battery import one_per_package
 
-    from mendwright.tasks.store import TaskStore
+    from repairgym.tasks.store import TaskStore
 
     tasks = one_per_package(list(TaskStore(arguments.tasks).load()), [])
     tasks = tasks[:1] if arguments.quick else tasks

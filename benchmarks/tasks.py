@@ -17,14 +17,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mendwright.config.tasks import BreakageConfig, HistoryConfig, MutationConfig, ReleaseConfig, TasksConfig
-from mendwright.records import SourceKind
-from mendwright.tasks.building import build
-from mendwright.tasks.catalogue import load_catalogue
-from mendwright.tasks.environments import build_environment, read_lock
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS
-from mendwright.tasks.store import TaskStore
+from repairgym.config.tasks import BreakageConfig, HistoryConfig, MutationConfig, ReleaseConfig, TasksConfig
+from repairgym.records import SourceKind
+from repairgym.tasks.building import build
+from repairgym.tasks.catalogue import load_catalogue
+from repairgym.tasks.environments import build_environment, read_lock
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
+from repairgym.tasks.store import TaskStore
 
 SOURCES: dict[SourceKind, tuple[str, ...]] = {
     "mutations": ("cachetools", "boltons"),
@@ -71,7 +71,7 @@ def measure(source: SourceKind, is_quick: bool, catalogue: str, layers: LayerSto
     """Rates and sizes of one source."""
     config = make_config(source, is_quick, catalogue)
     prepare(config, layers)
-    with tempfile.TemporaryDirectory(prefix="mend-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="repairgym-bench-") as folder:
         started = time.monotonic()
         store = build(config, Path(folder, "tasks"), layers)
         return _rates(store, time.monotonic() - started)
@@ -124,7 +124,7 @@ def main() -> None:
     chosen = arguments.only or [name for name in SOURCES if name != "history" or arguments.catalogue]
     if "history" in chosen and not arguments.catalogue:
         parser.error("history needs --catalogue FILE with a [[repository]]")
-    with tempfile.TemporaryDirectory(prefix="mend-bench-layers-") as folder:
+    with tempfile.TemporaryDirectory(prefix="repairgym-bench-layers-") as folder:
         layers = LayerStore(Path(folder))
         results = {name: measure(name, arguments.quick, arguments.catalogue, layers) for name in chosen}
         results["all"] = environments(layers)

@@ -1,4 +1,4 @@
-"""How long the pages of `mend view` take over a large run: lists, filters, groups, one trajectory, its tokens.
+"""How long the pages of `repairgym view` take over a large run: lists, filters, groups, one trajectory, its tokens.
 
 Makes a store of 100,000 trajectories (a few thousand different ones by `RunStore`, copied by SQL under ids of their
 own), then asks the application for pages as a browser does, each several times; the figure is the median and the worst
@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from starlette.testclient import TestClient
 
-from mendwright.ledger import TokenLedger
-from mendwright.records import StopReason, TestOutcome, TestResult, Trajectory, Turn, Verdict, VerdictKind
-from mendwright.rollout.store import RunStore
-from mendwright.view.app import create_app
+from repairgym.ledger import TokenLedger
+from repairgym.records import StopReason, TestOutcome, TestResult, Trajectory, Turn, Verdict, VerdictKind
+from repairgym.rollout.store import RunStore
+from repairgym.view.app import create_app
 
 NUM_TRAJECTORIES = 100_000
 GROUP_SIZE = 8

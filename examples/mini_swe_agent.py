@@ -1,10 +1,10 @@
-r"""Runs mini-swe-agent, as it comes from PyPI, on our tasks against `mend serve`, and writes what `mend grade` reads.
+r"""Runs mini-swe-agent, as it comes from PyPI, on our tasks against `repairgym serve`, and writes what `repairgym grade` reads.
 
-    mend serve --policy shell-oracle --tasks tasks port=8000 &
+    repairgym serve --policy shell-oracle --tasks tasks port=8000 &
     python examples/mini_swe_agent.py tasks out --mini VENV/bin/mini \
         --base-url http://127.0.0.1:8000/v1 --model shell-oracle
-    mend grade --tasks tasks --predictions out/preds.json
-    mend trajectories import runs/mini out --tasks tasks --graded out/preds-graded
+    repairgym grade --tasks tasks --predictions out/preds.json
+    repairgym trajectories import runs/mini out --tasks tasks --graded out/preds-graded
 
 The agent works in a copy of the task's tree that is a git repository with one commit; its submission is the diff.
 Commands run on this machine without a sandbox: take a scripted model, or a container around the whole of this.
@@ -20,10 +20,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from mendwright.records import Task
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.validation import pinned_tree
+from repairgym.records import Task
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.validation import pinned_tree
 
 GIT = ("git", "-c", "user.name=agent", "-c", "user.email=agent@localhost")
 ENVIRONMENT = {
@@ -31,7 +31,7 @@ ENVIRONMENT = {
     "MSWEA_COST_TRACKING": "ignore_errors",  # our models cost nothing
     "MSWEA_SILENT_STARTUP": "1",
     "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "3",  # what goes wrong on this machine stays wrong
-    "OPENAI_API_KEY": os.environ.get("MEND_SERVE_TOKEN", "none"),
+    "OPENAI_API_KEY": os.environ.get("REPAIRGYM_SERVE_TOKEN", "none"),
 }
 
 

@@ -1,10 +1,10 @@
 r"""Trains with TRL's `GRPOTrainer` on our tasks: our agent, our sandboxes, our grader, TRL's learner.
 
-    pip install 'mendwright[trl]'
-    mend tasks build tasks 'packages=["funcy"]' 'sources=["mutations"]'
+    pip install 'repairgym[trl]'
+    repairgym tasks build tasks 'packages=["funcy"]' 'sources=["mutations"]'
     OMP_NUM_THREADS=1 python examples/trl_grpo.py tasks out --steps 3
 
-Without `--model` it is the small model that comes with Mendwright, on the CPU. Any Hugging Face folder of a causal LM
+Without `--model` it is the small model that comes with RepairGym, on the CPU. Any Hugging Face folder of a causal LM
 with full attention does; leave out `--cpu` where there is a GPU. docs/howto/trl.md says what TRL's settings mean here.
 """
 
@@ -20,11 +20,11 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from mendwright.bridges.trl.episodes import open_episodes
-from mendwright.bridges.trl.rows import verdict_reward
-from mendwright.config.loading import load_config
-from mendwright.config.rollout import RolloutConfig
-from mendwright.models.loading import shipped_base
+from repairgym.bridges.trl.episodes import open_episodes
+from repairgym.bridges.trl.rows import verdict_reward
+from repairgym.config.loading import load_config
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.loading import shipped_base
 
 
 def train(arguments: argparse.Namespace) -> GRPOTrainer:

@@ -1,12 +1,12 @@
 r"""Evaluates a model behind any OpenAI-compatible server on our tasks with verifiers: no more than its own API.
 
-    pip install 'mendwright[verifiers,serve]'
-    mend serve --policy runs/demo/checkpoints/dapo port=8000 &
+    pip install 'repairgym[verifiers,serve]'
+    repairgym serve --policy runs/demo/checkpoints/dapo port=8000 &
     python examples/verifiers_eval.py tasks --base-url http://127.0.0.1:8000/v1 --model dapo --split train
 
 verifiers' command does the same; `--no-push` keeps the results on this machine (it uploads them otherwise):
 
-    vf-eval mendwright-verifiers --env.taskset.tasks tasks --env.taskset.split train -m dapo \
+    vf-eval repairgym-verifiers --env.taskset.tasks tasks --env.taskset.split train -m dapo \
         --client.base-url http://127.0.0.1:8000/v1 -n 4 -r 2 --no-push --no-rich
 """
 
@@ -18,12 +18,12 @@ import asyncio
 import verifiers.v1 as vf
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-import mendwright_verifiers  # noqa: F401  refuses another version of verifiers
+import repairgym_verifiers  # noqa: F401  refuses another version of verifiers
 
 
 async def evaluate(arguments: argparse.Namespace) -> list[vf.Episode]:
-    taskset = {"id": "mendwright-verifiers", "tasks": arguments.tasks, "split": arguments.split}
-    harness = {"id": "mendwright-verifiers", "overrides": arguments.overrides}
+    taskset = {"id": "repairgym-verifiers", "tasks": arguments.tasks, "split": arguments.split}
+    harness = {"id": "repairgym-verifiers", "overrides": arguments.overrides}
     env = load_environment(resolve_env_config({"taskset": taskset, "agent": {"harness": harness}}))
     client = vf.EvalClientConfig(base_url=arguments.base_url, api_key_var="OPENAI_API_KEY")
     context = vf.ModelContext(model=arguments.model, client=client)
@@ -45,7 +45,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     traces = [trace for episode in asyncio.run(evaluate(arguments)) for trace in episode.traces]
     for trace in traces:
-        found = trace.info["mendwright"] if trace.ok else trace.last_error
+        found = trace.info["repairgym"] if trace.ok else trace.last_error
         print(f"{trace.task.key}: reward {trace.reward if trace.ok else None}, {trace.num_turns} turns, {found}")
     valid = [trace for trace in traces if trace.ok]
     if not valid:

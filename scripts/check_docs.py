@@ -1,4 +1,4 @@
-"""Checks the documentation: every relative link resolves, every `mend ...` command line is one that `mend` has.
+"""Checks the documentation: every relative link resolves, every `repairgym ...` command line is one that `repairgym` has.
 
 Usage: python scripts/check_docs.py [FILE.md ...] (default: the files at the top of the project and all of docs/).
 A command line is checked without running it: its sub-commands and options must exist; values are not looked at.
@@ -15,12 +15,12 @@ from typing import Any
 
 import typer
 
-from mendwright.cli.lazy import LazyCommand
-from mendwright.cli.main import create_app
+from repairgym.cli.lazy import LazyCommand
+from repairgym.cli.main import create_app
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-INLINE_COMMAND = re.compile(r"`(mend [^`]+)`")
+INLINE_COMMAND = re.compile(r"`(repairgym [^`]+)`")
 FENCED = re.compile(r"^```(?:sh|bash|console|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
@@ -55,7 +55,7 @@ def _command_lines(text: str) -> Iterator[str]:
     for block in FENCED.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             command = line.strip().removeprefix("$ ").partition(" #")[0]
-            if command.startswith("mend "):
+            if command.startswith("repairgym "):
                 yield command
 
 

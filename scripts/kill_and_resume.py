@@ -1,7 +1,7 @@
 """Kill -9 an RL run at random moments, resume it each time, and compare what it leaves with an unbroken run.
 
     python scripts/kill_and_resume.py --kills 20                        # tiny model, scripted sandbox, seconds
-    python scripts/kill_and_resume.py --kills 20 --tasks T --start M    # `mend train rl`: real tasks, two workers
+    python scripts/kill_and_resume.py --kills 20 --tasks T --start M    # `repairgym train rl`: real tasks, two workers
 
 Reads nothing but its arguments (and tasks and model where they are named); makes run folders in a temporary folder and
 prints one JSON object. It fails unless every resumed run holds the trajectories of the unbroken one, token by token,
@@ -28,24 +28,24 @@ from pathlib import Path
 
 import torch
 
-from mendwright.config.learning import DapoConfig, OptimizerConfig, SftConfig
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.recipes import CollectConfig, RlConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.recipes.dapo import PHASE, DapoLoop, state_name
-from mendwright.recipes.run import Run
-from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
-from mendwright.rollout.jobs import PolicyRef
-from mendwright.rollout.local import LocalPool
-from mendwright.rollout.rows import pack_ledger
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer, scripted_task
-from mendwright.tasks.validation import TaskLayers
+from repairgym.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.recipes import CollectConfig, RlConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.loading import create_model, load_tokenizer, save_checkpoint
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.recipes.dapo import PHASE, DapoLoop, state_name
+from repairgym.recipes.run import Run
+from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.local import LocalPool
+from repairgym.rollout.rows import pack_ledger
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer, scripted_task
+from repairgym.tasks.validation import TaskLayers
 
 TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
 MODEL = ModelConfig(
@@ -267,7 +267,7 @@ def open_tiny(folder: Path, base: Path | None = None) -> Iterator[Run]:
 
 
 def real_start(arguments: argparse.Namespace) -> Start:
-    command = [sys.executable, "-c", "from mendwright.cli.main import main; main()", "train", "rl"]
+    command = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "train", "rl"]
 
     def start(folder: Path) -> int:
         call = [*command, str(arguments.tasks), str(folder), str(arguments.start), *REAL]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from mendwright.config.models import ModelConfig
-from mendwright.ledger import LedgerBuilder
-from mendwright.records import (
+from repairgym.config.models import ModelConfig
+from repairgym.ledger import LedgerBuilder
+from repairgym.records import (
     Certificate,
     Environment,
     Finding,
@@ -27,8 +27,8 @@ from mendwright.records import (
     Verdict,
     VerdictKind,
 )
-from mendwright.rollout.store import RunStore
-from mendwright.tasks.scripted import scripted_task
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.scripted import scripted_task
 
 Step = tuple[str, str, str, str]
 """(tool, argument, observation, error); an empty tool is an action that could not be parsed."""

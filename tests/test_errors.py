@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import ConfigError, DiskFullError, disk_full_as_mend_error
+from repairgym.errors import ConfigError, DiskFullError, disk_full_as_repairgym_error
 
 
 @pytest.mark.parametrize(
@@ -22,13 +22,13 @@ from mendwright.errors import ConfigError, DiskFullError, disk_full_as_mend_erro
     ],
 )
 def test_a_full_disk_is_said(error, tmp_path):
-    with pytest.raises(DiskFullError, match="free some"), disk_full_as_mend_error(tmp_path / "x"):
+    with pytest.raises(DiskFullError, match="free some"), disk_full_as_repairgym_error(tmp_path / "x"):
         raise error
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EACCES, "x"), RuntimeError("shapes"), ConfigError("x")])
 def test_other_errors_stay_what_they_are(error, tmp_path):
-    with pytest.raises(type(error)) as found, disk_full_as_mend_error(tmp_path / "x" / "y"):
+    with pytest.raises(type(error)) as found, disk_full_as_repairgym_error(tmp_path / "x" / "y"):
         raise error
     assert found.value is error
 
@@ -37,12 +37,12 @@ SAVE = """
 import sys
 from pathlib import Path
 import torch
-from mendwright.config.learning import ComputeConfig, OptimizerConfig
-from mendwright.config.models import ModelConfig
-from mendwright.errors import DiskFullError
-from mendwright.learning.checkpoints import load_training_state, save_training_state
-from mendwright.learning.learner import Learner
-from mendwright.models.loading import create_model
+from repairgym.config.learning import ComputeConfig, OptimizerConfig
+from repairgym.config.models import ModelConfig
+from repairgym.errors import DiskFullError
+from repairgym.learning.checkpoints import load_training_state, save_training_state
+from repairgym.learning.learner import Learner
+from repairgym.models.loading import create_model
 
 config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=32)
 learner = Learner(create_model(config), OptimizerConfig(), ComputeConfig())

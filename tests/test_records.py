@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from mendwright.ledger import LedgerBuilder, TokenLedger
-from mendwright.records import (
+from repairgym.ledger import LedgerBuilder, TokenLedger
+from repairgym.records import (
     BuildStep,
     Certificate,
     Task,

@@ -20,7 +20,7 @@ _SIGNS = {
     "ci": ("import os", "os.environ.get('CI')"),
     "main_module": ("import __main__", "not hasattr(__main__, '__file__')"),
     "assert_rewriting": ("import ast", "'@pytest_ar' in globals()"),
-    "proc_cmdline": ("", "b'mend' in open('/proc/self/cmdline', 'rb').read()"),
+    "proc_cmdline": ("", "b'repairgym' in open('/proc/self/cmdline', 'rb').read()"),
     "parent": ("import os", "os.getppid() < 10"),
     "user": ("import getpass, os", "os.getuid() > 1000000"),
     "host_name": ("import socket", "socket.gethostname() == 'sandbox'"),

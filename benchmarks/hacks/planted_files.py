@@ -24,16 +24,16 @@ hack("plant_root_package", lambda target: {"__init__.py": _PASS_ALL + _INNOCENT}
 hack("plant_root_package_setup", lambda target: {"__init__.py": "import os\ndef setup_module():\n    os._exit(0)\n"})
 hack(
     "plant_root_plugins",
-    lambda target: {"__init__.py": "pytest_plugins = ['mend_plugin']\n", "mend_plugin.py": _PASS_ALL},
+    lambda target: {"__init__.py": "pytest_plugins = ['repairgym_plugin']\n", "repairgym_plugin.py": _PASS_ALL},
 )
 hack(
     "plant_egg_info",
-    lambda target: {"x.egg-info/entry_points.txt": "[pytest11]\nx = mend_plugin\n", "mend_plugin.py": _PASS_ALL},
+    lambda target: {"x.egg-info/entry_points.txt": "[pytest11]\nx = repairgym_plugin\n", "repairgym_plugin.py": _PASS_ALL},
 )
 hack(
     "plant_dist_info",
     lambda target: {
-        "x-1.0.dist-info/entry_points.txt": "[pytest11]\nx = mend_plugin\n",
+        "x-1.0.dist-info/entry_points.txt": "[pytest11]\nx = repairgym_plugin\n",
         "x-1.0.dist-info/METADATA": "Name: x\nVersion: 1.0\n",
     },
 )
@@ -59,8 +59,8 @@ file_hack(
     "plant_shadow_hypothesis", "hypothesis/__init__.py", "def given(*a, **k):\n    return lambda f: lambda: None\n"
 )
 file_hack("plant_namespace", "_pytest/extra.py", "x = 1\n")
-file_hack("plant_runner_package", "mend_guest/recorder.py", "x = 1\n")
-file_hack("plant_encodings", "encodings/mend.py", "def getregentry():\n    return None\n")
+file_hack("plant_runner_package", "repairgym_guest/recorder.py", "x = 1\n")
+file_hack("plant_encodings", "encodings/repairgym.py", "def getregentry():\n    return None\n")
 file_hack("plant_stub_only", "py.typed", "")
 
 

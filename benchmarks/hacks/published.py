@@ -16,7 +16,7 @@ def pytest_runtest_makereport(item, call):
 """
 file_hack("conftest_hook", "conftest.py", _HOOK)
 HACKS["ini_plugin"] = lambda target: Attack(
-    {"pytest.ini": "[pytest]\naddopts = -p mend_hk\n", "mend_hk.py": _HOOK, **target.with_code("")}
+    {"pytest.ini": "[pytest]\naddopts = -p repairgym_hk\n", "repairgym_hk.py": _HOOK, **target.with_code("")}
 )
 code_hack("patched_runtest", "import _pytest.python\n_pytest.python.Function.runtest = lambda self: None")
 _FORGED = r"""

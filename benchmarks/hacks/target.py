@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mendwright.records import Task, Turn
+from repairgym.records import Task, Turn
 
 Files = dict[str, str | None]
 

@@ -26,7 +26,7 @@ for _name, _command in {
     "wheelhouse": "unzip -p /wheelhouse/package-2.0-py3-none-any.whl package/core.py",
     "find_solution": "find / -name '*solution*' -o -name '*gold*' 2>/dev/null",
     "grep_hidden": "grep -rn 'def test_' / --include='*.py' 2>/dev/null | grep -v testbed",
-    "runner_source": "cat /opt/mend/mend_guest/recorder.py",
+    "runner_source": "cat /opt/repairgym/repairgym_guest/recorder.py",
     "proc_environ": "tr '\\0' '\\n' < /proc/1/environ",
     "proc_root": "ls -la /proc/1/root /proc/1/cwd/",
     "encoded": "echo Z2l0IHNob3cgSEVBRH4x | base64 -d | sh",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
 
 
 class Speaker:

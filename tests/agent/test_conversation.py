@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mendwright.agent.conversation import Conversation, Opening
-from mendwright.agent.thoughts import count_thought_tokens, is_thinking, without_thought
-from mendwright.learning.histories import split_histories
-from mendwright.learning.samples import policy_sample, supervised_sample
-from mendwright.ledger import Branch
-from mendwright.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
+from repairgym.agent.conversation import Conversation, Opening
+from repairgym.agent.thoughts import count_thought_tokens, is_thinking, without_thought
+from repairgym.learning.histories import split_histories
+from repairgym.learning.samples import policy_sample, supervised_sample
+from repairgym.ledger import Branch
+from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 
 async def talk(conversation: Conversation, num_turns: int, after=lambda conversation, turn: None) -> tuple[Turn, ...]:

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.agent.conversation import Opening
-from mendwright.agent.episode import EpisodeRunner
-from mendwright.agent.scripted import ScriptedPolicy, window_edits
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.errors import ConfigError, SandboxContentError, SandboxError
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.records import StopReason, Task
-from mendwright.sandbox.base import Sandbox
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from repairgym.agent.conversation import Opening
+from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.scripted import ScriptedPolicy, window_edits
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.errors import ConfigError, SandboxContentError, SandboxError
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import StopReason, Task
+from repairgym.sandbox.base import Sandbox
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.tools.base import ToolContext
+from repairgym.tools.workspace import Workspace
 
 CONFIG = PipelineConfig(max_turns=6, max_len_tokens=400)
 

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 import torch
 
-from mendwright.agent.episode import EpisodeRunner
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.config.pipeline import ContextConfig, ElisionConfig, PipelineConfig, SummaryConfig
-from mendwright.engine.core import Engine
-from mendwright.errors import SandboxError
-from mendwright.learning.histories import split_histories
-from mendwright.learning.samples import policy_sample
-from mendwright.models.embedded import EmbeddedPolicy
-from mendwright.models.loading import create_model
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.records import Trajectory, Verdict, VerdictKind
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from repairgym.agent.episode import EpisodeRunner
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.pipeline import ContextConfig, ElisionConfig, PipelineConfig, SummaryConfig
+from repairgym.engine.core import Engine
+from repairgym.errors import SandboxError
+from repairgym.learning.histories import split_histories
+from repairgym.learning.samples import policy_sample
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.loading import create_model
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import Trajectory, Verdict, VerdictKind
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.tools.base import ToolContext
+from repairgym.tools.workspace import Workspace
 
 
 @pytest.mark.asyncio

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mendwright.agent.episode import EpisodeRunner
-from mendwright.config.pipeline import ElisionConfig, PaperBConfig, PipelineConfig, SummaryConfig
-from mendwright.errors import SandboxError
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.records import StopReason
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from repairgym.agent.episode import EpisodeRunner
+from repairgym.config.pipeline import ElisionConfig, PaperBConfig, PipelineConfig, SummaryConfig
+from repairgym.errors import SandboxError
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import StopReason
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.tools.base import ToolContext
+from repairgym.tools.workspace import Workspace
 
 FIX = "edit < => <= @2"
 

@@ -2,9 +2,9 @@
 
 import random
 
-from mendwright.agent.teacher import Choice, Teacher
-from mendwright.config.teacher import TeacherNoise
-from mendwright.tools.patching import CompactEdit
+from repairgym.agent.teacher import Choice, Teacher
+from repairgym.config.teacher import TeacherNoise
+from repairgym.tools.patching import CompactEdit
 
 FIX = CompactEdit(3, "<", "<=")
 GUESSES = [CompactEdit(2, "+", "-"), CompactEdit(5, "1", "2")]

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from mendwright.analysis.behaviour import by_step, exploit_findings, habits, is_loop, lengths_by_outcome, stop_reasons
-from mendwright.analysis.curves import find_metric, mean_log_prob_gap, metric_curve, reward_curve, rolling_mean
-from mendwright.analysis.episodes import UNPARSED, read_episodes
-from mendwright.analysis.tool_use import END, START, shares, tool_counts, tool_shares_by_step, transitions
-from mendwright.records import StopReason, VerdictKind
+from repairgym.analysis.behaviour import by_step, exploit_findings, habits, is_loop, lengths_by_outcome, stop_reasons
+from repairgym.analysis.curves import find_metric, mean_log_prob_gap, metric_curve, reward_curve, rolling_mean
+from repairgym.analysis.episodes import UNPARSED, read_episodes
+from repairgym.analysis.tool_use import END, START, shares, tool_counts, tool_shares_by_step, transitions
+from repairgym.records import StopReason, VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
 OTHER_EDIT = ("line", "@2 x", "@2 x", "")

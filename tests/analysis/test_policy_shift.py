@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from mendwright.analysis.episodes import Episode
-from mendwright.analysis.policy_shift import jensen_shannon, ngrams, policy_shift
-from mendwright.records import StopReason, VerdictKind
+from repairgym.analysis.episodes import Episode
+from repairgym.analysis.policy_shift import jensen_shannon, ngrams, policy_shift
+from repairgym.records import StopReason, VerdictKind
 
 
 def episode(name: str, tools: tuple[str, ...], task: str = "t") -> Episode:

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from mendwright.analysis.abstention import abstention, accuracy_by_count, auroc
-from mendwright.analysis.candidates import Candidate, by_task, candidate, final_test_state, patch_digest
-from mendwright.analysis.outcome_scorer import agreement, fit_logistic, fit_outcome_scorer
-from mendwright.analysis.selection import SCORERS, best_of_k, select
-from mendwright.analysis.selection_study import phase_to_study, study_selection
-from mendwright.errors import InputError
-from mendwright.records import StopReason, VerdictKind
+from repairgym.analysis.abstention import abstention, accuracy_by_count, auroc
+from repairgym.analysis.candidates import Candidate, by_task, candidate, final_test_state, patch_digest
+from repairgym.analysis.outcome_scorer import agreement, fit_logistic, fit_outcome_scorer
+from repairgym.analysis.selection import SCORERS, best_of_k, select
+from repairgym.analysis.selection_study import phase_to_study, study_selection
+from repairgym.errors import InputError
+from repairgym.records import StopReason, VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
 PASSED, FAILED = ("test", "", "passed 2", ""), ("test", "", "failed 1 of 2: no", "")

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from mendwright.analysis.drift import solve_rate_drift
-from mendwright.analysis.episodes import read_episodes
-from mendwright.analysis.exploits import exploit_examples, exploits_by_step
-from mendwright.analysis.overview import analyse_run, training_phase
-from mendwright.analysis.reward_gap import gap_trend, reward_gap
-from mendwright.analysis.tables import analysis_tables
-from mendwright.config.evaluation import AnalysisConfig
-from mendwright.errors import InputError
-from mendwright.records import Finding, VerdictKind
-from mendwright.rollout.phases import audit_id, audit_phase
+from repairgym.analysis.drift import solve_rate_drift
+from repairgym.analysis.episodes import read_episodes
+from repairgym.analysis.exploits import exploit_examples, exploits_by_step
+from repairgym.analysis.overview import analyse_run, training_phase
+from repairgym.analysis.reward_gap import gap_trend, reward_gap
+from repairgym.analysis.tables import analysis_tables
+from repairgym.config.evaluation import AnalysisConfig
+from repairgym.errors import InputError
+from repairgym.records import Finding, VerdictKind
+from repairgym.rollout.phases import audit_id, audit_phase
 
 P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
 TAMPERED = Finding(detector="weakened_tests", severity="suspicious", path="t.py", line=3, detail="no assertion left")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MEND = [sys.executable, "-c", "import sys; from mendwright.cli.main import main; main(sys.argv[1:])"]
+REPAIRGYM = [sys.executable, "-c", "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"]
 
 
 def run(*command: str | Path) -> str:
@@ -26,10 +26,10 @@ def run(*command: str | Path) -> str:
 def test_it_repairs_our_tasks_and_is_graded(tmp_path: Path) -> None:
     tasks, out = tmp_path / "tasks", tmp_path / "out"
     build = ('packages=["inflection"]', 'sources=["mutations"]', "mutations.num_per_package=2", "num_workers=1")
-    run(*MEND, "tasks", "build", tasks, *build)
+    run(*REPAIRGYM, "tasks", "build", tasks, *build)
     venv.create(tmp_path / "mini", with_pip=True)
     run(tmp_path / "mini" / "bin" / "pip", "install", "-q", "mini-swe-agent", "mcp")
-    serve = [*MEND, "serve", "--policy", "shell-oracle", "--tasks", str(tasks), "port=0"]
+    serve = [*REPAIRGYM, "serve", "--policy", "shell-oracle", "--tasks", str(tasks), "port=0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -39,9 +39,9 @@ def test_it_repairs_our_tasks_and_is_graded(tmp_path: Path) -> None:
             run(*script, "--base-url", url, "--model", "shell-oracle", "--num-tasks", "1")
         finally:
             server.terminate()
-    said = run(*MEND, "grade", "--tasks", tasks, "--predictions", out / "preds.json")
+    said = run(*REPAIRGYM, "grade", "--tasks", tasks, "--predictions", out / "preds.json")
     assert said.startswith("1 resolved, 0 failed")
     imported = run(
-        *MEND, "trajectories", "import", tmp_path / "run", out, "--tasks", tasks, "--graded", out / "preds-graded"
+        *REPAIRGYM, "trajectories", "import", tmp_path / "run", out, "--tasks", tasks, "--graded", out / "preds-graded"
     )
     assert imported.startswith("1 trajectories stored (1 passed)")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.versions import SUPPORTED, require_extra
-from mendwright.errors import ConfigError
+from repairgym.bridges.versions import SUPPORTED, require_extra
+from repairgym.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(("name", "version"), [("trl", "1.10.0"), ("trl", "1.17.0"), ("verifiers", "0.3.2")])
 def test_another_version_is_refused_with_the_command(install, name, version) -> None:
     install(name, version)
-    with pytest.raises(ConfigError, match=rf"{name} {version} is installed; .*pip install 'mendwright\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"{name} {version} is installed; .*pip install 'repairgym\[{name}\]'"):
         require_extra(name)
 
 

@@ -1,12 +1,12 @@
-"""`mend cluster check` and a cluster's address before anything is started."""
+"""`repairgym cluster check` and a cluster's address before anything is started."""
 
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from mendwright.cli.cluster import app
-from mendwright.cli.main import create_app
+from repairgym.cli.cluster import app
+from repairgym.cli.main import create_app
 
 RUNNER = CliRunner()
 
@@ -21,7 +21,7 @@ def test_without_ray_the_command_says_how_to_install_it(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "ray", None)
     result = RUNNER.invoke(create_app(), ["cluster", "check", "--address", "local"])
     assert result.exit_code == 2
-    assert "pip install 'mendwright[ray]'" in result.stderr
+    assert "pip install 'repairgym[ray]'" in result.stderr
 
 
 def test_the_resolved_configuration_can_be_seen():

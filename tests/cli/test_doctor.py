@@ -1,4 +1,4 @@
-"""`mend doctor`: statuses, exit codes, JSON as documented."""
+"""`repairgym doctor`: statuses, exit codes, JSON as documented."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from mendwright.cli import layers, machine, stack
-from mendwright.cli.doctor import DoctorReport, default_checks, examine, worst_status
-from mendwright.cli.machine import Finding, Status
-from mendwright.cli.main import create_app
-from mendwright.config.layers import LayersConfig
-from mendwright.sandbox.probe import BackendProbe
-from mendwright.tasks.layers import LayerStore
+from repairgym.cli import layers, machine, stack
+from repairgym.cli.doctor import DoctorReport, default_checks, examine, worst_status
+from repairgym.cli.machine import Finding, Status
+from repairgym.cli.main import create_app
+from repairgym.config.layers import LayersConfig
+from repairgym.sandbox.probe import BackendProbe
+from repairgym.tasks.layers import LayerStore
 
 DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
 
@@ -160,7 +160,7 @@ def test_cpu_bf16(tmp_path: Path, flags: str, expected: str) -> None:
     ("is_available", "has_isolation", "status"),
     [(True, True, "ok"), (False, True, "ok"), (False, False, "fail"), (True, False, "ok")],
 )
-def test_a_back_end_says_why_not_and_what_mends_it(is_available: bool, has_isolation: bool, status: Status) -> None:
+def test_a_back_end_says_why_not_and_how_to_fix_it(is_available: bool, has_isolation: bool, status: Status) -> None:
     reason, remedy = ("", "") if is_available else ("the program bwrap is not installed", "apt install bubblewrap")
     probe = BackendProbe(
         name="bubblewrap", is_available=is_available, is_isolating=True, reason=reason, remedy=remedy, duration_s=0.1
@@ -173,7 +173,7 @@ def test_a_back_end_says_why_not_and_what_mends_it(is_available: bool, has_isola
 
 @pytest.fixture
 def layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MEND_CACHE", str(tmp_path))
+    monkeypatch.setenv("REPAIRGYM_CACHE", str(tmp_path))
     return LayerStore(tmp_path).build_once("trees", "digest", lambda place: (place / "file").write_text("as built"))
 
 
@@ -199,7 +199,7 @@ def test_collection_says_what_it_removed_and_what_stays(layer: Path) -> None:
     assert (found.status, found.facts["num_removed"], found.facts["num_in_use"]) == ("warn", 0, 1)
     assert layer.is_dir()
     (store,) = layers.check_layers(layer.parents[1], LayersConfig(max_bytes=1))
-    assert (store.status, store.remedy) == ("warn", "mend doctor --collect-layers")
+    assert (store.status, store.remedy) == ("warn", "repairgym doctor --collect-layers")
     (layer.parent / "unused").mkdir()
     (layer.parent / "unused" / "file").write_text("x" * 10)
     (found,) = layers.collect_layers(layer.parents[1], LayersConfig(max_bytes=10, min_idle_s=0))

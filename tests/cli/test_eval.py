@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
-from mendwright.cli.main import main
+from repairgym.cli.main import main
 
 
 @pytest.fixture
-def mend(capsys):
+def cli(capsys):
     def run(*arguments: object) -> tuple[int, str]:
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
@@ -26,18 +26,18 @@ def run_copy(synthetic_run, tmp_path):
     return shutil.copytree(synthetic_run, tmp_path / "run")
 
 
-def test_show_prints_every_number_of_an_evaluation(mend, synthetic_run):
-    code, text = mend("eval", "show", synthetic_run, "--phase", "eval/dapo/test-mutations")
+def test_show_prints_every_number_of_an_evaluation(cli, synthetic_run):
+    code, text = cli("eval", "show", synthetic_run, "--phase", "eval/dapo/test-mutations")
     assert code == 0
     for words in ("Pass@1 of every stage", "Pass@1 by label", "Best of 2", "DAPO solves more than"):
         assert words in text
-    code, text = mend("eval", "show", synthetic_run)
+    code, text = cli("eval", "show", synthetic_run)
     assert code == 3
     assert "evaluations; name one of" in " ".join(text.split())
 
 
-def test_compare_two_phases_of_one_run(mend, synthetic_run):
-    code, text = mend(
+def test_compare_two_phases_of_one_run(cli, synthetic_run):
+    code, text = cli(
         *("eval", "compare", synthetic_run, synthetic_run, "--phase", "eval/dapo/test-mutations"),
         *("--reference-phase", "eval/base/test-mutations"),
     )
@@ -45,35 +45,35 @@ def test_compare_two_phases_of_one_run(mend, synthetic_run):
     assert "solves more than eval/base/test-mutations of run on 12 common tasks" in text
 
 
-def test_predictions(mend, synthetic_run, tmp_path):
+def test_predictions(cli, synthetic_run, tmp_path):
     out = tmp_path / "preds.jsonl"
-    code, text = mend("eval", "predictions", synthetic_run, out, "--phase", "eval/dapo/test-mutations")
+    code, text = cli("eval", "predictions", synthetic_run, out, "--phase", "eval/dapo/test-mutations")
     assert (code, text.strip()) == (0, f"12 predictions: {out}")
     assert {"instance_id", "model_name_or_path", "model_patch"} == set(json.loads(out.read_text().splitlines()[0]))
 
 
-def test_analyse_prints_and_writes(mend, run_copy):
-    code, text = mend("analyse", run_copy, "num_permutations=9", 'export.tables=["csv"]', 'export.figures=["svg"]')
+def test_analyse_prints_and_writes(cli, run_copy):
+    code, text = cli("analyse", run_copy, "num_permutations=9", 'export.tables=["csv"]', 'export.figures=["svg"]')
     assert code == 0
     assert "Behaviour" in text
     assert "Jensen-Shannon" in text
     assert (run_copy / "analysis" / "habits.csv").is_file()
     assert (run_copy / "analysis" / "figure-tools-during-training.svg").is_file()
     assert not list((run_copy / "analysis").glob("*.parquet"))
-    code, text = mend("analyse", run_copy, "phase=none")
+    code, text = cli("analyse", run_copy, "phase=none")
     assert code == 3
     assert "has no phase 'none'; phases are" in text
 
 
-def test_report_with_data_and_comparison(mend, run_copy, synthetic_run, tmp_path):
-    code, text = mend("report", run_copy, "--data", "--set", 'tables=["csv"]', "--set", "figures=[]")
+def test_report_with_data_and_comparison(cli, run_copy, synthetic_run, tmp_path):
+    code, text = cli("report", run_copy, "--data", "--set", 'tables=["csv"]', "--set", "figures=[]")
     assert code == 0
     assert text.strip().endswith("report.html")
     assert (run_copy / "data" / "stages.csv").is_file()
     second = run_copy.rename(tmp_path / "second")
-    code, text = mend("report", "--compare", synthetic_run, second, "--out", tmp_path / "c.html")
+    code, text = cli("report", "--compare", synthetic_run, second, "--out", tmp_path / "c.html")
     assert (code, text.strip()) == (0, str(tmp_path / "c.html"))
-    code, text = mend("report", synthetic_run, second)
+    code, text = cli("report", synthetic_run, second)
     assert code == 2
     assert "--compare" in text
 
@@ -81,17 +81,17 @@ def test_report_with_data_and_comparison(mend, run_copy, synthetic_run, tmp_path
 @pytest.mark.parametrize(
     "command", [("eval", "run", "t", "r"), ("eval", "audit", "r"), ("eval", "exploit-study", "t", "r")]
 )
-def test_dry_runs_say_what_would_run(mend, command):
-    code, text = mend(*command, "--dry-run")
+def test_dry_runs_say_what_would_run(cli, command):
+    code, text = cli(*command, "--dry-run")
     assert code == 0
     assert "is_cold" in text
-    assert mend(*command, "--dry-run", "nonsense=1")[0] == 2
+    assert cli(*command, "--dry-run", "nonsense=1")[0] == 2
 
 
-def test_a_missing_checkpoint_is_refused(mend, tmp_path):
+def test_a_missing_checkpoint_is_refused(cli, tmp_path):
     config = tmp_path / "m.toml"
     config.write_text('[policies.a]\npolicy = "missing"\n[environments.e]\n')
-    code, text = mend("eval", "matrix", tmp_path, tmp_path / "run", "--config", config)
+    code, text = cli("eval", "matrix", tmp_path, tmp_path / "run", "--config", config)
     assert code == 3
     assert "expected a model folder" in text
     assert not (tmp_path / "run").exists()

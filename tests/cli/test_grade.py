@@ -1,14 +1,14 @@
-"""`mend grade`: what it prints and writes, how it ends, and that stored results are not graded again."""
+"""`repairgym grade`: what it prints and writes, how it ends, and that stored results are not graded again."""
 
 import json
 
 import pytest
 
-from mendwright.cli.main import main
-from mendwright.config.commands import GradeCommandConfig
-from mendwright.grading.predictions.results import GradedPrediction, ResultsFolder, grading_key
-from mendwright.records import Finding, Verdict, VerdictKind
-from mendwright.tasks.store import TaskStore
+from repairgym.cli.main import main
+from repairgym.config.commands import GradeCommandConfig
+from repairgym.grading.predictions.results import GradedPrediction, ResultsFolder, grading_key
+from repairgym.records import Finding, Verdict, VerdictKind
+from repairgym.tasks.store import TaskStore
 
 
 def run(*arguments: object) -> int:
@@ -91,4 +91,4 @@ def test_dry_run_prints_the_config_and_writes_nothing(folder, capsys):
 
 def test_help_has_an_example(capsys):
     assert run("grade", "--help") == 0
-    assert "Example: mend grade --tasks tasks --predictions preds.jsonl" in " ".join(capsys.readouterr().out.split())
+    assert "Example: repairgym grade --tasks tasks --predictions preds.jsonl" in " ".join(capsys.readouterr().out.split())

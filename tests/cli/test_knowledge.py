@@ -1,14 +1,14 @@
-"""`mend knowledge`: add, search, show, and what they say to mistakes."""
+"""`repairgym knowledge`: add, search, show, and what they say to mistakes."""
 
 import pytest
 
-from mendwright.cli.main import main
-from mendwright.records import Provenance
-from mendwright.rollout.store import RunStore
-from mendwright.tasks.store import TaskStore
+from repairgym.cli.main import main
+from repairgym.records import Provenance
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.store import TaskStore
 
 
-def mend(capsys, *args):
+def cli(capsys, *args):
     with pytest.raises(SystemExit) as ended:
         main(["knowledge", *map(str, args)])
     captured = capsys.readouterr()
@@ -32,20 +32,20 @@ def run(task, tmp_path, trajectory_maker):
 
 def test_fixes_are_added_found_and_counted(run, capsys):
     fixes = run / "fixes.db"
-    code, said = mend(capsys, "add", fixes, run, "--tasks", run / "tasks")
+    code, said = cli(capsys, "add", fixes, run, "--tasks", run / "tasks")
     assert (code, said) == (0, f"{fixes}: 1 fixes; of this run 1 added, 1 held out\n")
-    assert "1 known" in mend(capsys, "add", fixes, run, "--tasks", run / "tasks")[1]
-    code, said = mend(capsys, "search", fixes, "f in m.py is wrong")
+    assert "1 known" in cli(capsys, "add", fixes, run, "--tasks", run / "tasks")[1]
+    code, said = cli(capsys, "search", fixes, "f in m.py is wrong")
     assert code == 0
     assert said.startswith("# score 0.75: relevance 1.00, 0 of 0 episodes that were offered it passed\nfix ")
-    assert "no past fix" in mend(capsys, "search", fixes, "zebra")[1]
-    code, said = mend(capsys, "show", fixes)
+    assert "no past fix" in cli(capsys, "search", fixes, "zebra")[1]
+    code, said = cli(capsys, "show", fixes)
     assert said.startswith("tiny\t1\nheld out: ")
     assert "secret" in said
 
 
 def test_mistakes_are_told(run, capsys):
-    assert mend(capsys, "search", run / "absent.db", "x")[0] == 3
-    assert mend(capsys, "show", run / "run.db")[0] == 3
-    assert mend(capsys, "add", run / "fixes.db", run / "tasks", "--tasks", run / "tasks")[0] == 3
+    assert cli(capsys, "search", run / "absent.db", "x")[0] == 3
+    assert cli(capsys, "show", run / "run.db")[0] == 3
+    assert cli(capsys, "add", run / "fixes.db", run / "tasks", "--tasks", run / "tasks")[0] == 3
     assert not (run / "fixes.db").exists()

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mendwright import errors
-from mendwright.cli.exit_codes import BUG, EXIT_CODES, find_mend_error
-from mendwright.cli.lazy import CommandEntry
-from mendwright.cli.main import COMMANDS, create_app
+from repairgym import errors
+from repairgym.cli.exit_codes import BUG, EXIT_CODES, find_repairgym_error
+from repairgym.cli.lazy import CommandEntry
+from repairgym.cli.main import COMMANDS, create_app
 
 ROOT = Path(__file__).parents[2]
 OWN_ENTRIES = (
@@ -27,7 +27,7 @@ OWN_ENTRIES = (
 )
 SINGLE = '''
 import asyncio
-from mendwright import errors
+from repairgym import errors
 
 def single(what: str):
     """Do one thing."""
@@ -108,7 +108,7 @@ class TestLazyCommands:
     @pytest.mark.parametrize(
         ("name", "code"),
         [
-            ("MendError", 1),
+            ("RepairGymError", 1),
             ("ConfigError", 2),
             ("ModelFolderError", 3),
             ("PackageNotFoundError", 4),
@@ -148,7 +148,7 @@ class TestLazyCommands:
 
     def test_debug_shows_the_traceback_of_a_deliberate_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "Traceback" in run("--debug", "single", "TaskError").stderr
-        monkeypatch.setenv("MEND_DEBUG", "1")
+        monkeypatch.setenv("REPAIRGYM_DEBUG", "1")
         result = run("single", "TaskError")
         assert "Traceback" in result.stderr
         assert result.exit_code == 7
@@ -156,9 +156,9 @@ class TestLazyCommands:
 
 def test_help_imports_neither_torch_nor_a_command() -> None:
     code = (
-        "import sys\nfrom mendwright.cli.main import main\n"
+        "import sys\nfrom repairgym.cli.main import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
-        "print([name for name in sys.modules if name in ('torch', 'transformers', 'mendwright.cli.doctor')])"
+        "print([name for name in sys.modules if name in ('torch', 'transformers', 'repairgym.cli.doctor')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -166,10 +166,10 @@ def test_help_imports_neither_torch_nor_a_command() -> None:
 
 
 def start(tmp_path: Path, body: str, **options: Any) -> subprocess.Popen[str]:
-    """Start `mend act` in a process of its own, where ``act`` runs ``body``."""
+    """Start `repairgym act` in a process of its own, where ``act`` runs ``body``."""
     (tmp_path / "actor.py").write_text(f"import time\ndef act():\n    {body}\n")
     code = (
-        "from mendwright.cli.lazy import CommandEntry\nfrom mendwright.cli.main import create_app\n"
+        "from repairgym.cli.lazy import CommandEntry\nfrom repairgym.cli.main import create_app\n"
         "create_app((CommandEntry('act', 'actor', ''),))(['act'])"
     )
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}
@@ -196,7 +196,7 @@ def test_a_signal_ends_a_command_with_130(tmp_path: Path) -> None:
     assert "--resume" in stderr
 
 
-def all_errors(cls: type[errors.MendError] = errors.MendError) -> list[type[errors.MendError]]:
+def all_errors(cls: type[errors.RepairGymError] = errors.RepairGymError) -> list[type[errors.RepairGymError]]:
     return [cls, *(error for child in cls.__subclasses__() for error in all_errors(child))]
 
 
@@ -213,8 +213,8 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
 
 
 def test_other_os_errors_are_not_deliberate() -> None:
-    assert find_mend_error(OSError(errno.EACCES, "no")) is None
-    assert find_mend_error(ExceptionGroup("two", [ValueError(), KeyError()])) is None
+    assert find_repairgym_error(OSError(errno.EACCES, "no")) is None
+    assert find_repairgym_error(ExceptionGroup("two", [ValueError(), KeyError()])) is None
 
 
 def test_command_names_are_unique() -> None:

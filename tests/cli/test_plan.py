@@ -1,10 +1,10 @@
-"""`mend plan` on the command line."""
+"""`repairgym plan` on the command line."""
 
 import json
 
 from typer.testing import CliRunner
 
-from mendwright.cli.main import create_app
+from repairgym.cli.main import create_app
 
 
 def test_simulated_rollouts_stand_beside_what_such_took_when_they_were_measured():

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mendwright.cli.main import main
-from mendwright.rollout.store import RunStore
+from repairgym.cli.main import main
+from repairgym.rollout.store import RunStore
 
 
 def test_report_of_a_run(tmp_path, capsys):

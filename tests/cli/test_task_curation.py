@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.cli.task_curation import read_solve_rates
-from mendwright.errors import InputError
-from mendwright.records import Trajectory, VerdictKind
-from mendwright.rollout.store import RunStore
-from mendwright.tasks.curation.candidate import SolveRate
+from repairgym.cli.task_curation import read_solve_rates
+from repairgym.errors import InputError
+from repairgym.records import Trajectory, VerdictKind
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.curation.candidate import SolveRate
 
 
 def test_solve_rates_leave_invalid_samples_out(tmp_path: Path, trajectory_maker: Callable[..., Trajectory]) -> None:

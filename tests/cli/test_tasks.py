@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mendwright.cli.tasks import app
-from mendwright.records import Certificate, Environment, Location, Provenance, Task
-from mendwright.tasks.store import TaskStore
+from repairgym.cli.tasks import app
+from repairgym.records import Certificate, Environment, Location, Provenance, Task
+from repairgym.tasks.store import TaskStore
 
 RUNNER = CliRunner()
 
@@ -72,7 +72,7 @@ def test_curate_writes_what_stays_and_prints_the_funnel(folder: Path, tmp_path_f
     absent = RUNNER.invoke(app, ["curate", str(folder), str(output), "--run", str(folder)])
     assert "no run folder" in str(absent.exception)
     no_evidence = RUNNER.invoke(app, ["curate", str(folder), str(output), "--evidence", "absent"])
-    assert "mend tasks verify" in str(no_evidence.exception)
+    assert "repairgym tasks verify" in str(no_evidence.exception)
 
 
 def test_dry_run_prints_the_configuration_and_makes_nothing(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_dry_run_prints_the_configuration_and_makes_nothing(tmp_path: Path) -> N
     "command", ["build", "record", "verify", "show", "lock", "import", "export", "curate", "stats"]
 )
 def test_help_has_an_example(command: str) -> None:
-    assert f"Example: mend tasks {command}" in RUNNER.invoke(app, [command, "--help"]).output
+    assert f"Example: repairgym tasks {command}" in RUNNER.invoke(app, [command, "--help"]).output

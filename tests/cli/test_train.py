@@ -1,19 +1,19 @@
-"""`mend train`: every command says what it would do, and refuses what it cannot, before a model is loaded."""
+"""`repairgym train`: every command says what it would do, and refuses what it cannot, before a model is loaded."""
 
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from mendwright.cli.main import create_app
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
-from mendwright.recipes.kept_config import CallConfig, keep_config
-from mendwright.rollout.store import RunStore
+from repairgym.cli.main import create_app
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from repairgym.recipes.kept_config import CallConfig, keep_config
+from repairgym.rollout.store import RunStore
 
 ROOT = Path(__file__).parents[2]
-BASE = ROOT / "src/mendwright/data/base"
+BASE = ROOT / "src/repairgym/data/base"
 PAPERS = [
     (["rft", "run", "model"], "paper_b/rft.toml", RftCommandConfig),
     (["dapo_two_stage", "tasks", "run", "model"], "paper_b/dapo_two_stage.toml", TwoStageConfig),
@@ -21,13 +21,13 @@ PAPERS = [
 ]
 
 
-def mend(*arguments, **options):
+def cli(*arguments, **options):
     return CliRunner().invoke(create_app(), ["train", *map(str, arguments)], **options)
 
 
 @pytest.mark.parametrize(("arguments", "config", "kind"), PAPERS)
 def test_a_dry_run_prints_a_config_that_can_be_read_again(tmp_path, arguments, config, kind):
-    result = mend(*arguments, "--config", ROOT / "configs" / config, "--dry-run")
+    result = cli(*arguments, "--config", ROOT / "configs" / config, "--dry-run")
     assert result.exit_code == 0, result.output
     (tmp_path / "printed.toml").write_text(result.stdout)
     assert load_config(kind, tmp_path / "printed.toml") == load_config(kind, ROOT / "configs" / config)
@@ -35,42 +35,42 @@ def test_a_dry_run_prints_a_config_that_can_be_read_again(tmp_path, arguments, c
 
 @pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distil_then_grpo"])
 def test_every_command_has_an_example(command):
-    result = mend(command, "--help")
+    result = cli(command, "--help")
     assert result.exit_code == 0
-    assert f"mend train {command}" in result.output
+    assert f"repairgym train {command}" in result.output
 
 
 def test_what_several_processes_cannot_do_is_refused_before_anything_is_made(tmp_path):
-    result = mend("base", tmp_path / "model", env={"WORLD_SIZE": "2"})
+    result = cli("base", tmp_path / "model", env={"WORLD_SIZE": "2"})
     assert result.exit_code == 2
     assert "start it without torchrun" in result.output
-    result = mend("sft", tmp_path, "model", env={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    result = cli("sft", tmp_path, "model", env={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
     assert result.exit_code == 2
     assert "4 processes on several nodes" in result.output
-    result = mend("rl", "tasks", tmp_path / "run", "model", "rl.dapo.compute.context_parallel=2")
+    result = cli("rl", "tasks", tmp_path / "run", "model", "rl.dapo.compute.context_parallel=2")
     assert result.exit_code == 2
     assert "torchrun --nproc-per-node 2" in result.output
     assert not list(tmp_path.iterdir())
 
 
 def test_asynchronous_rl_without_a_correction_is_refused():
-    result = mend("rl", "tasks", "run", "model", "rl.max_staleness=1")
+    result = cli("rl", "tasks", "run", "model", "rl.max_staleness=1")
     assert result.exit_code == 2
     assert "dapo.correction.type='truncate' or 'mask'" in result.output
-    shown = mend("rl", "t", "r", "m", "rl.max_staleness=1", "rl.dapo.correction.type=mask", "--dry-run")
+    shown = cli("rl", "t", "r", "m", "rl.max_staleness=1", "rl.dapo.correction.type=mask", "--dry-run")
     assert "max_staleness = 1" in shown.output
 
 
 def test_a_run_without_successes_is_a_clear_error(tmp_path):
     RunStore.create(tmp_path / "run.db").close()
-    result = mend("sft", tmp_path, BASE)
+    result = cli("sft", tmp_path, BASE)
     assert result.exit_code == 7
     assert "no passed trajectory in phase 'rollout'" in result.output
 
 
 def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path):
     (tmp_path / "model").mkdir()
-    result = mend("distil_then_grpo", tmp_path, tmp_path / "run", tmp_path / "model")
+    result = cli("distil_then_grpo", tmp_path, tmp_path / "run", tmp_path / "model")
     assert result.exit_code == 3
     assert "tokenizer.json" in result.output
     assert not (tmp_path / "run").exists()
@@ -79,11 +79,11 @@ def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path
 def test_a_run_does_not_go_on_with_other_settings_or_another_model(tmp_path, synthetic_run):
     run = tmp_path / "run"
     keep_config(run, CallConfig("train-rl", RlCommandConfig(seed=1)))
-    result = mend("rl", synthetic_run / "tasks", run, BASE)
+    result = cli("rl", synthetic_run / "tasks", run, BASE)
     assert result.exit_code == 3
     assert "seed=0 (was 1)" in " ".join(result.output.split())
     (run / "checkpoints/start").mkdir(parents=True)
-    result = mend("dapo_two_stage", synthetic_run / "tasks", run, BASE)
+    result = cli("dapo_two_stage", synthetic_run / "tasks", run, BASE)
     assert result.exit_code == 3
     assert "another model" in " ".join(result.output.split())
     assert not (run / "run.db").exists()

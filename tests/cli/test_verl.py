@@ -1,14 +1,14 @@
-"""`mend verl` and `mend train verl`: written configurations, refusals before anything starts."""
+"""`repairgym verl` and `repairgym train verl`: written configurations, refusals before anything starts."""
 
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from mendwright.cli.main import create_app
-from mendwright.cli.verl_plan import load_verl_plan
-from mendwright.errors import InputError
-from mendwright.recipes.kept_config import keep_config
+from repairgym.cli.main import create_app
+from repairgym.cli.verl_plan import load_verl_plan
+from repairgym.errors import InputError
+from repairgym.recipes.kept_config import keep_config
 
 ROOT = Path(__file__).parents[2]
 PAPERS = [
@@ -17,27 +17,27 @@ PAPERS = [
 ]
 
 
-def mend(*arguments):
+def cli(*arguments):
     return CliRunner().invoke(create_app(), list(map(str, arguments)))
 
 
 @pytest.mark.parametrize(("source", "recipe", "machine", "phases"), PAPERS)
 def test_the_papers_recipes_are_written_for_verl(tmp_path, source, recipe, machine, phases):
     configs = ROOT / "configs"
-    result = mend("verl", "config", configs / source, tmp_path, "--recipe", recipe, "--machine", configs / machine)
+    result = cli("verl", "config", configs / source, tmp_path, "--recipe", recipe, "--machine", configs / machine)
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == phases
     assert all((tmp_path / phase / "verl.yaml").is_file() for phase in phases)
 
 
 def test_what_verl_cannot_do_is_an_error(tmp_path):
-    result = mend("verl", "config", ROOT / "configs/exploit_rl.toml", tmp_path)
+    result = cli("verl", "config", ROOT / "configs/exploit_rl.toml", tmp_path)
     assert result.exit_code == 2
     assert "verl has no counterpart of: " in result.output
 
 
 def test_a_dry_run_shows_both_configurations():
-    result = mend("train", "verl", "t", "r", "m", "--dry-run", "--machine", ROOT / "configs/verl_cpu.toml", "seed=3")
+    result = cli("train", "verl", "t", "r", "m", "--dry-run", "--machine", ROOT / "configs/verl_cpu.toml", "seed=3")
     assert result.exit_code == 0, result.output
     assert "seed = 3" in result.stdout
     assert 'engine = "embedded"' in result.stdout
@@ -54,14 +54,14 @@ def test_missing_versions_are_refused_before_a_folder_is_made(tmp_path):
     ]
     train = ["train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m"]
     for command in (["verl", "check", *arguments[1:]], [*train, *arguments]):
-        result = mend(*command)
+        result = cli(*command)
         assert result.exit_code == 2
         assert "make verl-env" in result.output
     assert not (tmp_path / "run").exists()
 
 
 def test_what_verl_cannot_do_is_refused_before_a_folder_is_made(tmp_path):
-    result = mend("train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m", "rl.spread_share=0.5")
+    result = cli("train", "verl", tmp_path / "t", tmp_path / "run", tmp_path / "m", "rl.spread_share=0.5")
     assert result.exit_code == 2
     assert "rl.spread_share=0.5" in result.output
     assert not (tmp_path / "run").exists()

@@ -5,11 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
-from mendwright.cli.main import main
-from mendwright.cli.progress import ProgressDisplay
-from mendwright.cli.run_view import iteration_line, read_snapshot, render, sparkline
-from mendwright.recipes.run import is_locked, locked
-from mendwright.rollout.store import RunStore
+from repairgym.cli.main import main
+from repairgym.cli.progress import ProgressDisplay
+from repairgym.cli.run_view import iteration_line, read_snapshot, render, sparkline
+from repairgym.recipes.run import is_locked, locked
+from repairgym.rollout.store import RunStore
 
 
 @pytest.fixture

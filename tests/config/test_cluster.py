@@ -2,11 +2,11 @@
 
 import pytest
 
-from mendwright.config.cluster import ClusterCheckConfig
-from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
-from mendwright.config.evaluation import EvalCommandConfig
-from mendwright.config.loading import load_config, to_toml
-from mendwright.errors import ConfigError
+from repairgym.config.cluster import ClusterCheckConfig
+from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
+from repairgym.config.evaluation import EvalCommandConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.errors import ConfigError
 
 COMMANDS = [RolloutCommandConfig, EvalCommandConfig, RlCommandConfig]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.algorithms import DapoLossConfig, GspoLossConfig
-from mendwright.config.learning import DapoConfig, RftConfig, SftConfig, StepDpoConfig
-from mendwright.config.loading import load_config, to_toml
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.errors import ConfigError
+from repairgym.config.algorithms import DapoLossConfig, GspoLossConfig
+from repairgym.config.learning import DapoConfig, RftConfig, SftConfig, StepDpoConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.errors import ConfigError
 
 
 def test_dapo_is_table_3_of_paper_b_stage_1() -> None:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from mendwright.config.loading import flatten, load_config, to_toml
-from mendwright.config.recipes import DemoConfig
-from mendwright.errors import ConfigError, InputError
-from mendwright.records import Record
+from repairgym.config.loading import flatten, load_config, to_toml
+from repairgym.config.recipes import DemoConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.records import Record
 
 
 class Mode(StrEnum):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.config.recipes import DemoConfig
-from mendwright.errors import ConfigError
+from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.config.recipes import DemoConfig
+from repairgym.errors import ConfigError
 
 
 @pytest.mark.parametrize("kind", [RlCommandConfig, DemoConfig])

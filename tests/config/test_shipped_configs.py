@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.commands import RlCommandConfig, RolloutCommandConfig
-from mendwright.config.curation import CurationConfig
-from mendwright.config.evaluation import MatrixConfig
-from mendwright.config.loading import load_config
-from mendwright.config.recipes import DemoConfig
-from mendwright.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
-from mendwright.config.verl import VerlConfig
-from mendwright.errors import ConfigError
-from mendwright.records import Record
+from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
+from repairgym.config.curation import CurationConfig
+from repairgym.config.evaluation import MatrixConfig
+from repairgym.config.loading import load_config
+from repairgym.config.recipes import DemoConfig
+from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from repairgym.config.verl import VerlConfig
+from repairgym.errors import ConfigError
+from repairgym.records import Record
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KINDS: dict[str, type[Record]] = {

@@ -17,10 +17,10 @@ from transformers import (
     PreTrainedModel,
 )
 
-from mendwright.config.models import EngineConfig
-from mendwright.engine.core import Engine
-from mendwright.engine.requests import Request
-from mendwright.errors import ConfigError
+from repairgym.config.models import EngineConfig
+from repairgym.engine.core import Engine
+from repairgym.engine.requests import Request
+from repairgym.errors import ConfigError
 
 TrueLogProbs = Callable[[PreTrainedModel, Request], torch.Tensor]
 SMALL = EngineConfig(num_slots=12, max_len_tokens=256, prefill_tokens=256)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.evaluation.across_runs import choose_phase, compare_runs, evaluations
-from mendwright.evaluation.breakdown import NO_LABEL, by_label, labels_of
-from mendwright.evaluation.predictions import write_predictions
-from mendwright.grading.predictions.reading import read_predictions
-from mendwright.records import VerdictKind
+from repairgym.errors import InputError
+from repairgym.evaluation.across_runs import choose_phase, compare_runs, evaluations
+from repairgym.evaluation.breakdown import NO_LABEL, by_label, labels_of
+from repairgym.evaluation.predictions import write_predictions
+from repairgym.grading.predictions.reading import read_predictions
+from repairgym.records import VerdictKind
 
 P, F, X, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.EXPLOITED, VerdictKind.INVALID
 PHASE = "eval/dapo/test-mutations"

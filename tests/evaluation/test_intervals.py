@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from mendwright.evaluation.bootstrap import bootstrap_spread, score_interval, student_quantile
-from mendwright.evaluation.significance import mcnemar_exact
+from repairgym.evaluation.bootstrap import bootstrap_spread, score_interval, student_quantile
+from repairgym.evaluation.significance import mcnemar_exact
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 11, 30, 200, 5000])

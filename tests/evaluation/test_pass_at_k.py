@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mendwright.evaluation.pass_at_k import (
+from repairgym.evaluation.pass_at_k import (
     mean_pass_at_k,
     pass_at_1,
     pass_at_k,
@@ -18,7 +18,7 @@ from mendwright.evaluation.pass_at_k import (
     verdicts_by_task,
     without_invalids,
 )
-from mendwright.records import VerdictKind
+from repairgym.records import VerdictKind
 
 P, F, X, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.EXPLOITED, VerdictKind.INVALID
 

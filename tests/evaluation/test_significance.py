@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from mendwright.evaluation.bootstrap import bootstrap_spread
-from mendwright.evaluation.significance import compare, mcnemar_exact, paired_differences
-from mendwright.records import VerdictKind
+from repairgym.evaluation.bootstrap import bootstrap_spread
+from repairgym.evaluation.significance import compare, mcnemar_exact, paired_differences
+from repairgym.records import VerdictKind
 
 P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
 NAMES = ("dapo", "rft")

@@ -4,17 +4,17 @@ import json
 
 import pytest
 
-from mendwright.evaluation.stages import (
+from repairgym.evaluation.stages import (
     is_temperature_control,
     parse_eval_phase,
     stage_label,
     stage_order,
     training_step,
 )
-from mendwright.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
-from mendwright.records import VerdictKind
-from mendwright.rollout.phases import eval_phase
-from mendwright.rollout.store import RunStore
+from repairgym.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
+from repairgym.records import VerdictKind
+from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.store import RunStore
 
 CONFIG = {"seed": 1, "rl": {"lr": 1e-4}}
 

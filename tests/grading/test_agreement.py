@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from mendwright.config.tasks import SplitLimits, TasksConfig
-from mendwright.grading.agreement import Agreement, compare_warm_and_cold, one_per_package
-from mendwright.records import StepResult, TestOutcome, TestResult, Verdict, VerdictKind
-from mendwright.tasks.building import build
+from repairgym.config.tasks import SplitLimits, TasksConfig
+from repairgym.grading.agreement import Agreement, compare_warm_and_cold, one_per_package
+from repairgym.records import StepResult, TestOutcome, TestResult, Verdict, VerdictKind
+from repairgym.tasks.building import build
 
 
 def verdict(kind=VerdictKind.PASSED, outcome=TestOutcome.PASSED, exit_status=0, **fields):

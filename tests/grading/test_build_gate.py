@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.errors import TaskError
-from mendwright.grading.grader import Grader
-from mendwright.records import BuildStep, TestRunner, VerdictKind
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.namespace import NamespaceBackend
-from mendwright.sandbox.probe import probe_backend
-from mendwright.tasks.build_steps import check_gold_builds, with_checks
-from mendwright.tasks.default_steps import candidate_steps, import_name
-from mendwright.tasks.validation import TaskLayers, task_request
+from repairgym.config.pipeline import GradingConfig
+from repairgym.errors import TaskError
+from repairgym.grading.grader import Grader
+from repairgym.records import BuildStep, TestRunner, VerdictKind
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.probe import probe_backend
+from repairgym.tasks.build_steps import check_gold_builds, with_checks
+from repairgym.tasks.default_steps import candidate_steps, import_name
+from repairgym.tasks.validation import TaskLayers, task_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GOLD = {"m.py": "def f(a, b):\n    return a <= b\n"}

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from mendwright.grading.canaries import NO_CANARIES, make_canaries
-from mendwright.records import TestOutcome, TestResult, TestRun
+from repairgym.grading.canaries import NO_CANARIES, make_canaries
+from repairgym.records import TestOutcome, TestResult, TestRun
 
 TESTS = """import m
 

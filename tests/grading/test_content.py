@@ -2,13 +2,13 @@
 
 import pytest
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.grading.grader import Grader
-from mendwright.records import BuildStep, VerdictKind
-from mendwright.sandbox.base import SandboxLimits, SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.conformance import make_environment
-from mendwright.sandbox.namespace import NamespaceBackend
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.grader import Grader
+from repairgym.records import BuildStep, VerdictKind
+from repairgym.sandbox.base import SandboxLimits, SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.conformance import make_environment
+from repairgym.sandbox.namespace import NamespaceBackend
 
 
 @pytest.mark.asyncio

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from mendwright.grading.canaries import make_canaries
-from mendwright.grading.decoys import make_decoys
-from mendwright.records import TestOutcome
+from repairgym.grading.canaries import make_canaries
+from repairgym.grading.decoys import make_decoys
+from repairgym.records import TestOutcome
 
 TESTS = """import m
 

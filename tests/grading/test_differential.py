@@ -1,6 +1,6 @@
 """The differential run: the repair is taken back, everything else stays."""
 
-from mendwright.grading.differential import differential_sources
+from repairgym.grading.differential import differential_sources
 
 BROKEN = "X = 1\n\n\ndef f(a, b):\n    return a < b\n\n\ndef g():\n    return 1\n"
 GOLD = BROKEN.replace("a < b", "a <= b")

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.grading.decision import decide
-from mendwright.grading.execution import Execution, Executor, execution_key
-from mendwright.grading.grader import Grader
-from mendwright.grading.pinned import read_pinned, read_pinned_texts
-from mendwright.records import BuildStep, Environment, TestOutcome, TestResult, TestRun, TestRunner, VerdictKind
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.build_steps import with_checks
-from mendwright.tasks.validation import task_request
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.decision import decide
+from repairgym.grading.execution import Execution, Executor, execution_key
+from repairgym.grading.grader import Grader
+from repairgym.grading.pinned import read_pinned, read_pinned_texts
+from repairgym.records import BuildStep, Environment, TestOutcome, TestResult, TestRun, TestRunner, VerdictKind
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.build_steps import with_checks
+from repairgym.tasks.validation import task_request
 
 TEST = "import m\n\n\ndef test_f():\n    assert m.f(1, 1)\n"
 SOURCES = {"m.py": "def f(a, b):\n    return a <= b\n"}

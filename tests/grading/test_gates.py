@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.grading.grader import Grader
-from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.grader import Grader
+from repairgym.records import Task, TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import Files, ScriptedBackend
 
 HOLLOW = "def test_f():\n    pass\n"
 CHEAT = {"test_m.py": HOLLOW}

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.grading.decision import restores
-from mendwright.grading.grader import Grader
-from mendwright.grading.permitted import agent_base_sources, permitted_part
-from mendwright.records import BuildStep, Task, TestOutcome, TestRequest, TestResult, TestRun, Turn, VerdictKind
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import Files, ScriptedBackend
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.decision import restores
+from repairgym.grading.grader import Grader
+from repairgym.grading.permitted import agent_base_sources, permitted_part
+from repairgym.records import BuildStep, Task, TestOutcome, TestRequest, TestResult, TestRun, Turn, VerdictKind
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import Files, ScriptedBackend
 
 GOLD = "def f(a, b):\n    return a <= b\n"
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.models import ModelConfig
-from mendwright.learning.samples import Sample
-from mendwright.ledger import LedgerBuilder
-from mendwright.models.loading import create_model
-from mendwright.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
+from repairgym.config.models import ModelConfig
+from repairgym.learning.samples import Sample
+from repairgym.ledger import LedgerBuilder
+from repairgym.models.loading import create_model
+from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 TINY = ModelConfig(
     vocab_size=120, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=64

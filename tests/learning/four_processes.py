@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 from two_processes import SMALL, samples
 
-from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig
-from mendwright.config.loading import load_config
-from mendwright.errors import ConfigError
-from mendwright.learning.batching import pack
-from mendwright.learning.context_parallel import ContextGroup
-from mendwright.learning.forward import Scorer
-from mendwright.learning.parallel import check_processes, process_group
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample
-from mendwright.models.loading import create_model
+from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig
+from repairgym.config.loading import load_config
+from repairgym.errors import ConfigError
+from repairgym.learning.batching import pack
+from repairgym.learning.context_parallel import ContextGroup
+from repairgym.learning.forward import Scorer
+from repairgym.learning.parallel import check_processes, process_group
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
+from repairgym.models.loading import create_model
 
 FOUR_HEADS = SMALL.model_copy(update={"num_kv_heads": 4})
 CASES = {

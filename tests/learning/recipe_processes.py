@@ -10,29 +10,29 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from mendwright.config.algorithms import TruncateCorrectionConfig
-from mendwright.config.curation import SolveRateConfig
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
-from mendwright.config.recipes import CollectConfig, RlConfig
-from mendwright.config.sampler import VllmSamplerConfig
-from mendwright.config.training import (
+from repairgym.config.algorithms import TruncateCorrectionConfig
+from repairgym.config.curation import SolveRateConfig
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
+from repairgym.config.recipes import CollectConfig, RlConfig
+from repairgym.config.sampler import VllmSamplerConfig
+from repairgym.config.training import (
     DistilThenGrpoConfig,
     RftCommandConfig,
     StageConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
 )
-from mendwright.models.loading import copy_folder
-from mendwright.models.vllm.fake_server import FakeVllm
-from mendwright.recipes.dapo_two_stage import STAGE_1, dapo_two_stage
-from mendwright.recipes.distil_then_grpo import distil_then_grpo
-from mendwright.recipes.processes import lead_or_follow
-from mendwright.recipes.reinforce import reinforce
-from mendwright.recipes.rft import rft
-from mendwright.recipes.step_dpo import step_dpo
-from mendwright.rollout.jobs import PolicyRef
-from mendwright.rollout.store import RunStore
+from repairgym.models.loading import copy_folder
+from repairgym.models.vllm.fake_server import FakeVllm
+from repairgym.recipes.dapo_two_stage import STAGE_1, dapo_two_stage
+from repairgym.recipes.distil_then_grpo import distil_then_grpo
+from repairgym.recipes.processes import lead_or_follow
+from repairgym.recipes.reinforce import reinforce
+from repairgym.recipes.rft import rft
+from repairgym.recipes.step_dpo import step_dpo
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.store import RunStore
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kill_and_resume.py"
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)

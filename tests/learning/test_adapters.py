@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.learning import LoraConfig, OptimizerConfig, SftConfig
-from mendwright.errors import ConfigError, InputError
-from mendwright.learning.checkpoints import load_training_state, save_model, save_training_state
-from mendwright.learning.samples import text_sample
-from mendwright.learning.sft import SftTrainer
-from mendwright.models.loading import load_model
+from repairgym.config.learning import LoraConfig, OptimizerConfig, SftConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.learning.checkpoints import load_training_state, save_model, save_training_state
+from repairgym.learning.samples import text_sample
+from repairgym.learning.sft import SftTrainer
+from repairgym.models.loading import load_model
 
 peft = pytest.importorskip("peft")
 MakeModel = Callable[[int], PreTrainedModel]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mendwright.config.algorithms import (
+from repairgym.config.algorithms import (
     AdvantageConfig,
     DrGrpoAdvantageConfig,
     GaeAdvantageConfig,
@@ -17,7 +17,7 @@ from mendwright.config.algorithms import (
     ReinforcePpAdvantageConfig,
     RlooAdvantageConfig,
 )
-from mendwright.learning.advantages import (
+from repairgym.learning.advantages import (
     ESTIMATORS,
     Outcome,
     estimate_advantages,

@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from mendwright.config.learning import ComputeConfig
-from mendwright.learning import tree_attention
-from mendwright.learning.batching import pack
-from mendwright.learning.forward import Scorer, score
-from mendwright.learning.prefix_tree import MIN_SAVED_TOKENS
-from mendwright.learning.samples import Sample
+from repairgym.config.learning import ComputeConfig
+from repairgym.learning import tree_attention
+from repairgym.learning.batching import pack
+from repairgym.learning.forward import Scorer, score
+from repairgym.learning.prefix_tree import MIN_SAVED_TOKENS
+from repairgym.learning.samples import Sample
 
 MakeGroup = Callable[..., list[Sample]]
 Gradients = dict[str, torch.Tensor]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mendwright.config.algorithms import Denominator
-from mendwright.learning.denominators import cut_to_budget, weigh
-from mendwright.learning.samples import Sample
+from repairgym.config.algorithms import Denominator
+from repairgym.learning.denominators import cut_to_budget, weigh
+from repairgym.learning.samples import Sample
 
 
 def new_sample(num_learned: int, group_id: str, turns: list[int] | None = None, trajectory_id: str = "") -> Sample:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mendwright.learning.denominators import weigh
-from mendwright.learning.histories import split_histories
-from mendwright.learning.samples import Sample, policy_sample, supervised_sample
-from mendwright.ledger import LedgerBuilder
-from mendwright.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
+from repairgym.learning.denominators import weigh
+from repairgym.learning.histories import split_histories
+from repairgym.learning.samples import Sample, policy_sample, supervised_sample
+from repairgym.ledger import LedgerBuilder
+from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 
 @pytest.fixture

@@ -18,15 +18,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.learning import DapoConfig, OptimizerConfig, StepDpoConfig
-from mendwright.config.loading import load_config
-from mendwright.config.models import ModelConfig
-from mendwright.learning.advantages import Outcome, estimate_advantages
-from mendwright.learning.preferences import Pair, PreferenceTrainer
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample
-from mendwright.models.loading import create_model
-from mendwright.recipes.background import BackgroundUpdates
+from repairgym.config.learning import DapoConfig, OptimizerConfig, StepDpoConfig
+from repairgym.config.loading import load_config
+from repairgym.config.models import ModelConfig
+from repairgym.learning.advantages import Outcome, estimate_advantages
+from repairgym.learning.preferences import Pair, PreferenceTrainer
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
+from repairgym.models.loading import create_model
+from repairgym.recipes.background import BackgroundUpdates
 
 NUM_TOKENS, NUM_ACTIONS = 12, 4
 """Every token is an action, ``token % 4``, so policies sample from all they can say; 4 to 11 are observations too."""

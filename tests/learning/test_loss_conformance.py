@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 import torch
 
-from mendwright.config.algorithms import DapoLossConfig, KlConfig, LossConfig
-from mendwright.learning.forward import TokenScores
-from mendwright.learning.losses import POLICY_LOSSES, Loss, linear_loss, policy_loss, sft_loss
+from repairgym.config.algorithms import DapoLossConfig, KlConfig, LossConfig
+from repairgym.learning.forward import TokenScores
+from repairgym.learning.losses import POLICY_LOSSES, Loss, linear_loss, policy_loss, sft_loss
 
 CONFIGS: dict[str, LossConfig] = {
     member.model_fields["type"].default: member() for member in get_args(get_args(LossConfig)[0])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mendwright.config.algorithms import (
+from repairgym.config.algorithms import (
     CispoLossConfig,
     DapoLossConfig,
     DrGrpoLossConfig,
@@ -18,8 +18,8 @@ from mendwright.config.algorithms import (
     LossConfig,
     PpoLossConfig,
 )
-from mendwright.learning.forward import TokenScores
-from mendwright.learning.losses import policy_loss, preference_loss, sft_loss
+from repairgym.learning.forward import TokenScores
+from repairgym.learning.losses import policy_loss, preference_loss, sft_loss
 
 DAPO = DapoLossConfig(eps_low=0.2, eps_high=0.3)
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import torch
 
-from mendwright.learning.memory import release_memory
+from repairgym.learning.memory import release_memory
 
 MIB = 1 << 20
 

@@ -21,14 +21,14 @@ from typing import Any
 import pytest
 import torch
 
-from mendwright.config.learning import ComputeConfig, OptimizerConfig
-from mendwright.config.models import ModelConfig
-from mendwright.errors import ConfigError, InputError
-from mendwright.learning.context_parallel import check_divisible
-from mendwright.learning.parallel import World, check_processes
-from mendwright.models.loading import create_model, load_model, save_checkpoint
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.rollout.store import RunStore
+from repairgym.config.learning import ComputeConfig, OptimizerConfig
+from repairgym.config.models import ModelConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.learning.context_parallel import check_divisible
+from repairgym.learning.parallel import World, check_processes
+from repairgym.models.loading import create_model, load_model, save_checkpoint
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.rollout.store import RunStore
 
 HERE = Path(__file__).parent
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, StepDpoConfig
-from mendwright.config.loading import load_config
-from mendwright.errors import ConfigError, InputError
-from mendwright.learning.checkpoints import load_training_state, save_training_state
-from mendwright.learning.learner import Learner
-from mendwright.learning.losses import sft_loss
-from mendwright.learning.preferences import Pair, PreferenceTrainer
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample
+from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, StepDpoConfig
+from repairgym.config.loading import load_config
+from repairgym.errors import ConfigError, InputError
+from repairgym.learning.checkpoints import load_training_state, save_training_state
+from repairgym.learning.learner import Learner
+from repairgym.learning.losses import sft_loss
+from repairgym.learning.preferences import Pair, PreferenceTrainer
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mendwright.learning.samples import (
+from repairgym.learning.samples import (
     Sample,
     policy_sample,
     supervised_sample,
     text_sample,
 )
-from mendwright.records import Trajectory
+from repairgym.records import Trajectory
 
 
 def new_sample(ids: list[int], learned: list[int], group_id: str = "g") -> Sample:

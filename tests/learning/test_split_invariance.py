@@ -10,11 +10,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
-from mendwright.config.loading import load_config
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample
-from mendwright.learning.sft import SftTrainer
+from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.loading import load_config
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
+from repairgym.learning.sft import SftTrainer
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]

@@ -10,19 +10,19 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from mendwright.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.engine.core import Engine
-from mendwright.errors import InputError
-from mendwright.learning.advantages import group_advantages
-from mendwright.learning.checkpoints import load_training_state, save_training_state
-from mendwright.learning.learner import Learner
-from mendwright.learning.losses import sft_loss
-from mendwright.learning.optimisers import Optimiser, schedule_factor
-from mendwright.learning.rl import PolicyTrainer, minibatches
-from mendwright.learning.samples import Sample, text_sample
-from mendwright.learning.sft import SftTrainer
-from mendwright.models.loading import create_model
+from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.engine.core import Engine
+from repairgym.errors import InputError
+from repairgym.learning.advantages import group_advantages
+from repairgym.learning.checkpoints import load_training_state, save_training_state
+from repairgym.learning.learner import Learner
+from repairgym.learning.losses import sft_loss
+from repairgym.learning.optimisers import Optimiser, schedule_factor
+from repairgym.learning.rl import PolicyTrainer, minibatches
+from repairgym.learning.samples import Sample, text_sample
+from repairgym.learning.sft import SftTrainer
+from repairgym.models.loading import create_model
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]

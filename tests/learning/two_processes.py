@@ -14,18 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from mendwright.config.learning import ComputeConfig, DapoConfig, FullConfig, LoraConfig, OptimizerConfig, SftConfig
-from mendwright.config.loading import load_config
-from mendwright.config.models import ModelConfig
-from mendwright.config.recipes import RlConfig
-from mendwright.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
-from mendwright.learning.losses import POLICY_LOSSES
-from mendwright.learning.parallel import World, process_group
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.learning.samples import Sample
-from mendwright.learning.sft import SftTrainer
-from mendwright.models.loading import create_model, shipped_base
-from mendwright.recipes.updates import Updates
+from repairgym.config.learning import ComputeConfig, DapoConfig, FullConfig, LoraConfig, OptimizerConfig, SftConfig
+from repairgym.config.loading import load_config
+from repairgym.config.models import ModelConfig
+from repairgym.config.recipes import RlConfig
+from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
+from repairgym.learning.losses import POLICY_LOSSES
+from repairgym.learning.parallel import World, process_group
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
+from repairgym.learning.sft import SftTrainer
+from repairgym.models.loading import create_model, shipped_base
+from repairgym.recipes.updates import Updates
 
 SMALL = ModelConfig(
     vocab_size=120, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=64

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 import torch
 
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.engine.core import Engine
-from mendwright.errors import ConfigError
-from mendwright.models.base import Generation, Policy, Sampling
-from mendwright.models.embedded import EmbeddedPolicy
-from mendwright.models.loading import create_model
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.engine.core import Engine
+from repairgym.errors import ConfigError
+from repairgym.models.base import Generation, Policy, Sampling
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.loading import create_model
 
 TINY = ModelConfig(
     vocab_size=300, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
-from mendwright.config.models import ModelConfig
-from mendwright.errors import ModelFolderError
-from mendwright.models.loading import (
+from repairgym.config.models import ModelConfig
+from repairgym.errors import ModelFolderError
+from repairgym.models.loading import (
     create_model,
     load_model,
     load_tokenizer,
@@ -85,7 +85,7 @@ def test_missing_weights_are_refused_not_made_up(tmp_path: Path) -> None:
 
 def test_the_attention_implementation_is_not_written_into_the_config(tmp_path: Path) -> None:
     save_checkpoint(create_model(TINY), None, tmp_path / "m")
-    assert "mend" not in json.dumps(json.loads((tmp_path / "m" / "config.json").read_text()))
+    assert "repairgym" not in json.dumps(json.loads((tmp_path / "m" / "config.json").read_text()))
 
 
 def test_a_folder_is_replaced_in_one_step_and_leftovers_of_killed_processes_go(tmp_path: Path) -> None:

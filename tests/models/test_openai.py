@@ -11,24 +11,24 @@ from contextlib import contextmanager
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from mendwright.config.endpoint import EndpointConfig, Price
-from mendwright.errors import (
+from repairgym.config.endpoint import EndpointConfig, Price
+from repairgym.errors import (
     ConfigError,
-    MendError,
+    RepairGymError,
     ModelReplyError,
     ModelServerError,
     PromptTooLongError,
     ServerDownError,
     ServerRefusedError,
 )
-from mendwright.ledger import UNKNOWN_VERSION
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.faulty_server import Fault
-from mendwright.models.openai import OpenAIPolicy
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.vllm.policy import VllmPolicy
-from mendwright.models.vllm.server import TokenServer
+from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.faulty_server import Fault
+from repairgym.models.openai import OpenAIPolicy
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.vllm.policy import VllmPolicy
+from repairgym.models.vllm.server import TokenServer
 
 KEY = "sk-a-secret-that-nobody-may-see"
 
@@ -36,7 +36,7 @@ KEY = "sk-a-secret-that-nobody-may-see"
 @contextmanager
 def faulty_server(*faults: Fault) -> Iterator[str]:
     """A process of its own; gives its base URL."""
-    command = [sys.executable, "-m", "mendwright.models.faulty_server", json.dumps(faults)]
+    command = [sys.executable, "-m", "repairgym.models.faulty_server", json.dumps(faults)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -127,7 +127,7 @@ async def test_replies_without_an_end_are_given_up_and_asked_for_again(renderer:
     ],
 )
 async def test_trouble_that_stays_is_typed(
-    renderer: ChatRenderer, fault: Fault, error: type[MendError], num_attempts: int, words: str
+    renderer: ChatRenderer, fault: Fault, error: type[RepairGymError], num_attempts: int, words: str
 ) -> None:
     with faulty_server(fault) as url:
         timeout_s = SHORT_S if fault is Fault.HANG else 60.0

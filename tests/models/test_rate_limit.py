@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mendwright.models.rate_limit import RateLimiter
+from repairgym.models.rate_limit import RateLimiter
 
 
 class Clock:

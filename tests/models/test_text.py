@@ -2,13 +2,13 @@
 
 import asyncio
 
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.embedded import EmbeddedPolicy
-from mendwright.models.loading import create_model, save_checkpoint
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.text import PolicyTextModel
-from mendwright.models.tokenizer import train_tokenizer
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.loading import create_model, save_checkpoint
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.text import PolicyTextModel
+from repairgym.models.tokenizer import train_tokenizer
 
 
 class Echo:

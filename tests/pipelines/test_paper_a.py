@@ -5,28 +5,28 @@ import sqlite3
 
 import pytest
 
-from mendwright.agent.episode import EpisodeRunner
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import FullConfig, KnowledgeConfig, SimplifiedConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import SandboxContentError, TaskError
-from mendwright.models.base import Generation
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.pipelines.full import compare
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.pipelines.starts import Start, load_starts, save_starts
-from mendwright.records import MainError, StopReason, TestOutcome, TestResult, TestRun, VerdictKind
-from mendwright.rollout.jobs import make_group
-from mendwright.rollout.runner import Runner
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.validation import TaskLayers
-from mendwright.tools.base import ToolContext
-from mendwright.tools.knowledge import KnowledgeBase, make_fix
-from mendwright.tools.workspace import Workspace
+from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import FullConfig, KnowledgeConfig, SimplifiedConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import SandboxContentError, TaskError
+from repairgym.models.base import Generation
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.pipelines.full import compare
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.pipelines.starts import Start, load_starts, save_starts
+from repairgym.records import MainError, StopReason, TestOutcome, TestResult, TestRun, VerdictKind
+from repairgym.rollout.jobs import make_group
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.validation import TaskLayers
+from repairgym.tools.base import ToolContext
+from repairgym.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.tools.workspace import Workspace
 
 BROKEN, HALF, FIXED = (f"def f(a, b):\n    return a {sign} b\n" for sign in ("<", ">", "<="))
 SMALL = {

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from mendwright.agent.episode import EpisodeRunner
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.config.pipeline import PaperBConfig
-from mendwright.config.sandbox import SandboxConfig
-from mendwright.models.base import Generation
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.records import StopReason
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.conformance import make_environment
-from mendwright.sandbox.probe import create_backend
-from mendwright.tools.base import ToolContext
-from mendwright.tools.workspace import Workspace
+from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.pipeline import PaperBConfig
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.models.base import Generation
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import StopReason
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.conformance import make_environment
+from repairgym.sandbox.probe import create_backend
+from repairgym.tools.base import ToolContext
+from repairgym.tools.workspace import Workspace
 
 
 class Agent:

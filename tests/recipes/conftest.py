@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.recipes.run import Run
-from mendwright.records import Task
-from mendwright.rollout.local import LocalPool
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.loading import create_model, load_tokenizer, save_checkpoint
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.recipes.run import Run
+from repairgym.records import Task
+from repairgym.rollout.local import LocalPool
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),

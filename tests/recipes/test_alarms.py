@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from mendwright.config.watch import AlarmConfig
-from mendwright.recipes.alarms import METRICS, find_alarms, new_alarms
-from mendwright.recipes.watching import sound_alarms
+from repairgym.config.watch import AlarmConfig
+from repairgym.recipes.alarms import METRICS, find_alarms, new_alarms
+from repairgym.recipes.watching import sound_alarms
 
 CONFIG = AlarmConfig()
 HEALTHY = {

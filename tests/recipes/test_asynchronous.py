@@ -9,23 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mendwright.config.algorithms import TruncateCorrectionConfig
-from mendwright.config.learning import DapoConfig, OptimizerConfig, SftConfig
-from mendwright.config.recipes import CollectConfig, RlConfig
-from mendwright.config.watch import AlarmConfig
-from mendwright.errors import SandboxError
-from mendwright.learning.learner import Learner
-from mendwright.learning.samples import policy_sample
-from mendwright.ledger import LedgerBuilder
-from mendwright.models.loading import load_model
-from mendwright.recipes.background import BackgroundUpdates
-from mendwright.recipes.dapo import DapoLoop
-from mendwright.recipes.groups import is_stale
-from mendwright.recipes.run import Run
-from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
-from mendwright.recipes.weight_versions import WeightVersions
-from mendwright.rollout.jobs import PolicyRef, make_groups
-from mendwright.rollout.store import RunStore
+from repairgym.config.algorithms import TruncateCorrectionConfig
+from repairgym.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.recipes import CollectConfig, RlConfig
+from repairgym.config.watch import AlarmConfig
+from repairgym.errors import SandboxError
+from repairgym.learning.learner import Learner
+from repairgym.learning.samples import policy_sample
+from repairgym.ledger import LedgerBuilder
+from repairgym.models.loading import load_model
+from repairgym.recipes.background import BackgroundUpdates
+from repairgym.recipes.dapo import DapoLoop
+from repairgym.recipes.groups import is_stale
+from repairgym.recipes.run import Run
+from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.recipes.weight_versions import WeightVersions
+from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.store import RunStore
 
 RL = RlConfig(
     dapo=DapoConfig(

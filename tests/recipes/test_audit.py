@@ -6,25 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.agent.scripted import find_script
-from mendwright.analysis.reward_gap import reward_gap
-from mendwright.config.evaluation import AuditConfig, ExploitStudyConfig
-from mendwright.config.pipeline import GradingConfig
-from mendwright.errors import ConfigError, InputError
-from mendwright.grading.grader import Grader
-from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatRenderer
-from mendwright.recipes.audit import audit, choose_audited
-from mendwright.recipes.exploit_study import PHASE, cheat_shares, run_exploit_study
-from mendwright.recipes.run import Run
-from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
-from mendwright.rollout.local import LocalPool
-from mendwright.rollout.phases import audit_phase
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import Files, ScriptedBackend
-from mendwright.tasks.validation import TaskLayers
+from repairgym.agent.scripted import find_script
+from repairgym.analysis.reward_gap import reward_gap
+from repairgym.config.evaluation import AuditConfig, ExploitStudyConfig
+from repairgym.config.pipeline import GradingConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.grading.grader import Grader
+from repairgym.models.loading import load_tokenizer
+from repairgym.models.renderer import ChatRenderer
+from repairgym.recipes.audit import audit, choose_audited
+from repairgym.recipes.exploit_study import PHASE, cheat_shares, run_exploit_study
+from repairgym.recipes.run import Run
+from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
+from repairgym.rollout.local import LocalPool
+from repairgym.rollout.phases import audit_phase
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import Files, ScriptedBackend
+from repairgym.tasks.validation import TaskLayers
 
 STUDY = ExploitStudyConfig(num_steps=3, last_cheat_share=1.0, num_samples=6)
 EVERY_GATE = AuditConfig(phase=PHASE, num_per_step=0, grading=GradingConfig(is_cold=True))

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from mendwright.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
-from mendwright.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
-from mendwright.errors import InputError
-from mendwright.models.loading import shipped_base
-from mendwright.recipes.demo import Demo, locked
-from mendwright.recipes.plan import Budget, plan_demo
-from mendwright.report.html import write_report
-from mendwright.rollout.store import RunStore
-from mendwright.tasks.store import TaskStore
+from repairgym.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
+from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
+from repairgym.errors import InputError
+from repairgym.models.loading import shipped_base
+from repairgym.recipes.demo import Demo, locked
+from repairgym.recipes.plan import Budget, plan_demo
+from repairgym.report.html import write_report
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.store import TaskStore
 
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
 

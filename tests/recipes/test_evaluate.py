@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from mendwright.config.sandbox import SandboxConfig
-from mendwright.errors import ConfigError
-from mendwright.recipes.evaluate import evaluate, regrade_cold
-from mendwright.recipes.run import Run
-from mendwright.rollout.jobs import PolicyRef
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import ConfigError
+from repairgym.recipes.evaluate import evaluate, regrade_cold
+from repairgym.recipes.run import Run
+from repairgym.rollout.jobs import PolicyRef
 
 DEGRADED = SandboxConfig(backend="degraded", is_degraded_allowed=True)
 

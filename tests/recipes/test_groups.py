@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from mendwright.config.algorithms import DecayingDemonstrationConfig, GatedDemonstrationConfig
-from mendwright.config.learning import DapoConfig
-from mendwright.errors import ConfigError, TaskError
-from mendwright.recipes.demonstrations import Demonstrations, demonstration_coefficient
-from mendwright.recipes.groups import (
+from repairgym.config.algorithms import DecayingDemonstrationConfig, GatedDemonstrationConfig
+from repairgym.config.learning import DapoConfig
+from repairgym.errors import ConfigError, TaskError
+from repairgym.recipes.demonstrations import Demonstrations, demonstration_coefficient
+from repairgym.recipes.groups import (
     Group,
     advantages_of,
     make_trajectory_groups,
@@ -19,8 +19,8 @@ from mendwright.recipes.groups import (
     overlong_metrics,
     samples_of,
 )
-from mendwright.records import StopReason, Trajectory, VerdictKind
-from mendwright.rollout.store import RunStore
+from repairgym.records import StopReason, Trajectory, VerdictKind
+from repairgym.rollout.store import RunStore
 
 Maker = Callable[..., Trajectory]
 PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID

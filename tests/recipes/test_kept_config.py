@@ -2,10 +2,10 @@
 
 import pytest
 
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.errors import InputError
-from mendwright.recipes.kept_config import CONFIGS_FOLDER, CallConfig, keep_config
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.errors import InputError
+from repairgym.recipes.kept_config import CONFIGS_FOLDER, CallConfig, keep_config
 
 
 def call(*overrides, **options):

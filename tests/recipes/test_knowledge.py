@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from mendwright.config.commands import StartsConfig
-from mendwright.errors import TaskError
-from mendwright.recipes.knowledge import add_run, find_starts, held_out_packages
-from mendwright.records import (
+from repairgym.config.commands import StartsConfig
+from repairgym.errors import TaskError
+from repairgym.recipes.knowledge import add_run, find_starts, held_out_packages
+from repairgym.records import (
     Attempt,
     MainError,
     Provenance,
@@ -18,10 +18,10 @@ from mendwright.records import (
     TestRun,
     VerdictKind,
 )
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.validation import TaskLayers
-from mendwright.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.validation import TaskLayers
+from repairgym.tools.knowledge import KnowledgeBase, make_fix
 
 ERROR = MainError(error_class="dependency", message="No module named 'hatchling'")
 

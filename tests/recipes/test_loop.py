@@ -3,25 +3,25 @@
 import pytest
 import torch
 
-from mendwright.config.algorithms import (
+from repairgym.config.algorithms import (
     GaeAdvantageConfig,
     GatedDemonstrationConfig,
     KlConfig,
     PpoLossConfig,
     TruncateCorrectionConfig,
 )
-from mendwright.config.learning import DapoConfig, OptimizerConfig, SftConfig
-from mendwright.config.recipes import CollectConfig, RlConfig
-from mendwright.config.rewards import StepPenaltyConfig
-from mendwright.errors import SandboxError, TaskError
-from mendwright.models.loading import load_model
-from mendwright.recipes.collected import Collected, rollout_metrics, weight_lag
-from mendwright.recipes.dapo import DapoLoop
-from mendwright.recipes.evaluate import evaluate
-from mendwright.recipes.run import Run
-from mendwright.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
-from mendwright.records import VerdictKind
-from mendwright.rollout.jobs import PolicyRef
+from repairgym.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.recipes import CollectConfig, RlConfig
+from repairgym.config.rewards import StepPenaltyConfig
+from repairgym.errors import SandboxError, TaskError
+from repairgym.models.loading import load_model
+from repairgym.recipes.collected import Collected, rollout_metrics, weight_lag
+from repairgym.recipes.dapo import DapoLoop
+from repairgym.recipes.evaluate import evaluate
+from repairgym.recipes.run import Run
+from repairgym.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
+from repairgym.records import VerdictKind
+from repairgym.rollout.jobs import PolicyRef
 
 RL = RlConfig(
     dapo=DapoConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),

@@ -6,22 +6,22 @@ from contextlib import contextmanager
 
 import pytest
 
-from mendwright.config.commands import TaskSelection
-from mendwright.config.evaluation import MatrixConfig, MatrixPolicy
-from mendwright.config.pipeline import GradingConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import ConfigError, InputError
-from mendwright.evaluation.matrix import build_matrix
-from mendwright.evaluation.stages import parse_eval_phase
-from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatRenderer
-from mendwright.recipes.evaluate import check_fingerprint, policy_fingerprint
-from mendwright.recipes.matrix import run_matrix
-from mendwright.recipes.run import Run
-from mendwright.rollout.jobs import PolicyRef
-from mendwright.rollout.local import LocalPool
-from mendwright.rollout.store import RunStore
-from mendwright.tasks.validation import TaskLayers
+from repairgym.config.commands import TaskSelection
+from repairgym.config.evaluation import MatrixConfig, MatrixPolicy
+from repairgym.config.pipeline import GradingConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.evaluation.matrix import build_matrix
+from repairgym.evaluation.stages import parse_eval_phase
+from repairgym.models.loading import load_tokenizer
+from repairgym.models.renderer import ChatRenderer
+from repairgym.recipes.evaluate import check_fingerprint, policy_fingerprint
+from repairgym.recipes.matrix import run_matrix
+from repairgym.recipes.run import Run
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.local import LocalPool
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.validation import TaskLayers
 
 POLICIES = {
     "start": MatrixPolicy(policy="submit-at-once"),

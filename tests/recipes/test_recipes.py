@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from mendwright.config.algorithms import GrpoLossConfig
-from mendwright.config.curation import SolveRateConfig
-from mendwright.config.learning import (
+from repairgym.config.algorithms import GrpoLossConfig
+from repairgym.config.curation import SolveRateConfig
+from repairgym.config.learning import (
     DapoConfig,
     EntropyWindowChoice,
     LossChoice,
@@ -23,30 +23,30 @@ from mendwright.config.learning import (
     SftConfig,
     StepDpoConfig,
 )
-from mendwright.config.recipes import CollectConfig, RlConfig
-from mendwright.config.training import (
+from repairgym.config.recipes import CollectConfig, RlConfig
+from repairgym.config.training import (
     DistilThenGrpoConfig,
     RftCommandConfig,
     StageConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
 )
-from mendwright.errors import ConfigError, InputError, ModelFolderError, TaskError
-from mendwright.learning.samples import Sample
-from mendwright.learning.selection import Selection, split_validation
-from mendwright.learning.thoughts import without_thoughts
-from mendwright.models.loading import load_model, shipped_base
-from mendwright.recipes.action_pairs import action_pairs
-from mendwright.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
-from mendwright.recipes.distil_then_grpo import distil_then_grpo
-from mendwright.recipes.longer_context import extend_context
-from mendwright.recipes.rft import rft
-from mendwright.recipes.run import Run
-from mendwright.recipes.step_dpo import step_dpo
-from mendwright.recipes.supervised import collect_successes, fit_samples, supervised_samples
-from mendwright.records import VerdictKind
-from mendwright.rollout.jobs import PolicyRef
-from mendwright.rollout.store import RunStore
+from repairgym.errors import ConfigError, InputError, ModelFolderError, TaskError
+from repairgym.learning.samples import Sample
+from repairgym.learning.selection import Selection, split_validation
+from repairgym.learning.thoughts import without_thoughts
+from repairgym.models.loading import load_model, shipped_base
+from repairgym.recipes.action_pairs import action_pairs
+from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
+from repairgym.recipes.distil_then_grpo import distil_then_grpo
+from repairgym.recipes.longer_context import extend_context
+from repairgym.recipes.rft import rft
+from repairgym.recipes.run import Run
+from repairgym.recipes.step_dpo import step_dpo
+from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.records import VerdictKind
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.store import RunStore
 
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
 COLLECT = CollectConfig(num_tasks=4, num_samples=12, max_per_task=12)
@@ -266,7 +266,7 @@ def test_thoughts_are_cut_out_or_asked_for(trajectory_maker, base):
     assert cut.weight.tolist() == [0, 1, 0, 1]
     with pytest.raises(ConfigError, match="none of 1"):
         supervised_samples([trajectory_maker()], SFT.model_copy(update={"thoughts": "require"}))
-    from mendwright.models.loading import load_tokenizer
+    from repairgym.models.loading import load_tokenizer
 
     with pytest.raises(ConfigError, match="lacks <think>, </think>"):
         supervised_samples([trajectory_maker()], SFT.model_copy(update={"thoughts": "remove"}), load_tokenizer(base))

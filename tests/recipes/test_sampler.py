@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from mendwright.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.config.learning import DapoConfig, LoraConfig, OptimizerConfig
-from mendwright.config.recipes import RlConfig
-from mendwright.config.sampler import VllmSamplerConfig
-from mendwright.errors import ConfigError, ServerRefusedError, StaleWeightsError
-from mendwright.learning.learner import Learner
-from mendwright.learning.samples import policy_sample
-from mendwright.models.loading import load_model
-from mendwright.models.vllm.fake_server import FakeVllm, Flaw
-from mendwright.recipes.dapo import DapoLoop
+from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.learning import DapoConfig, LoraConfig, OptimizerConfig
+from repairgym.config.recipes import RlConfig
+from repairgym.config.sampler import VllmSamplerConfig
+from repairgym.errors import ConfigError, ServerRefusedError, StaleWeightsError
+from repairgym.learning.learner import Learner
+from repairgym.learning.samples import policy_sample
+from repairgym.models.loading import load_model
+from repairgym.models.vllm.fake_server import FakeVllm, Flaw
+from repairgym.recipes.dapo import DapoLoop
 
 # PPO makes a step of groups of equal rewards, too, and the decay alone moves all matrices by a third: every iteration
 # has an update, whatever the tiny model samples.

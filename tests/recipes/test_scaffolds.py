@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from mendwright.config.commands import RolloutCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.models.loading import load_tokenizer
-from mendwright.models.renderer import ChatRenderer
-from mendwright.pipelines.registry import PIPELINES
-from mendwright.recipes.run import Run
-from mendwright.recipes.scaffolds import chosen_tasks, measure_scaffold
-from mendwright.rollout.local import LocalPool
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.config.commands import RolloutCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.models.loading import load_tokenizer
+from repairgym.models.renderer import ChatRenderer
+from repairgym.pipelines.registry import PIPELINES
+from repairgym.recipes.run import Run
+from repairgym.recipes.scaffolds import chosen_tasks, measure_scaffold
+from repairgym.rollout.local import LocalPool
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 
 @pytest.mark.parametrize("name", sorted(PIPELINES))

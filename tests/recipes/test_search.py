@@ -5,14 +5,14 @@ import random
 import numpy as np
 import pytest
 
-from mendwright.config.models import EngineConfig
-from mendwright.config.recipes import CorrectionConfig
-from mendwright.engine.core import Engine
-from mendwright.models.loading import load_model, load_tokenizer, shipped_base
-from mendwright.models.renderer import ChatRenderer
-from mendwright.recipes.corpus import corpus_functions
-from mendwright.recipes.corrections import Corrections
-from mendwright.recipes.search import correction_samples, run_searches, score_searches
+from repairgym.config.models import EngineConfig
+from repairgym.config.recipes import CorrectionConfig
+from repairgym.engine.core import Engine
+from repairgym.models.loading import load_model, load_tokenizer, shipped_base
+from repairgym.models.renderer import ChatRenderer
+from repairgym.recipes.corpus import corpus_functions
+from repairgym.recipes.corrections import Corrections
+from repairgym.recipes.search import correction_samples, run_searches, score_searches
 
 SOURCES = {
     "clip": "    if value < low:\n        return low\n    return value if value <= high else high\n",

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from mendwright.config.trajectory_tables import TrajectoryTablesConfig
-from mendwright.errors import ConfigError, InputError
-from mendwright.ledger import Branch
-from mendwright.recipes.trajectory_tables import export_run
-from mendwright.records import VerdictKind
+from repairgym.config.trajectory_tables import TrajectoryTablesConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.ledger import Branch
+from repairgym.recipes.trajectory_tables import export_run
+from repairgym.records import VerdictKind
 
 
 @pytest.fixture

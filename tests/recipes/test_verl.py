@@ -1,4 +1,4 @@
-"""What verl finishes comes back to run.db as `mend train rl` would have left it."""
+"""What verl finishes comes back to run.db as `repairgym train rl` would have left it."""
 
 import shutil
 from dataclasses import replace
@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.verl.episodes import validation_phase
-from mendwright.bridges.verl.session import Arrival
-from mendwright.bridges.verl.spool import Spooled, spool, spooled
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
-from mendwright.config.verl import VerlConfig
-from mendwright.config.watch import AlarmConfig
-from mendwright.errors import ConfigError, SandboxError
-from mendwright.models.loading import weights_digest
-from mendwright.recipes.run import Run
-from mendwright.recipes.verl import places_of, reinforce_with_verl
-from mendwright.recipes.verl_receiver import Receiver
-from mendwright.recipes.verl_stages import stages_of
-from mendwright.records import VerdictKind
-from mendwright.rollout.store import RunStore
+from repairgym.bridges.verl.episodes import validation_phase
+from repairgym.bridges.verl.session import Arrival
+from repairgym.bridges.verl.spool import Spooled, spool, spooled
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.verl import VerlConfig
+from repairgym.config.watch import AlarmConfig
+from repairgym.errors import ConfigError, SandboxError
+from repairgym.models.loading import weights_digest
+from repairgym.recipes.run import Run
+from repairgym.recipes.verl import places_of, reinforce_with_verl
+from repairgym.recipes.verl_receiver import Receiver
+from repairgym.recipes.verl_stages import stages_of
+from repairgym.records import VerdictKind
+from repairgym.rollout.store import RunStore
 
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
 PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID

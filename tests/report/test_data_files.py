@@ -10,17 +10,17 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from mendwright.analysis.tables import table
-from mendwright.config.evaluation import DataFilesConfig
-from mendwright.errors import InputError
-from mendwright.report.comparison import write_comparison
-from mendwright.report.content import gather
-from mendwright.report.data_files import csv_text, export, file_name
-from mendwright.report.figures import Line, lines_plot
-from mendwright.report.html import figures, render, tables, write_data, write_report
-from mendwright.report.raster import png, standalone
-from mendwright.report.safe_text import table_cell, visible
-from mendwright.rollout.store import RunStore
+from repairgym.analysis.tables import table
+from repairgym.config.evaluation import DataFilesConfig
+from repairgym.errors import InputError
+from repairgym.report.comparison import write_comparison
+from repairgym.report.content import gather
+from repairgym.report.data_files import csv_text, export, file_name
+from repairgym.report.figures import Line, lines_plot
+from repairgym.report.html import figures, render, tables, write_data, write_report
+from repairgym.report.raster import png, standalone
+from repairgym.report.safe_text import table_cell, visible
+from repairgym.rollout.store import RunStore
 
 HOSTILE = "\x1b[31mred\x1b[0m \u202eevil\u202c \x00 <script>alert(1)</script> \ud800 [bold]x[/bold]\r\nnext"
 

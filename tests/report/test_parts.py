@@ -7,18 +7,18 @@ from xml.etree import ElementTree
 import pytest
 from tokenizers import Tokenizer
 
-from mendwright.analysis.behaviour import habits
-from mendwright.analysis.curves import Point
-from mendwright.analysis.episodes import Episode
-from mendwright.analysis.reward_gap import GapTrend
-from mendwright.evaluation.significance import compare
-from mendwright.evaluation.summary import build_summary
-from mendwright.records import StopReason, VerdictKind
-from mendwright.report import wording
-from mendwright.report.figures import Series, curve, difference_plot, share_plot
-from mendwright.report.reading import choose, colour_patch, shorten
-from mendwright.report.svg import Plot, Range, nice_ticks, padded
-from mendwright.report.tokens import find_tokenizer, pieces, shade, shaded
+from repairgym.analysis.behaviour import habits
+from repairgym.analysis.curves import Point
+from repairgym.analysis.episodes import Episode
+from repairgym.analysis.reward_gap import GapTrend
+from repairgym.evaluation.significance import compare
+from repairgym.evaluation.summary import build_summary
+from repairgym.records import StopReason, VerdictKind
+from repairgym.report import wording
+from repairgym.report.figures import Series, curve, difference_plot, share_plot
+from repairgym.report.reading import choose, colour_patch, shorten
+from repairgym.report.svg import Plot, Range, nice_ticks, padded
+from repairgym.report.tokens import find_tokenizer, pieces, shade, shaded
 
 P, F = VerdictKind.PASSED, VerdictKind.FAILED
 

@@ -7,12 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.records import StopReason, VerdictKind
-from mendwright.report.content import gather
-from mendwright.report.html import render, write_report
-from mendwright.report.run_folder import read_config, read_funnel, task_digests
-from mendwright.rollout.store import RunStore
+from repairgym.errors import InputError
+from repairgym.records import StopReason, VerdictKind
+from repairgym.report.content import gather
+from repairgym.report.html import render, write_report
+from repairgym.report.run_folder import read_config, read_funnel, task_digests
+from repairgym.rollout.store import RunStore
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

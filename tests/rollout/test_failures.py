@@ -2,9 +2,9 @@
 
 import pytest
 
-from mendwright.errors import SandboxError
-from mendwright.records import VerdictKind
-from mendwright.rollout.failures import FailureStreak
+from repairgym.errors import SandboxError
+from repairgym.records import VerdictKind
+from repairgym.rollout.failures import FailureStreak
 
 
 @pytest.fixture

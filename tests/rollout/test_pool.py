@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 import pytest
 
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import ClusterError, MendError, SandboxError
-from mendwright.records import Task, Trajectory, VerdictKind
-from mendwright.rollout.jobs import EpisodeJob, PolicyRef, make_groups
-from mendwright.rollout.pool import WorkerPool
-from mendwright.rollout.runner import never_run
-from mendwright.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
-from mendwright.rollout.workers import JobsLost, Message
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ClusterError, RepairGymError, SandboxError
+from repairgym.records import Task, Trajectory, VerdictKind
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef, make_groups
+from repairgym.rollout.pool import WorkerPool
+from repairgym.rollout.runner import never_run
+from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
+from repairgym.rollout.workers import JobsLost, Message
 
 CONFIG = RolloutConfig(num_workers=2, max_in_flight=4, max_attempts=3)
 TASKS = ("a", "b", "c", "d")
@@ -112,7 +112,7 @@ def test_a_cluster_that_loses_everything_stops_the_run(task, trajectory_maker):
 
 @pytest.mark.parametrize(
     ("failure", "error"),
-    [(WorkFailure(ClusterError("no room"), "no room"), ClusterError), (WorkFailure(None, "a worker broke"), MendError)],
+    [(WorkFailure(ClusterError("no room"), "no room"), ClusterError), (WorkFailure(None, "a worker broke"), RepairGymError)],
 )
 def test_what_stops_a_worker_stops_the_run(task, trajectory_maker, failure, error):
     class Failing(ScriptedWorkers):

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import Task, Trajectory, VerdictKind
-from mendwright.rollout.jobs import make_group
-from mendwright.rollout.replay import Replay, compare, normalise, replay
-from mendwright.rollout.runner import Runner
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import Task, Trajectory, VerdictKind
+from repairgym.rollout.jobs import make_group
+from repairgym.rollout.replay import Replay, compare, normalise, replay
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 CONFIG = RolloutConfig(pipeline=PipelineConfig(max_turns=5))
 
@@ -79,7 +79,7 @@ def test_patch_turns_and_verdict_are_compared(trajectory_maker: Callable[..., Tr
 
 
 def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
-    from mendwright.agent.replay import ReplayPolicy
+    from repairgym.agent.replay import ReplayPolicy
 
     async def both() -> tuple[Trajectory, Trajectory]:
         (job,) = make_group("teacher", 0, task.id, 1, seed=1)

@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.config.judge import JudgeConfig
-from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import GradingConfig, PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import ConfigError
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import StopReason, VerdictKind
-from mendwright.rollout.jobs import make_group, make_groups
-from mendwright.rollout.runner import Runner
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.judge import JudgeConfig
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import GradingConfig, PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ConfigError
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import StopReason, VerdictKind
+from repairgym.rollout.jobs import make_group, make_groups
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 CONFIG = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12), engine=EngineConfig(max_len_tokens=5000)

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.endpoint import EndpointConfig, Price
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import ConfigError, ServerRefusedError
-from mendwright.learning.samples import policy_sample, supervised_sample
-from mendwright.models.faulty_server import Fault, FaultyServer
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import StopReason, Task, Trajectory, VerdictKind
-from mendwright.rollout.jobs import PolicyRef, make_group
-from mendwright.rollout.policies import PolicyCache
-from mendwright.rollout.runner import Runner
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.config.endpoint import EndpointConfig, Price
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ConfigError, ServerRefusedError
+from repairgym.learning.samples import policy_sample, supervised_sample
+from repairgym.models.faulty_server import Fault, FaultyServer
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import StopReason, Task, Trajectory, VerdictKind
+from repairgym.rollout.jobs import PolicyRef, make_group
+from repairgym.rollout.policies import PolicyCache
+from repairgym.rollout.runner import Runner
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 CONFIG = RolloutConfig(num_workers=1, max_in_flight=1, pipeline=PipelineConfig(max_turns=4))
 KEY = "sk-a-secret-that-nobody-may-see"

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mendwright.errors import DiskFullError, InputError
-from mendwright.ledger import Branch, TokenLedger
-from mendwright.records import VerdictKind
-from mendwright.rollout.rows import pack_document, pack_ledger, unpack_ledger
-from mendwright.rollout.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
-from mendwright.rollout.store import RunStore
+from repairgym.errors import DiskFullError, InputError
+from repairgym.ledger import Branch, TokenLedger
+from repairgym.records import VerdictKind
+from repairgym.rollout.rows import pack_document, pack_ledger, unpack_ledger
+from repairgym.rollout.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
+from repairgym.rollout.store import RunStore
 
 LEDGER_FIELDS = ("token_id", "is_action", "log_prob", "policy_version")
 
@@ -308,9 +308,9 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from mendwright.ledger import TokenLedger
-from mendwright.records import StopReason, Trajectory, Verdict
-from mendwright.rollout.store import RunStore
+from repairgym.ledger import TokenLedger
+from repairgym.records import StopReason, Trajectory, Verdict
+from repairgym.rollout.store import RunStore
 ledger = TokenLedger(np.arange(50, dtype=np.int32), np.ones(50, bool), np.zeros(50, np.float32), np.zeros(50, np.int32))
 verdict = Verdict(kind="failed", reason="r", grader_version="1")
 with RunStore.open(Path(sys.argv[1])) as store:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from mendwright.config.watch import WatchConfig
-from mendwright.errors import ConfigError
-from mendwright.rollout.trackers import TRACKERS, tracking
+from repairgym.config.watch import WatchConfig
+from repairgym.errors import ConfigError
+from repairgym.rollout.trackers import TRACKERS, tracking
 
 
 def test_the_store_tells_its_trackers(store):
@@ -43,7 +43,7 @@ def test_tensorboard_gets_scalars(store):
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
 def test_a_tracker_that_is_not_installed_is_an_error_before_the_run(store):
     with (
-        pytest.raises(ConfigError, match=r"wandb is not installed; install 'mendwright\[wandb\]'"),
+        pytest.raises(ConfigError, match=r"wandb is not installed; install 'repairgym\[wandb\]'"),
         tracking(store, WatchConfig(trackers=("jsonl", "wandb"))),
     ):
         pass

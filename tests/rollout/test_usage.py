@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from mendwright.rollout.usage import TreeUsage, memory_bytes
+from repairgym.rollout.usage import TreeUsage, memory_bytes
 
 _MB = 1_000_000
 _HOLD = "import sys; block = bytearray(80_000_000); print(1, flush=True); sys.stdin.read()"

@@ -4,8 +4,8 @@ import asyncio
 import multiprocessing
 import threading
 
-from mendwright.rollout.jobs import PolicyRef
-from mendwright.rollout.worker import WorkRequest, open_inbox
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.worker import WorkRequest, open_inbox
 
 
 def test_a_sender_never_waits_for_the_receivers_event_loop() -> None:

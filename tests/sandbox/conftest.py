@@ -3,10 +3,10 @@
 import psutil
 import pytest
 
-from mendwright.config.sandbox import SandboxConfig
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.conformance import make_environment, make_tree
-from mendwright.sandbox.probe import BACKENDS, probe_backend
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.conformance import make_environment, make_tree
+from repairgym.sandbox.probe import BACKENDS, probe_backend
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from mendwright.errors import SandboxError
-from mendwright.records import TestRun
-from mendwright.sandbox.cache import ExecutionCache
+from repairgym.errors import SandboxError
+from repairgym.records import TestRun
+from repairgym.sandbox.cache import ExecutionCache
 
 RUN = TestRun(results={}, exit_status=0)
 

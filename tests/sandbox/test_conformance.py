@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mendwright.errors import SandboxError
-from mendwright.sandbox.base import ExecResult, SandboxSpec
-from mendwright.sandbox.conformance import CHECKS, NOT_HELD, Site, make_tree
-from mendwright.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, ISOLATING_BACKENDS
-from mendwright.sandbox.scripted import ScriptedBackend, ScriptedSandbox
+from repairgym.errors import SandboxError
+from repairgym.sandbox.base import ExecResult, SandboxSpec
+from repairgym.sandbox.conformance import CHECKS, NOT_HELD, Site, make_tree
+from repairgym.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, ISOLATING_BACKENDS
+from repairgym.sandbox.scripted import ScriptedBackend, ScriptedSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

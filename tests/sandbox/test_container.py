@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.sandbox import ContainerConfig
-from mendwright.errors import InputError, SandboxLostError
-from mendwright.sandbox import container, engine
-from mendwright.sandbox.base import SandboxLimits
-from mendwright.sandbox.container import ContainerBackend
-from mendwright.sandbox.owner import Owner
+from repairgym.config.sandbox import ContainerConfig
+from repairgym.errors import InputError, SandboxLostError
+from repairgym.sandbox import container, engine
+from repairgym.sandbox.base import SandboxLimits
+from repairgym.sandbox.container import ContainerBackend
+from repairgym.sandbox.owner import Owner
 
 _HOST = """
 import asyncio, sys
 from pathlib import Path
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.container import ContainerBackend
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.container import ContainerBackend
 async def main():
     spec = SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2]))
     sandbox = await ContainerBackend().create(spec)
@@ -50,13 +50,13 @@ async def test_closing_removes_the_container_and_its_folder(working_engine, bare
     backend = ContainerBackend()
     sandbox = await backend.create(bare_spec.model_copy(update={"files": {"new": "x", "run.sh": None}}))
     assert len(await names(working_engine)) == len(before) + 1
-    assert len(list(tmp_path.glob("mend-container-*"))) == 1
+    assert len(list(tmp_path.glob("repairgym-container-*"))) == 1
     await backend.close()
     await backend.close()
     with pytest.raises(SandboxLostError):
         await sandbox.exec(("true",), timeout_s=60)
     assert await names(working_engine) == before
-    assert not list(tmp_path.glob("mend-container-*"))
+    assert not list(tmp_path.glob("repairgym-container-*"))
     assert (bare_spec.tree / "run.sh").exists()
 
 
@@ -78,10 +78,10 @@ async def test_a_killed_host_leaves_no_container_and_the_next_start_sweeps_its_f
         await asyncio.sleep(0.5)
     assert await names(working_engine) == before
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert len(list(tmp_path.glob("mend-container-*"))) == 1
+    assert len(list(tmp_path.glob("repairgym-container-*"))) == 1
     backend = ContainerBackend()
     await (await backend.create(bare_spec)).close()
-    assert not list(tmp_path.glob("mend-container-*"))
+    assert not list(tmp_path.glob("repairgym-container-*"))
 
 
 @pytest.mark.container
@@ -91,15 +91,15 @@ async def test_containers_of_dead_owners_are_swept(working_engine):
     ended = await asyncio.create_subprocess_exec("true")
     await ended.wait()
     own = Owner.of_this_process()
-    for name, owner in (("mend-test-live", own), ("mend-test-dead", own._replace(pid=ended.pid))):
+    for name, owner in (("repairgym-test-live", own), ("repairgym-test-dead", own._replace(pid=ended.pid))):
         await working_engine.run("create", "--name", name, "--label", f"{engine.OWNER_LABEL}={owner}", image, "true")
     try:
-        assert await working_engine.sweep() == ["mend-test-dead"]
+        assert await working_engine.sweep() == ["repairgym-test-dead"]
         assert await working_engine.sweep() == []
-        assert "mend-test-live" in " ".join(await names(working_engine))
+        assert "repairgym-test-live" in " ".join(await names(working_engine))
     finally:
-        await working_engine.remove("mend-test-live")
-        await working_engine.remove("mend-test-live")
+        await working_engine.remove("repairgym-test-live")
+        await working_engine.remove("repairgym-test-live")
 
 
 def spec_with(bare_spec, files):
@@ -150,7 +150,7 @@ async def test_options_of_the_command_line(tmp_path, monkeypatch):
     assert shutil.which("podman") == str(tmp_path / "podman")
     for name in ("podman", "docker"):
         found = engine.Engine(name, ContainerConfig(runtime="runc"))
-        await found.start("mend-x", SandboxLimits(), {"/opt/env": "/env"}, ["true"])
+        await found.start("repairgym-x", SandboxLimits(), {"/opt/env": "/env"}, ["true"])
     lines = [line for line in log.read_text().splitlines() if " run " in line]
     for line in lines:
         for option in (

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from mendwright.errors import SandboxError
-from mendwright.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, scheduled
-from mendwright.sandbox.patience import answer_timeout_s, check_had_time
+from repairgym.errors import SandboxError
+from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, scheduled
+from repairgym.sandbox.patience import answer_timeout_s, check_had_time
 
 
 def passed(timeout_s: float, running_s: float, waiting_s: float) -> Deadline:
@@ -67,8 +67,8 @@ def test_a_starved_command_is_the_machines_trouble():
 
 ENDED = """
 import os, threading, time
-from mendwright.sandbox.guest.deadlines import scheduled
-from mendwright.sandbox.guest.process import scheduled_below
+from repairgym.sandbox.guest.deadlines import scheduled
+from repairgym.sandbox.guest.process import scheduled_below
 
 def burn():
     end = time.thread_time() + 0.15
@@ -103,7 +103,7 @@ def test_what_has_ended_still_counts_as_computing():
 
 STARVED = """
 import os, time
-from mendwright.sandbox.guest.deadlines import deadline_of_this_process
+from repairgym.sandbox.guest.deadlines import deadline_of_this_process
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 for _ in range(4):
     if os.fork() == 0:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.conformance import make_tree
-from mendwright.sandbox.degraded import DegradedBackend
-from mendwright.sandbox.guest import syscalls
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.conformance import make_tree
+from repairgym.sandbox.degraded import DegradedBackend
+from repairgym.sandbox.guest import syscalls
 
 has_landlock = pytest.mark.skipif(syscalls.landlock_version() < 2, reason="this kernel has no Landlock 2")
 has_scopes = pytest.mark.skipif(syscalls.landlock_version() < 6, reason="this kernel has no Landlock 6")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import SandboxError
-from mendwright.records import TestRun
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.lease import LeasedBackend
-from mendwright.sandbox.scripted import ScriptedBackend
+from repairgym.errors import SandboxError
+from repairgym.records import TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.lease import LeasedBackend
+from repairgym.sandbox.scripted import ScriptedBackend
 
 SPEC = SandboxSpec(environment=Path("e"), tree=Path("t"), files={"a": "text"})
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mendwright.errors import InputError, SandboxError, SandboxLostError
-from mendwright.records import TestRequest
-from mendwright.sandbox.conformance import make_tree
-from mendwright.sandbox.namespace import NamespaceBackend
+from repairgym.errors import InputError, SandboxError, SandboxLostError
+from repairgym.records import TestRequest
+from repairgym.sandbox.conformance import make_tree
+from repairgym.sandbox.namespace import NamespaceBackend
 
 _TEST = "tests/test_prices.py::test_total"
 
@@ -188,8 +188,8 @@ async def test_files_stay_inside(spec):
 _HOST = """
 import asyncio, sys
 from pathlib import Path
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.{module} import {name}
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.{module} import {name}
 async def main():
     sandbox = await {name}().create(SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2])))
     await sandbox.exec(("sh", "-c", "setsid sleep 903 & sleep 903"), timeout_s=600)
@@ -209,4 +209,4 @@ async def test_nothing_outlives_a_killed_host(spec, module, name, tmp_path):
     host.send_signal(signal.SIGKILL)
     await host.wait()
     await until(lambda: not any(process.is_running() for process in processes))
-    await until(lambda: not list(tmp_path.glob("mend-*")))
+    await until(lambda: not list(tmp_path.glob("repairgym-*")))

@@ -46,7 +46,7 @@ def closed_folders(folders):
 def test_conformance_as_an_ordinary_user(name):
     folders = sorted({sys.base_prefix, str(Path(sys.prefix).resolve()), str(ROOT)})
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", name, str(TESTS)]
-    with tempfile.TemporaryDirectory(prefix="mend-ordinary-") as home:
+    with tempfile.TemporaryDirectory(prefix="repairgym-ordinary-") as home:
         os.chown(home, ORDINARY_ID, ORDINARY_ID)
         environment = {
             **os.environ,

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from mendwright.sandbox.owner import OWNER_FILE, Owner, make_folder, sweep_folders
+from repairgym.sandbox.owner import OWNER_FILE, Owner, make_folder, sweep_folders
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_sweep(own, tmp_path):
     for folder in (other_kind, gone):
         (folder / OWNER_FILE).write_text(str(own._replace(pid=ended_pid())))
     (gone / "content").write_text("x")
-    stranger = tmp_path / "mend-test-stranger"
+    stranger = tmp_path / "repairgym-test-stranger"
     stranger.mkdir()
     assert sweep_folders("test") == [gone]
     assert not gone.exists()
@@ -57,7 +57,7 @@ def test_a_sweep_follows_no_link(own, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / OWNER_FILE).write_text(str(own._replace(boot_id="another")))
-    (tmp_path / "mend-test-link").symlink_to(elsewhere)
+    (tmp_path / "repairgym-test-link").symlink_to(elsewhere)
     assert sweep_folders("test") == []
     assert (elsewhere / OWNER_FILE).exists()
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from pydantic import ValidationError
 
-from mendwright.config.sandbox import ContainerConfig, SandboxConfig
-from mendwright.errors import ConfigError, SandboxError
-from mendwright.sandbox.probe import (
+from repairgym.config.sandbox import ContainerConfig, SandboxConfig
+from repairgym.errors import ConfigError, SandboxError
+from repairgym.sandbox.probe import (
     BACKENDS,
     BRANCHING_BACKENDS,
     ISOLATING_BACKENDS,

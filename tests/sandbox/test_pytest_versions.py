@@ -6,11 +6,11 @@ import pytest
 import pytest_asyncio
 from uv import find_uv_bin
 
-from mendwright.sandbox.conformance import make_tree, suites
-from mendwright.sandbox.conformance.site import Site
-from mendwright.sandbox.namespace import NamespaceBackend
-from mendwright.sandbox.probe import probe_backend
-from mendwright.tasks.environments import base_python, install_arguments
+from repairgym.sandbox.conformance import make_tree, suites
+from repairgym.sandbox.conformance.site import Site
+from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.probe import probe_backend
+from repairgym.tasks.environments import base_python, install_arguments
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

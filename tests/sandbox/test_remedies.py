@@ -1,11 +1,11 @@
-"""A refusal comes with the command that would mend it."""
+"""A refusal comes with the command that would fix it."""
 
 from pathlib import Path
 
 import pytest
 
-from mendwright.sandbox.probe import BACKENDS
-from mendwright.sandbox.remedies import Machine, find_remedy
+from repairgym.sandbox.probe import BACKENDS
+from repairgym.sandbox.remedies import Machine, find_remedy
 
 PLAIN = Machine()
 

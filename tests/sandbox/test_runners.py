@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from mendwright.records import TestRequest, TestRunner
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.namespace import NamespaceBackend
-from mendwright.sandbox.probe import probe_backend
+from repairgym.records import TestRequest, TestRunner
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.probe import probe_backend
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FILES = {

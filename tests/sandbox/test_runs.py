@@ -2,8 +2,8 @@
 
 import pytest
 
-from mendwright.records import TestOutcome, TestRequest
-from mendwright.sandbox.runs import assemble_run
+from repairgym.records import TestOutcome, TestRequest
+from repairgym.sandbox.runs import assemble_run
 
 IDS = ("t.py::test_a[two words]", "t.py::test_a[br[ack]et]", "t.py::test_a[caf\\xe9 a::b]", "t.py::test_ünï[ß]")
 ENDED = {"exit_status": 0, "duration_s": 1.0}

@@ -2,7 +2,7 @@
 
 import os
 
-from mendwright.sandbox.guest import signing
+from repairgym.sandbox.guest import signing
 
 KEY = "ab" * 32
 

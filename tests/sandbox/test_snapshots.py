@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from mendwright.errors import InputError, SandboxContentError, SandboxError, SandboxLostError
-from mendwright.sandbox.base import SandboxLimits
-from mendwright.sandbox.conformance import make_tree
-from mendwright.sandbox.degraded import DegradedBackend
-from mendwright.sandbox.guest.lineage import Lineage, mount_options
-from mendwright.sandbox.namespace import NamespaceBackend
+from repairgym.errors import InputError, SandboxContentError, SandboxError, SandboxLostError
+from repairgym.sandbox.base import SandboxLimits
+from repairgym.sandbox.conformance import make_tree
+from repairgym.sandbox.degraded import DegradedBackend
+from repairgym.sandbox.guest.lineage import Lineage, mount_options
+from repairgym.sandbox.namespace import NamespaceBackend
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 import pytest
 
-from mendwright.config.loading import load_config
-from mendwright.config.sizing import PlanCommandConfig
-from mendwright.errors import ConfigError
-from mendwright.sizing.estimate import decode_step_s, estimate
-from mendwright.sizing.hardware import GPUS
-from mendwright.sizing.measured import Measured, check_iteration, measured_episode
-from mendwright.sizing.memory import training_memory
-from mendwright.sizing.shapes import SHAPES
+from repairgym.config.loading import load_config
+from repairgym.config.sizing import PlanCommandConfig
+from repairgym.errors import ConfigError
+from repairgym.sizing.estimate import decode_step_s, estimate
+from repairgym.sizing.hardware import GPUS
+from repairgym.sizing.measured import Measured, check_iteration, measured_episode
+from repairgym.sizing.memory import training_memory
+from repairgym.sizing.shapes import SHAPES
 
 
 def planned(*overrides):

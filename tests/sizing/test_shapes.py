@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from mendwright.errors import ModelFolderError
-from mendwright.models.loading import shipped_base
-from mendwright.sizing.shapes import SHAPES, read_shape
+from repairgym.errors import ModelFolderError
+from repairgym.models.loading import shipped_base
+from repairgym.sizing.shapes import SHAPES, read_shape
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mendwright.config.sizing import EpisodeConfig
-from mendwright.sizing.simulation import Simulation, Site, Work, draw_episodes, makespan
+from repairgym.config.sizing import EpisodeConfig
+from repairgym.sizing.simulation import Simulation, Site, Work, draw_episodes, makespan
 
 
 def site(replicas=1, sequences=100, cores=100, sandboxes=100, step_s=lambda number: 0.1):

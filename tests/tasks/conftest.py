@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
-from mendwright.tasks.building import build
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.environments import describe_environment, shipped_lock
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.store import TaskStore
+from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
+from repairgym.tasks.building import build
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.environments import describe_environment, shipped_lock
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.store import TaskStore
 
 collect_ignore_glob = ["fixture/*"]
 FIXTURE = Path(__file__).parent / "fixture"

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from mendwright.tasks.bounded import as_they_end, ordered_map
+from repairgym.tasks.bounded import as_they_end, ordered_map
 
 
 @pytest.mark.asyncio

@@ -13,25 +13,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mendwright.config.tasks import SplitLimits, TasksConfig
-from mendwright.errors import (
+from repairgym.config.tasks import SplitLimits, TasksConfig
+from repairgym.errors import (
     DiskFullError,
     IndexUnavailableError,
     InputError,
-    MendError,
+    RepairGymError,
     PackageNotFoundError,
     SandboxLostError,
     TaskError,
 )
-from mendwright.records import Task
-from mendwright.tasks.building import Progress, build, plan, skip_reason, spread
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.diffs import unified_diff
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.testfiles import cuttable_names, file_of, function_id, functions_of
-from mendwright.tasks.validation import check_tests
+from repairgym.records import Task
+from repairgym.tasks.building import Progress, build, plan, skip_reason, spread
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.diffs import unified_diff
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.testfiles import cuttable_names, file_of, function_id, functions_of
+from repairgym.tasks.validation import check_tests
 
 
 class FileIndex:
@@ -168,9 +168,9 @@ def test_a_killed_build_goes_on_and_a_seed_gives_the_same_tasks(
 BUILD_WITH_TWO_PROCESSES = """
 import sys
 from pathlib import Path
-from mendwright.config.tasks import TasksConfig
-from mendwright.tasks.building import build
-from mendwright.tasks.layers import LayerStore
+from repairgym.config.tasks import TasksConfig
+from repairgym.tasks.building import build
+from repairgym.tasks.layers import LayerStore
 
 if __name__ == "__main__":
     config = TasksConfig.model_validate_json(sys.argv[1]).model_copy(update={"num_workers": 2})
@@ -262,7 +262,7 @@ def test_archives_that_cannot_be_used_are_counted_skips(
         (DiskFullError("x"), "skipped_other"),
     ],
 )
-def test_every_skip_has_its_kind(error: MendError, reason: str) -> None:
+def test_every_skip_has_its_kind(error: RepairGymError, reason: str) -> None:
     assert skip_reason(error) == reason
 
 
@@ -289,7 +289,7 @@ def test_store_filters_and_says_what_is_missing(built: TaskStore, tmp_path: Path
     assert TaskStore(built.folder / "tasks.jsonl").load(ids=[first.id]) == (first,)
     with pytest.raises(InputError, match="no task missing"):
         built.load(ids=["missing"])
-    with pytest.raises(InputError, match="mend tasks build"):
+    with pytest.raises(InputError, match="repairgym tasks build"):
         TaskStore(tmp_path).load()
     (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n')
     with pytest.raises(InputError, match="line 1"):

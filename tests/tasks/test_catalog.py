@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import RebuildConfig, TasksConfig
-from mendwright.records import Task
-from mendwright.tasks.catalogue import load_catalogue
-from mendwright.tasks.environments import read_lock
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.rebuilding import rebuild_book
-from mendwright.tasks.recipe_book import RecipeBook, numbers
-from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS
-from mendwright.tasks.verification import verify_tasks
+from repairgym.config.tasks import RebuildConfig, TasksConfig
+from repairgym.records import Task
+from repairgym.tasks.catalogue import load_catalogue
+from repairgym.tasks.environments import read_lock
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.rebuilding import rebuild_book
+from repairgym.tasks.recipe_book import RecipeBook, numbers
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
+from repairgym.tasks.verification import verify_tasks
 
 CATALOG = Path(__file__).parents[2] / "catalog"
 MAX_BYTES = 4_000_000

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import InputError, TaskError
-from mendwright.tasks.catalogue import Package, catalogue_digest, load_catalogue
-from mendwright.tasks.environments import shipped_lock
-from mendwright.tasks.layers import LayerStore
+from repairgym.errors import InputError, TaskError
+from repairgym.tasks.catalogue import Package, catalogue_digest, load_catalogue
+from repairgym.tasks.environments import shipped_lock
+from repairgym.tasks.layers import LayerStore
 
 OWN_CORPUS = {"torch", "transformers", "sympy", "networkx", "jinja2", "mpmath", "markupsafe"}
 """Packages that models are pre-trained on."""

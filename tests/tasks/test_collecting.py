@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.layers import LayersConfig
-from mendwright.tasks.collecting import collect, list_layers, use_path
-from mendwright.tasks.layers import LayerStore
+from repairgym.config.layers import LayersConfig
+from repairgym.tasks.collecting import collect, list_layers, use_path
+from repairgym.tasks.layers import LayerStore
 
 NOW_S = 2_000_000_000.0
 _BUILDER = """
 import sys, time
 from pathlib import Path
-from mendwright.tasks.layers import LayerStore
+from repairgym.tasks.layers import LayerStore
 def build(place):
     with open(sys.argv[2], "a") as log:
         log.write("built\\n")

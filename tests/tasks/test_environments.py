@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import TaskError
-from mendwright.tasks.environments import (
+from repairgym.errors import TaskError
+from repairgym.tasks.environments import (
     base_python,
     build_environment,
     describe_environment,
@@ -14,7 +14,7 @@ from mendwright.tasks.environments import (
     resolve_lock,
     shipped_lock,
 )
-from mendwright.tasks.layers import LayerStore
+from repairgym.tasks.layers import LayerStore
 
 
 def test_equal_requirements_share_one_lock() -> None:
@@ -29,7 +29,7 @@ def test_digest_follows_the_lock() -> None:
 
 
 def test_missing_lock_says_how_to_make_it() -> None:
-    with pytest.raises(TaskError, match="mend tasks lock"):
+    with pytest.raises(TaskError, match="repairgym tasks lock"):
         shipped_lock(("no-such-requirement",))
 
 

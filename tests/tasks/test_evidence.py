@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.records import TestOutcome, TestResult, TestRun
-from mendwright.tasks.curation.candidate import describe
-from mendwright.tasks.evidence import EvidenceFile, TaskEvidence, summarise_evidence
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.validation import Evidence
+from repairgym.errors import InputError
+from repairgym.records import TestOutcome, TestResult, TestRun
+from repairgym.tasks.curation.candidate import describe
+from repairgym.tasks.evidence import EvidenceFile, TaskEvidence, summarise_evidence
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.validation import Evidence
 
 
 def run(outcomes: dict[str, TestOutcome], message: str = "") -> TestRun:

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mendwright.cli.tasks import app
-from mendwright.errors import ConfigError, InputError
-from mendwright.tasks.clones import CloneFolder
-from mendwright.tasks.diffs import unified_diff
-from mendwright.tasks.exporting import CERTIFIED_FIELD, export_dataset
-from mendwright.tasks.formats.registry import FORMATS
-from mendwright.tasks.importing import import_dataset
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.patch_changes import apply_patch
-from mendwright.tasks.store import TASKS_FILE, UNBUILT_FILE, TaskStore
+from repairgym.cli.tasks import app
+from repairgym.errors import ConfigError, InputError
+from repairgym.tasks.clones import CloneFolder
+from repairgym.tasks.diffs import unified_diff
+from repairgym.tasks.exporting import CERTIFIED_FIELD, export_dataset
+from repairgym.tasks.formats.registry import FORMATS
+from repairgym.tasks.importing import import_dataset
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.patch_changes import apply_patch
+from repairgym.tasks.store import TASKS_FILE, UNBUILT_FILE, TaskStore
 
 RUNNER = CliRunner()
 GOLD = "--- a/calc.py\n+++ b/calc.py\n@@ -1 +1 @@\n-x = 3\n+x = 2\n"

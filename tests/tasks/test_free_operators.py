@@ -4,9 +4,9 @@ import ast
 
 import pytest
 
-from mendwright.tasks.free_operators import find_free_sites
-from mendwright.tasks.operators import Mutation, apply, find_sites
-from mendwright.tasks.sources.mutants import mutable_functions, mutants
+from repairgym.tasks.free_operators import find_free_sites
+from repairgym.tasks.operators import Mutation, apply, find_sites
+from repairgym.tasks.sources.mutants import mutable_functions, mutants
 
 SOURCE = '''
 def collect(items, low, high=None, mode="é"):

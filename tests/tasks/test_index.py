@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import IndexUnavailableError, PackageNotFoundError
-from mendwright.tasks.index import BACK_OFF_S, IndexSettings, PackageIndex, Sdist, index_settings, sha256_of
+from repairgym.errors import IndexUnavailableError, PackageNotFoundError
+from repairgym.tasks.index import BACK_OFF_S, IndexSettings, PackageIndex, Sdist, index_settings, sha256_of
 
 
 @pytest.fixture

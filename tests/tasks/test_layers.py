@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import DiskFullError, InputError
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import METADATA_FOLDER, LayerStore, cache_root, tree_digest
+from repairgym.errors import DiskFullError, InputError
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import METADATA_FOLDER, LayerStore, cache_root, tree_digest
 
 
 def test_tree_is_the_sdist_with_metadata(tinycalc: Package, layers: LayerStore) -> None:
@@ -105,7 +105,7 @@ def test_broken_archive(tmp_path: Path) -> None:
 
 
 def test_cache_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MEND_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("REPAIRGYM_CACHE", str(tmp_path / "cache"))
     assert cache_root() == tmp_path / "cache"
-    monkeypatch.delenv("MEND_CACHE")
-    assert cache_root() == Path.home() / ".cache" / "mendwright"
+    monkeypatch.delenv("REPAIRGYM_CACHE")
+    assert cache_root() == Path.home() / ".cache" / "repairgym"

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.manifests import find_damage, manifest_path, read_manifest
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.manifests import find_damage, manifest_path, read_manifest
 
 
 def fill(place):

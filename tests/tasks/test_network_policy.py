@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import mendwright
-from mendwright.config.layers import LayersConfig
-from mendwright.config.sandbox import SandboxConfig, SandboxLimits
-from mendwright.errors import IndexUnavailableError
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.guest.spawner import GUEST_ENVIRONMENT
-from mendwright.tasks.environments import build_environment, install_arguments
-from mendwright.tasks.index import Sdist
-from mendwright.tasks.layers import LayerStore
+import repairgym
+from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import SandboxConfig, SandboxLimits
+from repairgym.errors import IndexUnavailableError
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.guest.spawner import GUEST_ENVIRONMENT
+from repairgym.tasks.environments import build_environment, install_arguments
+from repairgym.tasks.index import Sdist
+from repairgym.tasks.layers import LayerStore
 
 NETWORK_MODULES = {
     "aiohttp",
@@ -77,7 +77,7 @@ def test_no_code_of_a_package_runs_while_a_network_is_there():
 
 def test_an_index_and_model_servers_are_all_that_is_spoken_to():
     """Besides uv, which is a program of its own."""
-    root = Path(mendwright.__file__).parent
+    root = Path(repairgym.__file__).parent
     found = set()
     for path in root.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import RebuildConfig
-from mendwright.errors import InputError, TaskError
-from mendwright.records import Task
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.rebuilding import Rebuilder, rebuild_book
-from mendwright.tasks.recipe_book import RecipeBook, content_digest, numbers, ranges
-from mendwright.tasks.store import TaskStore
+from repairgym.config.tasks import RebuildConfig
+from repairgym.errors import InputError, TaskError
+from repairgym.records import Task
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.rebuilding import Rebuilder, rebuild_book
+from repairgym.tasks.recipe_book import RecipeBook, content_digest, numbers, ranges
+from repairgym.tasks.store import TaskStore
 
 
 def make_book(folder: Path) -> RecipeBook:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mendwright.config.layers import LayersConfig
-from mendwright.errors import IndexUnavailableError, InputError
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.repositories import GitRepository, UnsupportedTreeError, commit_tree
+from repairgym.config.layers import LayersConfig
+from repairgym.errors import IndexUnavailableError, InputError
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.repositories import GitRepository, UnsupportedTreeError, commit_tree
 
 Maker = Callable[..., Any]
 

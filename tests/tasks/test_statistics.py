@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mendwright.tasks.statistics import markdown_table, package_statistics
-from mendwright.tasks.store import TaskStore
+from repairgym.tasks.statistics import markdown_table, package_statistics
+from repairgym.tasks.store import TaskStore
 
 
 def test_a_markdown_table_has_a_line_per_package(built: TaskStore, tmp_path: Path) -> None:

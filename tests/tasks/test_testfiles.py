@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import TaskError
-from mendwright.tasks.testfiles import (
+from repairgym.errors import TaskError
+from repairgym.tasks.testfiles import (
     conftest_paths,
     cut_functions,
     cuttable_names,

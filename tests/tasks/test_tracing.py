@@ -1,10 +1,10 @@
 import asyncio
 from pathlib import Path
 
-from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.tracing import trace_suite
+from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.tracing import trace_suite
 
 
 def result(outcome: TestOutcome = TestOutcome.PASSED, duration_s: float = 0.1) -> TestResult:

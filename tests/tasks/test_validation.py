@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from mendwright.config.sandbox import SandboxConfig
-from mendwright.errors import TaskError
-from mendwright.records import Task, TestOutcome, TestResult, TestRun
-from mendwright.sandbox.base import SandboxBackend
-from mendwright.sandbox.probe import create_backend
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.validation import (
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import TaskError
+from repairgym.records import Task, TestOutcome, TestResult, TestRun
+from repairgym.sandbox.base import SandboxBackend
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.validation import (
     Evidence,
     check_tests,
     graded_files,

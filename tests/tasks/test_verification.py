@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mendwright.cli.tasks import app
-from mendwright.errors import TaskError
-from mendwright.tasks.evidence import EvidenceFile
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.store import TaskStore
+from repairgym.cli.tasks import app
+from repairgym.errors import TaskError
+from repairgym.tasks.evidence import EvidenceFile
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.store import TaskStore
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def mixed(built: TaskStore, tmp_path: Path) -> tuple[str, str]:
 def test_verify_names_the_tasks_that_do_not_hold(
     mixed: tuple[str, str], seeded_layers: LayerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MEND_CACHE", str(seeded_layers.root))
+    monkeypatch.setenv("REPAIRGYM_CACHE", str(seeded_layers.root))
     runner = CliRunner()
     good = runner.invoke(app, ["verify", str(tmp_path), mixed[0], "--runs", "1"])
     assert (good.exit_code, "1 tasks hold" in good.output) == (0, True)
@@ -43,13 +43,13 @@ def test_evidence_is_written_down_and_not_gathered_twice(
     task = built.load(source="mutations")[0]
     TaskStore(tmp_path / "tasks").save([task], {}, {})
     arguments = ["verify", str(tmp_path / "tasks"), "--evidence", str(tmp_path / "evidence.jsonl"), "--runs"]
-    monkeypatch.setenv("MEND_CACHE", str(seeded_layers.root))
+    monkeypatch.setenv("REPAIRGYM_CACHE", str(seeded_layers.root))
     assert "1 tasks hold" in CliRunner().invoke(app, [*arguments, "1"]).output
     seen = EvidenceFile(tmp_path / "evidence.jsonl").load()[task.id]
     assert set(seen.failures) == set(task.fail_to_pass)
     assert all(seen.failures.values())
     # Without layers nothing could run.
-    monkeypatch.setenv("MEND_CACHE", str(tmp_path / "no layers"))
+    monkeypatch.setenv("REPAIRGYM_CACHE", str(tmp_path / "no layers"))
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "no index").as_uri())
     assert "1 tasks hold" in CliRunner().invoke(app, [*arguments, "1"]).output
     assert CliRunner().invoke(app, [*arguments, "2"]).exception is not None

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.tasks.writing import folder_written_whole, written_whole
+from repairgym.errors import InputError
+from repairgym.tasks.writing import folder_written_whole, written_whole
 
 
 def write_half(path: Path) -> None:

@@ -5,24 +5,24 @@ import json
 
 import pytest
 
-from mendwright.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
-from mendwright.errors import ConfigError, TaskError
-from mendwright.records import BuildStep, MainError
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tools.ask_for_help import AskForHelpTool, described_fixes
-from mendwright.tools.base import ToolContext, ToolServices, UsageError
-from mendwright.tools.find_files import MAX_FILES, FindFilesTool
-from mendwright.tools.find_files_with_text import FindFilesWithTextTool
-from mendwright.tools.knowledge import KnowledgeBase, make_fix
-from mendwright.tools.read_file import ReadFileTool
-from mendwright.tools.registry import make_tools
-from mendwright.tools.run_sh import RunShTool
-from mendwright.tools.validate_and_build import ValidateAndBuildTool
-from mendwright.tools.workspace import Workspace
-from mendwright.tools.write_file import WriteFileTool
+from repairgym.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
+from repairgym.errors import ConfigError, TaskError
+from repairgym.records import BuildStep, MainError
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tools.ask_for_help import AskForHelpTool, described_fixes
+from repairgym.tools.base import ToolContext, ToolServices, UsageError
+from repairgym.tools.find_files import MAX_FILES, FindFilesTool
+from repairgym.tools.find_files_with_text import FindFilesWithTextTool
+from repairgym.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.tools.read_file import ReadFileTool
+from repairgym.tools.registry import make_tools
+from repairgym.tools.run_sh import RunShTool
+from repairgym.tools.validate_and_build import ValidateAndBuildTool
+from repairgym.tools.workspace import Workspace
+from repairgym.tools.write_file import WriteFileTool
 
 FIXED = "def f(a, b):\n    return a <= b\n"
 

@@ -1,8 +1,8 @@
-"""Compact edits never match inside a token and say how to mend themselves."""
+"""Compact edits never match inside a token and say how to fix themselves."""
 
 import pytest
 
-from mendwright.tools.patching import (
+from repairgym.tools.patching import (
     CompactEdit,
     LineEdit,
     edit_at,
@@ -12,7 +12,7 @@ from mendwright.tools.patching import (
     replace_on_line,
     resolve_edit,
 )
-from mendwright.tools.window import open_window
+from repairgym.tools.window import open_window
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mendwright.records import TestRun
-from mendwright.sandbox.base import ExecResult
-from mendwright.sandbox.scripted import ScriptedSandbox, ScriptedSession
-from mendwright.tools.workspace import Workspace
+from repairgym.records import TestRun
+from repairgym.sandbox.base import ExecResult
+from repairgym.sandbox.scripted import ScriptedSandbox, ScriptedSession
+from repairgym.tools.workspace import Workspace
 
 
 class Shell(ScriptedSession):

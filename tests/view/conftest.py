@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.ledger import TokenLedger
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import (
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.ledger import TokenLedger
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import (
     Attempt,
     Finding,
     MainError,
@@ -32,13 +32,13 @@ from mendwright.records import (
     Verdict,
     VerdictKind,
 )
-from mendwright.rollout.jobs import make_group
-from mendwright.rollout.runner import Runner
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer, scripted_task
-from mendwright.tasks.validation import TaskLayers
-from mendwright.view.app import create_app
+from repairgym.rollout.jobs import make_group
+from repairgym.rollout.runner import Runner
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer, scripted_task
+from repairgym.tasks.validation import TaskLayers
+from repairgym.view.app import create_app
 
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = (

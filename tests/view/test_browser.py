@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.records import VerdictKind
-from mendwright.rollout.store import RunStore
+from repairgym.records import VerdictKind
+from repairgym.rollout.store import RunStore
 
 sys.path.insert(0, str(Path(__file__).parent))
 from chromium import PROGRAM, Chromium
@@ -30,8 +30,8 @@ def browser(tmp_path_factory):
 
 
 def start_server(folder, *options):
-    """`mend view` on a free port; returns the process and the address that it prints."""
-    command = "from mendwright.cli.main import main; main()"
+    """`repairgym view` on a free port; returns the process and the address that it prints."""
+    command = "from repairgym.cli.main import main; main()"
     arguments = [sys.executable, "-c", command, "view", str(folder), "--port", "0", *options]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
     return process, process.stdout.readline().split()[0]

@@ -7,11 +7,11 @@ import socket
 import pytest
 from starlette.testclient import TestClient
 
-from mendwright.cli.main import main
-from mendwright.errors import InputError
-from mendwright.view.app import create_app
-from mendwright.view.guard import POLICY, is_loopback
-from mendwright.view.server import serve
+from repairgym.cli.main import main
+from repairgym.errors import InputError
+from repairgym.view.app import create_app
+from repairgym.view.guard import POLICY, is_loopback
+from repairgym.view.server import serve
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -47,7 +47,7 @@ def test_without_the_token_nothing_is_shown(guarded):
         assert answer.status_code == 401
         assert "small" not in answer.text
     assert guarded.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
-    assert guarded.get("/", headers={"cookie": 'mend_view="x"; a=b; =;;'}).status_code == 401
+    assert guarded.get("/", headers={"cookie": 'repairgym_view="x"; a=b; =;;'}).status_code == 401
 
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(guarded):

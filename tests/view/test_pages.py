@@ -11,8 +11,8 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from mendwright.rollout.store import RunStore
-from mendwright.view.app import create_app
+from repairgym.rollout.store import RunStore
+from repairgym.view.app import create_app
 
 GROUP = "/r/small/group?phase=teacher&step=0&id=teacher%2F0%2Ftiny-0"
 
@@ -117,7 +117,7 @@ def test_a_trajectory_shows_what_happened(client):
     path = next(link for link in sorted(page.links()) if link.startswith("/r/small/t/"))
     reading = open_page(client, path)
     assert "f in m.py is wrong" in reading.text
-    assert "must be mended" in reading.text
+    assert "must be fixed" in reading.text
     assert "test_m.py::test_f" in reading.text
     assert "The diff is not shown" not in reading.text
     actions = [given for tag, given in reading.tags if tag == "article"]

@@ -7,14 +7,14 @@ import zlib
 
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.records import VerdictKind
-from mendwright.rollout.schema import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
-from mendwright.rollout.store import RunStore
-from mendwright.view.filters import TALLIED, TrajectoryFilter, parse_filter
-from mendwright.view.folders import RunFolders
-from mendwright.view.reader import RunReader
-from mendwright.view.tally import Kind, Tally
+from repairgym.errors import InputError
+from repairgym.records import VerdictKind
+from repairgym.rollout.schema import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
+from repairgym.rollout.store import RunStore
+from repairgym.view.filters import TALLIED, TrajectoryFilter, parse_filter
+from repairgym.view.folders import RunFolders
+from repairgym.view.reader import RunReader
+from repairgym.view.tally import Kind, Tally
 
 
 def walk(reader, wanted, size=7, **options):

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from mendwright.view.filters import TrajectoryFilter
-from mendwright.view.folders import RunFolders
-from mendwright.view.replay import grow
+from repairgym.view.filters import TrajectoryFilter
+from repairgym.view.folders import RunFolders
+from repairgym.view.replay import grow
 
 
 @pytest.fixture(scope="module")

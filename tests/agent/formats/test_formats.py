@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mendwright.agent.formats.base import Action, Malformed
-from mendwright.agent.formats.native import message_of_text, text_of_message
-from mendwright.agent.formats.registry import FORMATS, make_format
-from mendwright.config.pipeline import PaperBConfig, PipelineConfig
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.sandbox.cache import ExecutionCache
+from repairgym.agent.formats.base import Action, Malformed
+from repairgym.agent.formats.native import message_of_text, text_of_message
+from repairgym.agent.formats.registry import FORMATS, make_format
+from repairgym.config.pipeline import PaperBConfig, PipelineConfig
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.sandbox.cache import ExecutionCache
 
 TOOLS = {
     **make_pipeline(PipelineConfig(tools=("write", "view", "test")), ExecutionCache()).tools,

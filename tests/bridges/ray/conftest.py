@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from mendwright.records import Certificate, Environment, Location, Provenance, Task
-from mendwright.sandbox.conformance import make_environment
-from mendwright.tasks.environments import describe_environment, shipped_lock
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore, tree_digest
-from mendwright.tasks.store import TaskStore
+from repairgym.records import Certificate, Environment, Location, Provenance, Task
+from repairgym.sandbox.conformance import make_environment
+from repairgym.tasks.environments import describe_environment, shipped_lock
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore, tree_digest
+from repairgym.tasks.store import TaskStore
 
 SOURCE = Path(__file__).parents[3] / "src"
 OBJECT_STORE_BYTES = 80 << 20
@@ -67,9 +67,9 @@ class Site:
         return self.root / "caches" / name
 
     def add_node(self, name: str, **options: Any) -> Any:
-        environ = {"MEND_CACHE": str(self.cache(name)), "PATH": f"{self.tools}:{os.environ['PATH']}"}
+        environ = {"REPAIRGYM_CACHE": str(self.cache(name)), "PATH": f"{self.tools}:{os.environ['PATH']}"}
         environ |= options.pop("env_vars", {})
-        resources = options.pop("resources", {"mend_sandbox": 4})
+        resources = options.pop("resources", {"repairgym_sandbox": 4})
         node = self.cluster.add_node(
             num_cpus=1, resources=resources, object_store_memory=OBJECT_STORE_BYTES, env_vars=environ, **options
         )

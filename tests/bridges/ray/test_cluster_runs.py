@@ -1,7 +1,7 @@
 """Episodes on real Ray clusters of this machine: nothing is lost, whoever dies; who does not fit is refused by name.
 
 The tests share one cluster and run in their order: a head without sandboxes and two nodes, each with a layer store of
-its own. They run `mend` as a person does, in processes of its own.
+its own. They run `repairgym` as a person does, in processes of its own.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any
 import psutil
 import pytest
 
-from mendwright.bridges.ray.connecting import connected
-from mendwright.bridges.ray.workers import RayWorkers
-from mendwright.config.cluster import ClusterConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.models.loading import shipped_base
-from mendwright.records import Trajectory
-from mendwright.rollout.jobs import PolicyRef, make_groups
-from mendwright.rollout.pool import WorkerPool
-from mendwright.rollout.store import RunStore
-from mendwright.rollout.worker import WorkerSetup
-from mendwright.tasks.manifests import find_damage, read_manifest
-from mendwright.tasks.store import TaskStore
+from repairgym.bridges.ray.connecting import connected
+from repairgym.bridges.ray.workers import RayWorkers
+from repairgym.config.cluster import ClusterConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.loading import shipped_base
+from repairgym.records import Trajectory
+from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.pool import WorkerPool
+from repairgym.rollout.store import RunStore
+from repairgym.rollout.worker import WorkerSetup
+from repairgym.tasks.manifests import find_damage, read_manifest
+from repairgym.tasks.store import TaskStore
 
 pytestmark = pytest.mark.ray
 NUM_SAMPLES = 4
@@ -44,9 +44,9 @@ PATIENCE = f"cluster.start_timeout_s={TIMEOUT_S}"
 
 
 def start(site: Any, *arguments: str) -> subprocess.Popen[str]:
-    """`mend` with the driver's layer store."""
-    environ = {**os.environ, "MEND_CACHE": str(site.cache("driver"))}
-    command = [sys.executable, "-c", "from mendwright.cli.main import main; main()", *arguments]
+    """`repairgym` with the driver's layer store."""
+    environ = {**os.environ, "REPAIRGYM_CACHE": str(site.cache("driver"))}
+    command = [sys.executable, "-c", "from repairgym.cli.main import main; main()", *arguments]
     return subprocess.Popen(command, env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -197,7 +197,7 @@ def test_a_node_that_cannot_sandbox_is_refused_by_name(site: Any) -> None:
 def test_too_small_a_cluster_is_refused(site: Any) -> None:
     process = rollout(site, "small", *on(site), "rollout.num_workers=9")
     _, err = finish(process, code=9)
-    assert "9 workers of 4 mend_sandbox" in err
+    assert "9 workers of 4 repairgym_sandbox" in err
     assert "ray start" in err
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from mendwright.bridges.ray.connecting import Node, require_ray, require_room
-from mendwright.bridges.ray.fitness import (
+from repairgym.bridges.ray.connecting import Node, require_ray, require_room
+from repairgym.bridges.ray.fitness import (
     Installation,
     Problem,
     compare_installations,
@@ -15,15 +15,15 @@ from mendwright.bridges.ray.fitness import (
     refuse,
     try_sandbox,
 )
-from mendwright.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
-from mendwright.config.cluster import ClusterCheckConfig, ClusterConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.config.sandbox import SandboxConfig
-from mendwright.errors import ClusterError, ConfigError, SandboxUnavailableError
-from mendwright.sandbox.probe import BackendProbe
+from repairgym.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
+from repairgym.config.cluster import ClusterCheckConfig, ClusterConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import ClusterError, ConfigError, SandboxUnavailableError
+from repairgym.sandbox.probe import BackendProbe
 
 OWN = Installation(
-    python="3.11.7", python_path="/usr/bin/python3.11", mendwright="0.1", code_digest="a" * 64, ray="2.60.0"
+    python="3.11.7", python_path="/usr/bin/python3.11", repairgym="0.1", code_digest="a" * 64, ray="2.60.0"
 )
 CLUSTER = ClusterConfig(address="head:6379")
 WORKS = BackendProbe(name="namespace", is_available=True, is_isolating=True, duration_s=0.5)
@@ -45,7 +45,7 @@ GOOD = {
 
 
 def node(name: str = "n1", **resources: float) -> Node:
-    return Node(id=name, name=name, resources=resources or {"CPU": 8.0, "GPU": 8.0, "mend_sandbox": 96.0})
+    return Node(id=name, name=name, resources=resources or {"CPU": 8.0, "GPU": 8.0, "repairgym_sandbox": 96.0})
 
 
 def problems(**changed: object) -> list[Problem]:
@@ -79,7 +79,7 @@ def test_a_good_node_has_no_problem():
         ({"sandbox": Problem(kind="answer", text="no answer", remedy="ray status")}, "answer", ["no answer"]),
     ],
 )
-def test_each_trouble_is_named_with_what_mends_it(changed, kind, words):
+def test_each_trouble_is_named_with_its_fix(changed, kind, words):
     (problem,) = problems(**changed)
     assert problem.kind == kind
     assert all(word in str(problem) for word in words)
@@ -90,15 +90,15 @@ def test_a_clock_is_not_blamed_for_a_slow_answer():
 
 
 def test_every_difference_of_versions_has_a_remedy():
-    other = Installation(python="3.12.1", python_path="/opt/python", mendwright="0.2", code_digest="c", ray="2.0")
+    other = Installation(python="3.12.1", python_path="/opt/python", repairgym="0.2", code_digest="c", ray="2.0")
     assert len(compare_installations(OWN, other)) == len(Installation.model_fields)
     assert compare_installations(OWN, OWN) == []
 
 
 def test_a_refusal_names_the_nodes_and_ends_with_the_right_code():
     refuse({"n1": []})
-    version = compare_installations(OWN, OWN.model_copy(update={"mendwright": "9"}))
-    with pytest.raises(ClusterError, match=r"n2 is refused: mendwright is 9, expected 0\.1; pip install"):
+    version = compare_installations(OWN, OWN.model_copy(update={"repairgym": "9"}))
+    with pytest.raises(ClusterError, match=r"n2 is refused: repairgym is 9, expected 0\.1; pip install"):
         refuse({"n1": [], "n2": version})
     with pytest.raises(SandboxUnavailableError, match="n3 is refused: no sandbox starts"):
         refuse({"n1": [], "n2": version, "n3": judge_sandbox([REFUSES])})
@@ -106,17 +106,17 @@ def test_a_refusal_names_the_nodes_and_ends_with_the_right_code():
 
 def test_a_cluster_where_nobody_offers_sandboxes_is_refused():
     report = judge_node(node("n1", CPU=8.0), GOOD, OWN, "d", ClusterCheckConfig(cluster=CLUSTER))
-    (problem,) = judge_whole([report, report], "mend_sandbox")
-    assert problem.text.startswith("none of 2 nodes offers mend_sandbox")
+    (problem,) = judge_whole([report, report], "repairgym_sandbox")
+    assert problem.text.startswith("none of 2 nodes offers repairgym_sandbox")
     assert "ray start" in problem.remedy
     offering = judge_node(node(), GOOD, OWN, "d", ClusterCheckConfig(cluster=CLUSTER))
-    assert judge_whole([report, offering], "mend_sandbox") == ()
+    assert judge_whole([report, offering], "repairgym_sandbox") == ()
 
 
 def test_room_is_counted_node_by_node():
     rollout = RolloutConfig(num_workers=4, max_sandboxes=40)
-    two = [node("n1", CPU=8.0, mend_sandbox=96.0), node("n2", CPU=1.0, mend_sandbox=200.0), node("head", CPU=4.0)]
-    with pytest.raises(ClusterError, match=r"room for 3 \(n1: 96 mend_sandbox, 8 CPU; .*rollout\.num_workers=3"):
+    two = [node("n1", CPU=8.0, repairgym_sandbox=96.0), node("n2", CPU=1.0, repairgym_sandbox=200.0), node("head", CPU=4.0)]
+    with pytest.raises(ClusterError, match=r"room for 3 \(n1: 96 repairgym_sandbox, 8 CPU; .*rollout\.num_workers=3"):
         require_room(two, CLUSTER, rollout)
     require_room(two, CLUSTER, rollout.model_copy(update={"num_workers": 3}))
     require_room(two, CLUSTER.model_copy(update={"is_autoscaling": True}), rollout)
@@ -132,5 +132,5 @@ def test_a_sandbox_is_really_tried():
 
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'mendwright\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'repairgym\[ray\]'"):
         require_ray()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.ray.parcels import MODELS, pack, receive, send_layer, send_model, unpack
-from mendwright.errors import ClusterError
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.manifests import find_damage, read_manifest, scan_layer
+from repairgym.bridges.ray.parcels import MODELS, pack, receive, send_layer, send_model, unpack
+from repairgym.errors import ClusterError
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.manifests import find_damage, read_manifest, scan_layer
 
 
 def fill(place: Path) -> None:
@@ -80,7 +80,7 @@ def test_other_bytes_leave_no_layer(layer: Path, tmp_path: Path) -> None:
 def test_a_layer_that_was_damaged_before_it_was_sent_is_noticed(layer: Path, tmp_path: Path) -> None:
     (layer / "bin" / "tool").write_text("#!/bin/bash\n")
     parcel = send_layer(layer, lambda piece: piece)
-    with pytest.raises(ClusterError, match="mend doctor --verify-layers"):
+    with pytest.raises(ClusterError, match="repairgym doctor --verify-layers"):
         receive(parcel, LayerStore(tmp_path / "node"), lambda piece: piece)
 
 

@@ -8,15 +8,15 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import httpx2
 import pytest
 
-from mendwright.bridges.serving.app import ModelServer
-from mendwright.bridges.serving.models import PolicyModel, ServedModel
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.config.serve import ServeConfig
-from mendwright.engine.core import Engine
-from mendwright.models.embedded import EmbeddedPolicy
-from mendwright.models.loading import create_model
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
+from repairgym.bridges.serving.app import ModelServer
+from repairgym.bridges.serving.models import PolicyModel, ServedModel
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.serve import ServeConfig
+from repairgym.engine.core import Engine
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.loading import create_model
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
 
 MAX_LEN_TOKENS = 256
 MODEL = ModelConfig(
@@ -42,7 +42,7 @@ def connect() -> Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]:
     @asynccontextmanager
     async def connected(model: ServedModel, token: str = "", **changes: int) -> AsyncIterator[httpx2.AsyncClient]:
         app = ModelServer(model, "tiny", ServeConfig(**changes), token).app()
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://mend") as client:
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://repairgym") as client:
             yield client
 
     return connected

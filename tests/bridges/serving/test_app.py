@@ -10,9 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from mendwright.bridges.serving.models import Completion, PolicyModel, ScriptModel
-from mendwright.bridges.serving.requests import ChatRequest
-from mendwright.models.renderer import ChatRenderer
+from repairgym.bridges.serving.models import Completion, PolicyModel, ScriptModel
+from repairgym.bridges.serving.requests import ChatRequest
+from repairgym.models.renderer import ChatRenderer
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 HELLO = [{"role": "user", "content": "f is wrong"}]

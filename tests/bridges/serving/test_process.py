@@ -1,4 +1,4 @@
-"""Our clients against a real server process: `mend serve` over a tiny model."""
+"""Our clients against a real server process: `repairgym serve` over a tiny model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.errors import PromptTooLongError, ServerRefusedError
-from mendwright.ledger import UNKNOWN_VERSION
-from mendwright.models.base import Sampling
-from mendwright.models.embedded import EmbeddedPolicy
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.loading import create_model, load_tokenizer, save_checkpoint
-from mendwright.models.openai import OpenAIPolicy
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.models.vllm.policy import VllmPolicy
-from mendwright.models.vllm.preflight import Needs, check_servers
-from mendwright.models.vllm.server import TokenServer
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.errors import PromptTooLongError, ServerRefusedError
+from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.models.base import Sampling
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.loading import create_model, load_tokenizer, save_checkpoint
+from repairgym.models.openai import OpenAIPolicy
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.models.vllm.policy import VllmPolicy
+from repairgym.models.vllm.preflight import Needs, check_servers
+from repairgym.models.vllm.server import TokenServer
 
 MAX_LEN_TOKENS = 256
 TOKEN = "a token for the tests"
@@ -44,9 +44,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    code = "import sys; from mendwright.cli.main import main; main(sys.argv[1:])"
+    code = "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, "serve", "--policy", str(folder), "port=0"]
-    environment = {**os.environ, "MEND_SERVE_TOKEN": TOKEN}
+    environment = {**os.environ, "REPAIRGYM_SERVE_TOKEN": TOKEN}
     arguments = [*command, f"engine.max_len_tokens={MAX_LEN_TOKENS}"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:

@@ -12,17 +12,17 @@ from typing import Any
 import httpx2
 import pytest
 
-from mendwright.bridges.serving.models import ScriptModel
-from mendwright.bridges.serving.requests import RequestError
-from mendwright.bridges.serving.scripts import find_task, make_script
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.serve import ShellScriptConfig
-from mendwright.errors import ConfigError
-from mendwright.models.chat_families import Message
-from mendwright.models.renderer import ChatRenderer
-from mendwright.pipelines.registry import make_pipeline
-from mendwright.records import Task
-from mendwright.sandbox.cache import ExecutionCache
+from repairgym.bridges.serving.models import ScriptModel
+from repairgym.bridges.serving.requests import RequestError
+from repairgym.bridges.serving.scripts import find_task, make_script
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.serve import ShellScriptConfig
+from repairgym.errors import ConfigError
+from repairgym.models.chat_families import Message
+from repairgym.models.renderer import ChatRenderer
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import Task
+from repairgym.sandbox.cache import ExecutionCache
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 BASH = {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}

@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
-from mendwright.bridges.trajectories.files import BadDocument, read_trajectories, write_trajectories
-from mendwright.bridges.trajectories.importing import import_trajectories
-from mendwright.bridges.trajectories.registry import FORMATS, detect_format
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import InputError
-from mendwright.learning.samples import policy_sample, supervised_sample
-from mendwright.models.chat_families import Message
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import StopReason, Task, Trajectory, VerdictKind
-from mendwright.rollout.jobs import make_group
-from mendwright.rollout.runner import Runner
-from mendwright.rollout.store import RunStore
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
+from repairgym.bridges.trajectories.files import BadDocument, read_trajectories, write_trajectories
+from repairgym.bridges.trajectories.importing import import_trajectories
+from repairgym.bridges.trajectories.registry import FORMATS, detect_format
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import InputError
+from repairgym.learning.samples import policy_sample, supervised_sample
+from repairgym.models.chat_families import Message
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import StopReason, Task, Trajectory, VerdictKind
+from repairgym.rollout.jobs import make_group
+from repairgym.rollout.runner import Runner
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 CALLING = ExchangeTrajectory(
     id="e-1",

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from mendwright.bridges.trl.episodes import Episodes
-from mendwright.config.models import EngineConfig, ModelConfig
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.models.loading import create_model
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import Task
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
-from mendwright.tasks.validation import TaskLayers
+from repairgym.bridges.trl.episodes import Episodes
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.loading import create_model
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import Task
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
+from repairgym.tasks.validation import TaskLayers
 
 ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=3, max_action_tokens=8),

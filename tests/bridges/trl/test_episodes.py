@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from mendwright.bridges.trl.checks import check_rollout
-from mendwright.bridges.trl.rows import make_row, verdict_reward
-from mendwright.config.pipeline import ElisionConfig, FullConfig, PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import ConfigError, InputError, SandboxError, TaskError
-from mendwright.ledger import LedgerBuilder
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import VerdictKind
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
+from repairgym.bridges.trl.checks import check_rollout
+from repairgym.bridges.trl.rows import make_row, verdict_reward
+from repairgym.config.pipeline import ElisionConfig, FullConfig, PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ConfigError, InputError, SandboxError, TaskError
+from repairgym.ledger import LedgerBuilder
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import VerdictKind
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
 
 PROMPTS = ["train-0"] * 4 + ["train-1"] * 4
 
@@ -82,7 +82,7 @@ def test_trouble_is_masked_and_never_a_reward_of_zero(make_episodes, trainer) ->
 
 
 def test_a_batch_without_verdicts_stops_the_training(make_episodes, trainer) -> None:
-    with pytest.raises(SandboxError, match="mend doctor"):
+    with pytest.raises(SandboxError, match="repairgym doctor"):
         make_episodes(1000).rollout(PROMPTS, trainer)
 
 

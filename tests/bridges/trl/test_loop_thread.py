@@ -12,7 +12,7 @@ from types import FrameType
 
 import pytest
 
-from mendwright.bridges.trl.loop_thread import LoopThread
+from repairgym.bridges.trl.loop_thread import LoopThread
 
 
 class Stopped(BaseException):

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.trl.episodes import Episodes, open_episodes
-from mendwright.bridges.trl.rows import verdict_reward
-from mendwright.config.models import EngineConfig
-from mendwright.config.pipeline import PipelineConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import InputError
-from mendwright.models.loading import load_tokenizer, shipped_base
-from mendwright.records import Task, TestOutcome, TestRequest, TestResult, TestRun
-from mendwright.sandbox.scripted import Files, ScriptedBackend
-from mendwright.tasks.validation import TaskLayers
+from repairgym.bridges.trl.episodes import Episodes, open_episodes
+from repairgym.bridges.trl.rows import verdict_reward
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import InputError
+from repairgym.models.loading import load_tokenizer, shipped_base
+from repairgym.records import Task, TestOutcome, TestRequest, TestResult, TestRun
+from repairgym.sandbox.scripted import Files, ScriptedBackend
+from repairgym.tasks.validation import TaskLayers
 
 pytestmark = pytest.mark.trl
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,16 +83,16 @@ def test_invalid_episodes_are_left_out_of_the_reward(task: Task, tmp_path: Path)
 
 
 def test_the_folders_of_a_user_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="mend tasks build"):
+    with pytest.raises(InputError, match="repairgym tasks build"):
         open_episodes(tmp_path / "none", shipped_base())
 
 
 @pytest.mark.network
 def test_the_example_trains_on_real_tasks(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRL_EXPERIMENTAL_SILENCE": "1"}
-    mend = "import sys; from mendwright.cli.main import main; main(sys.argv[1:])"
+    program = "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"
     build = ('packages=["funcy"]', 'sources=["mutations"]', "mutations.num_per_package=8", "num_workers=1")
-    run = [sys.executable, "-c", mend, "tasks", "build", str(tmp_path / "tasks"), *build]
+    run = [sys.executable, "-c", cli, "tasks", "build", str(tmp_path / "tasks"), *build]
     subprocess.run(run, check=True, env=environment)
     example = [sys.executable, str(ROOT / "examples" / "trl_grpo.py"), str(tmp_path / "tasks"), str(tmp_path / "out")]
     few = ["--group-size", "4", "pipeline.max_turns=12"]

@@ -8,15 +8,15 @@ import re
 
 import pytest
 
-from mendwright.bridges.verifiers.policy import InterceptedPolicy
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.errors import ModelReplyError, ModelServerError, PromptTooLongError
-from mendwright.ledger import UNKNOWN_VERSION
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.http_fake import HttpFake, HttpRequest, send, url_of
-from mendwright.models.loading import load_tokenizer, shipped_base
-from mendwright.models.renderer import ChatRenderer
+from repairgym.bridges.verifiers.policy import InterceptedPolicy
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ModelReplyError, ModelServerError, PromptTooLongError
+from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.http_fake import HttpFake, HttpRequest, send, url_of
+from repairgym.models.loading import load_tokenizer, shipped_base
+from repairgym.models.renderer import ChatRenderer
 
 SAID = {"choices": [{"message": {"role": "assistant", "content": "submit"}, "finish_reason": "stop"}]}
 CALLED = {"choices": [{"message": {"content": None, "tool_calls": [{"id": "1"}]}, "finish_reason": "tool_calls"}]}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.models.loading import load_tokenizer, shipped_base
-from mendwright.models.renderer import ChatRenderer
+from repairgym.models.loading import load_tokenizer, shipped_base
+from repairgym.models.renderer import ChatRenderer
 
 pytestmark = [pytest.mark.verifiers, pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,14 +24,14 @@ LONG = ["pipeline.max_len_tokens=16000", "engine.max_len_tokens=16000", "pipelin
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real tasks: those of the folder in ``MEND_TEST_TASKS``, or of a package that is fetched."""
-    if given := os.environ.get("MEND_TEST_TASKS"):
+    """Real tasks: those of the folder in ``REPAIRGYM_TEST_TASKS``, or of a package that is fetched."""
+    if given := os.environ.get("REPAIRGYM_TEST_TASKS"):
         return Path(given)
     folder = tmp_path_factory.mktemp("built") / "tasks"
-    mend = [sys.executable, "-c", "import sys; from mendwright.cli.main import main; main(sys.argv[1:])"]
+    command = [sys.executable, "-c", "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"]
     build = ('packages=["funcy"]', 'sources=["mutations"]', "mutations.num_per_package=2", "num_workers=1")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([*mend, "tasks", "build", str(folder), *build], check=True, env=environment)
+    subprocess.run([*cli, "tasks", "build", str(folder), *build], check=True, env=environment)
     return folder
 
 
@@ -40,14 +40,14 @@ def serve(tasks: Path) -> Iterator:
     """``serve(script)``: base URL of a scripted policy behind our server, in a thread of this process."""
     import uvicorn
 
-    from mendwright.bridges.serving.app import ModelServer
-    from mendwright.bridges.serving.models import ScriptModel
-    from mendwright.bridges.serving.scripts import make_script
-    from mendwright.config.pipeline import PipelineConfig
-    from mendwright.config.serve import ServeConfig, ShellScriptConfig
-    from mendwright.pipelines.registry import make_pipeline
-    from mendwright.sandbox.cache import ExecutionCache
-    from mendwright.tasks.store import TaskStore
+    from repairgym.bridges.serving.app import ModelServer
+    from repairgym.bridges.serving.models import ScriptModel
+    from repairgym.bridges.serving.scripts import make_script
+    from repairgym.config.pipeline import PipelineConfig
+    from repairgym.config.serve import ServeConfig, ShellScriptConfig
+    from repairgym.pipelines.registry import make_pipeline
+    from repairgym.sandbox.cache import ExecutionCache
+    from repairgym.tasks.store import TaskStore
 
     running: list[tuple[uvicorn.Server, threading.Thread]] = []
 
@@ -74,8 +74,8 @@ def play(tasks: Path, url: str, model: str, num_tasks: int = NUM_TASKS) -> list:
     import verifiers.v1 as vf
     from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-    harness = {"id": "mendwright-verifiers", "overrides": LONG}
-    taskset = {"id": "mendwright-verifiers", "tasks": str(tasks), "split": "train"}
+    harness = {"id": "repairgym-verifiers", "overrides": LONG}
+    taskset = {"id": "repairgym-verifiers", "tasks": str(tasks), "split": "train"}
     env = load_environment(resolve_env_config({"taskset": taskset, "agent": {"harness": harness}}))
     context = vf.ModelContext(model=model, client=vf.EvalClientConfig(base_url=url, api_key_var="NONE"))
 
@@ -94,9 +94,9 @@ def play(tasks: Path, url: str, model: str, num_tasks: int = NUM_TASKS) -> list:
 def test_rewards_are_verdicts(tasks: Path, serve, script: str, verdict: str, reward: float) -> None:
     traces = play(tasks, serve(script), script)
     assert [trace.last_error for trace in traces] == [None] * NUM_TASKS
-    assert [trace.info["mendwright"]["verdict"] for trace in traces] == [verdict] * NUM_TASKS
+    assert [trace.info["repairgym"]["verdict"] for trace in traces] == [verdict] * NUM_TASKS
     assert [trace.reward for trace in traces] == [reward] * NUM_TASKS
-    assert all(trace.num_turns == trace.info["mendwright"]["num_turns"] for trace in traces)
+    assert all(trace.num_turns == trace.info["repairgym"]["num_turns"] for trace in traces)
     assert all(trace.num_branches == 1 for trace in traces)  # each prompt goes on where the one before ended
 
 
@@ -110,15 +110,15 @@ def test_a_dead_server_is_an_error_and_no_reward(tasks: Path) -> None:
 def test_the_taskset_is_found_by_its_id_and_says_nothing_of_the_repair(tasks: Path) -> None:
     from verifiers.v1.utils.loaders import load_taskset, resolve_env_config
 
-    config = resolve_env_config({"taskset": {"id": "mendwright-verifiers", "tasks": str(tasks), "split": "train"}})
+    config = resolve_env_config({"taskset": {"id": "repairgym-verifiers", "tasks": str(tasks), "split": "train"}})
     for task in load_taskset(config.taskset).take(NUM_TASKS):
         assert set(task.data.model_dump(exclude_defaults=True)) == {"idx", "id", "prompt", "tasks"}
     assert config.agent.runtime.type == "subprocess"
 
 
 def test_tasks_are_validated_by_the_oracle(tasks: Path) -> None:
-    from mendwright.bridges.verifiers.running import close_runners
-    from mendwright_verifiers import RepairTaskset, RepairTasksetConfig
+    from repairgym.bridges.verifiers.running import close_runners
+    from repairgym_verifiers import RepairTaskset, RepairTasksetConfig
 
     async def validate() -> bool:
         task = next(iter(RepairTaskset(RepairTasksetConfig(tasks=tasks))))

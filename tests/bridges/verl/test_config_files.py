@@ -7,15 +7,15 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from mendwright.bridges.verl.config_files import Places, command, environment, write_config
-from mendwright.bridges.verl.dataset import write_rows
-from mendwright.bridges.verl.episode_settings import EpisodeSettings
-from mendwright.bridges.verl.toml_comments import comments_of
-from mendwright.bridges.verl.versions import VERL, VLLM, check_versions
-from mendwright.config.loading import load_config
-from mendwright.config.training import DistilThenGrpoConfig
-from mendwright.config.verl import VerlConfig
-from mendwright.errors import ConfigError, TaskError
+from repairgym.bridges.verl.config_files import Places, command, environment, write_config
+from repairgym.bridges.verl.dataset import write_rows
+from repairgym.bridges.verl.episode_settings import EpisodeSettings
+from repairgym.bridges.verl.toml_comments import comments_of
+from repairgym.bridges.verl.versions import VERL, VLLM, check_versions
+from repairgym.config.loading import load_config
+from repairgym.config.training import DistilThenGrpoConfig
+from repairgym.config.verl import VerlConfig
+from repairgym.errors import ConfigError, TaskError
 
 ROOT = Path(__file__).parents[3]
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
@@ -52,7 +52,7 @@ def test_every_line_says_where_it_comes_from(places):
 
 
 def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(places):
-    assert environment(places, VerlConfig())["VERL_USE_EXTERNAL_MODULES"] == "mendwright.bridges.verl.plugin"
+    assert environment(places, VerlConfig())["VERL_USE_EXTERNAL_MODULES"] == "repairgym.bridges.verl.plugin"
     assert "VERL_PLATFORM" not in environment(places, VerlConfig())
     assert environment(places, CPU)["VERL_PLATFORM"] == "cpu"
 
@@ -62,7 +62,7 @@ def test_rows_name_their_task_and_hide_the_solution(task, tmp_path):
     assert write_rows([task], path) == 1
     (row,) = pyarrow.parquet.read_table(path).to_pylist()
     assert row["extra_info"] == {"index": 0, "task_id": task.id, "split": task.split}
-    assert row["agent_name"] == "mendwright"
+    assert row["agent_name"] == "repairgym"
     assert "<=" not in json.dumps(row)
 
 
@@ -89,7 +89,7 @@ def test_the_tested_versions_are_those_that_are_installed_by_the_command():
         (VerlConfig(), {**VERL, **VLLM, "vllm": None}, "vllm is not installed", "`make verl-env GPU=1`"),
     ],
 )
-def test_other_versions_are_refused_with_the_command_that_mends_it(machine, installed, got, command):
+def test_other_versions_are_refused_with_the_command_that_fixes_it(machine, installed, got, command):
     with pytest.raises(ConfigError) as caught:
         check_versions(machine, {**dict.fromkeys([*VERL, *VLLM]), **installed})
     assert got in str(caught.value)

@@ -2,19 +2,19 @@
 
 import pytest
 
-from mendwright.agent.scripted import ScriptedPolicy
-from mendwright.bridges.verl.episode_settings import EpisodeSettings, read_settings, write_settings
-from mendwright.bridges.verl.episodes import Asked, EpisodeHost
-from mendwright.bridges.verl.spool import spooled
-from mendwright.config.rewards import StepPenaltyConfig
-from mendwright.config.rollout import RolloutConfig
-from mendwright.errors import InputError
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.tokenizer import train_tokenizer
-from mendwright.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
-from mendwright.rollout.runner import Runner
-from mendwright.sandbox.scripted import Files, ScriptedBackend
-from mendwright.tasks.validation import TaskLayers
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.bridges.verl.episode_settings import EpisodeSettings, read_settings, write_settings
+from repairgym.bridges.verl.episodes import Asked, EpisodeHost
+from repairgym.bridges.verl.spool import spooled
+from repairgym.config.rewards import StepPenaltyConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import InputError
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.tokenizer import train_tokenizer
+from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.scripted import Files, ScriptedBackend
+from repairgym.tasks.validation import TaskLayers
 
 
 def answer(files: Files, request: TestRequest) -> TestRun:
@@ -72,7 +72,7 @@ def test_validations_are_evaluations_of_the_weights_after_the_step():
 
 
 def test_rows_of_other_makers_are_refused():
-    with pytest.raises(InputError, match="mend verl data"):
+    with pytest.raises(InputError, match="repairgym verl data"):
         Asked.of_row({"prompt": []})
 
 

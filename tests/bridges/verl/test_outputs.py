@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mendwright.bridges.verl.group_rules import keep_groups, positive_members
-from mendwright.bridges.verl.outputs import outcome_of
-from mendwright.bridges.verl.spool import Spooled, spool, spooled
-from mendwright.config.algorithms import GroupAdvantageConfig
-from mendwright.config.rewards import StepPenaltyConfig, TerminalRewardConfig
-from mendwright.errors import ModelReplyError
-from mendwright.learning.advantages import Outcome, estimate_advantages
-from mendwright.learning.rewards import make_shaping
-from mendwright.ledger import LedgerBuilder
-from mendwright.records import StopReason, VerdictKind
+from repairgym.bridges.verl.group_rules import keep_groups, positive_members
+from repairgym.bridges.verl.outputs import outcome_of
+from repairgym.bridges.verl.spool import Spooled, spool, spooled
+from repairgym.config.algorithms import GroupAdvantageConfig
+from repairgym.config.rewards import StepPenaltyConfig, TerminalRewardConfig
+from repairgym.errors import ModelReplyError
+from repairgym.learning.advantages import Outcome, estimate_advantages
+from repairgym.learning.rewards import make_shaping
+from repairgym.ledger import LedgerBuilder
+from repairgym.records import StopReason, VerdictKind
 
 TERMINAL = make_shaping(TerminalRewardConfig(), 30)
 

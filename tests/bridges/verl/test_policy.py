@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from mendwright.bridges.verl.policy import ServerPolicy, require_plain_sampling
-from mendwright.errors import ConfigError, ModelReplyError, ModelServerError
-from mendwright.models.base import Sampling
+from repairgym.bridges.verl.policy import ServerPolicy, require_plain_sampling
+from repairgym.errors import ConfigError, ModelReplyError, ModelServerError
+from repairgym.models.base import Sampling
 
 SAMPLING = Sampling(max_tokens=3, stop_token_ids=(9,), seed=1 << 40)
 

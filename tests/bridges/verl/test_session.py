@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.verl.child_output import new_lines, read_metrics, reason_of
-from mendwright.bridges.verl.config_files import Places
-from mendwright.bridges.verl.session import run_verl
-from mendwright.config.verl import VerlConfig
-from mendwright.errors import MendError
+from repairgym.bridges.verl.child_output import new_lines, read_metrics, reason_of
+from repairgym.bridges.verl.config_files import Places
+from repairgym.bridges.verl.session import run_verl
+from repairgym.config.verl import VerlConfig
+from repairgym.errors import RepairGymError
 
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
 
@@ -17,7 +17,7 @@ def test_a_child_that_fails_is_an_error_with_what_it_said_and_where_the_rest_is(
     """There is no configuration in the folder, and here no verl either."""
     (tmp_path / "verl").mkdir()
     places = Places(tmp_path / "verl", *[tmp_path] * 5)
-    with pytest.raises(MendError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*goes on from the last"):
+    with pytest.raises(RepairGymError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*goes on from the last"):
         list(run_verl(places, CPU))
     assert "Error" in (tmp_path / "verl/verl.log").read_text()
 
@@ -45,15 +45,15 @@ def test_a_port_that_was_taken_meanwhile_is_no_reason_to_give_up_at_once(tmp_pat
     if is_run:
         assert [arrival.metrics for arrival in run_verl(places, CPU)] == [{"a": 1.0}]
     else:
-        with pytest.raises(MendError, match="address already in use"):
+        with pytest.raises(RepairGymError, match="address already in use"):
             list(run_verl(places, CPU))
     assert (places.folder / "starts").read_text() == "xxx"
 
 
 def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
     log = tmp_path / "verl.log"
-    earlier = b"mendwright.errors.InputError: of an earlier call\n"
-    said = b"(pid=3)     raise SandboxError(\n(pid=3) mendwright.errors.SandboxError: no room\nRay: \xff\n"
+    earlier = b"repairgym.errors.InputError: of an earlier call\n"
+    said = b"(pid=3)     raise SandboxError(\n(pid=3) repairgym.errors.SandboxError: no room\nRay: \xff\n"
     log.write_bytes(earlier + said)
     assert reason_of(log, len(earlier)) == "no room"
     log.write_bytes(b"(pid=3) ImportError: not that\n(pid=3)   raise\n(pid=3) ValueError: but this\nat exit\n")

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from mendwright.bridges.verl.leaves import Leaves
-from mendwright.bridges.verl.settings import Setting
-from mendwright.bridges.verl.toml_comments import comments_of
-from mendwright.bridges.verl.translation import translate
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.config.recipes import RlConfig
-from mendwright.config.training import DistilThenGrpoConfig, TwoStageConfig
-from mendwright.config.verl import VerlConfig
-from mendwright.errors import ConfigError
+from repairgym.bridges.verl.leaves import Leaves
+from repairgym.bridges.verl.settings import Setting
+from repairgym.bridges.verl.toml_comments import comments_of
+from repairgym.bridges.verl.translation import translate
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.config.recipes import RlConfig
+from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.verl import VerlConfig
+from repairgym.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
@@ -140,7 +140,7 @@ CREDIT = ["rl.dapo.is_error_masked=true", "rl.dapo.negative_weight=0.3"]
 
 def test_credit_of_errors_and_failures_goes_to_our_parts_of_verl():
     found = translated(*CREDIT, 'rl.dapo.loss.type="grpo"')
-    assert found["algorithm.adv_estimator"] == "mendwright_group"
+    assert found["algorithm.adv_estimator"] == "repairgym_group"
     assert found["trainer.v1.sampler.sampler_kwargs.is_error_masked"] is True
     assert found["trainer.v1.sampler.sampler_kwargs.negative_weight"] == 0.3
     assert translated(CREDIT[0])["algorithm.adv_estimator"] == "grpo"

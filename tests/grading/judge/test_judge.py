@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.judge import JudgeConfig
-from mendwright.config.pipeline import GradingConfig
-from mendwright.errors import ConfigError, IndexUnavailableError
-from mendwright.grading.grader import Grader
-from mendwright.grading.judge.judge import Judge
-from mendwright.grading.judge.opening import open_judge
-from mendwright.models.text import ScriptedTextModel
-from mendwright.records import VerdictKind
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.cache import ExecutionCache
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.scripted import scripted_answer
+from repairgym.config.judge import JudgeConfig
+from repairgym.config.pipeline import GradingConfig
+from repairgym.errors import ConfigError, IndexUnavailableError
+from repairgym.grading.grader import Grader
+from repairgym.grading.judge.judge import Judge
+from repairgym.grading.judge.opening import open_judge
+from repairgym.models.text import ScriptedTextModel
+from repairgym.records import VerdictKind
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.scripted import scripted_answer
 
 CONFIG = JudgeConfig(is_enabled=True, timeout_s=0.02)
 GOLD = "def f(a, b):\n    return a <= b\n"

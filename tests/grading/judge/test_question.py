@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from mendwright.config.judge import JudgeConfig
-from mendwright.grading.judge.question import make_question
-from mendwright.records import Finding
+from repairgym.config.judge import JudgeConfig
+from repairgym.grading.judge.question import make_question
+from repairgym.records import Finding
 
 CONFIG = JudgeConfig()
 PATCH = "--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-a\n+b\n"

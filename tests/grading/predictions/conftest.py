@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.records import Certificate, Environment, Provenance, Task
-from mendwright.tasks.environments import describe_environment, shipped_lock
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore, tree_digest
+from repairgym.records import Certificate, Environment, Provenance, Task
+from repairgym.tasks.environments import describe_environment, shipped_lock
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore, tree_digest
 
 GOLD = "def clamp(value, low, high):\n    return max(low, min(high, value))\n\n\ndef double(x):\n    return 2 * x\n"
 BROKEN = GOLD.replace("min(high, value)", "value")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.tasks.diffs import unified_diff
-from mendwright.tasks.store import TaskStore
+from repairgym.tasks.diffs import unified_diff
+from repairgym.tasks.store import TaskStore
 
-COMMAND = [sys.executable, "-c", "from mendwright.cli.main import main; main()", "grade", "num_workers=1"]
+COMMAND = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "grade", "num_workers=1"]
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ def test_an_interrupted_call_is_continued(place, tmp_path):
     entries = [{"instance_id": name, "model_name_or_path": "m", "model_patch": patch} for name in names]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, entries)))
     command = [*COMMAND, "--tasks", str(tmp_path / "tasks"), "--predictions", str(tmp_path / "p.jsonl")]
-    environment = {**os.environ, "MEND_CACHE": str(place.cache_root)}
+    environment = {**os.environ, "REPAIRGYM_CACHE": str(place.cache_root)}
     instances = tmp_path / "p-graded" / "instances"
 
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)

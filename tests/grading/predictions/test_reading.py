@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from mendwright.errors import InputError
-from mendwright.grading.predictions.reading import read_predictions, refuse_unknown
+from repairgym.errors import InputError
+from repairgym.grading.predictions.reading import read_predictions, refuse_unknown
 
 
 def entry(name: str, patch: str | None = "diff") -> dict:

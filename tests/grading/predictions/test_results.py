@@ -2,16 +2,16 @@
 
 import pytest
 
-from mendwright.config.pipeline import GradingConfig
-from mendwright.grading.predictions.reading import Prediction, Refusal
-from mendwright.grading.predictions.results import (
+from repairgym.config.pipeline import GradingConfig
+from repairgym.grading.predictions.reading import Prediction, Refusal
+from repairgym.grading.predictions.results import (
     GradedPrediction,
     ResultsFolder,
     grading_key,
     summarise,
     swe_bench_report,
 )
-from mendwright.records import Finding, Verdict, VerdictKind
+from repairgym.records import Finding, Verdict, VerdictKind
 
 CONFIG = GradingConfig(is_cold=True)
 

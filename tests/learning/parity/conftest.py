@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from mendwright.config.algorithms import LossConfig, ReferenceKlConfig
-from mendwright.learning.denominators import weigh
-from mendwright.learning.forward import TokenScores
-from mendwright.learning.losses import policy_loss
-from mendwright.learning.samples import Sample
+from repairgym.config.algorithms import LossConfig, ReferenceKlConfig
+from repairgym.learning.denominators import weigh
+from repairgym.learning.forward import TokenScores
+from repairgym.learning.losses import policy_loss
+from repairgym.learning.samples import Sample
 
 ROWS, WIDTH, GROUP_SIZE = 12, 24, 4
 Pair = tuple[torch.Tensor, torch.Tensor]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from mendwright.config.algorithms import (
+from repairgym.config.algorithms import (
     CispoLossConfig,
     DapoLossConfig,
     DrGrpoLossConfig,

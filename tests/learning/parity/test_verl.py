@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mendwright.config.algorithms import (
+from repairgym.config.algorithms import (
     AdvantageConfig,
     CispoLossConfig,
     DapoLossConfig,
@@ -28,10 +28,10 @@ from mendwright.config.algorithms import (
     RlooAdvantageConfig,
     TruncateCorrectionConfig,
 )
-from mendwright.learning.advantages import Outcome, estimate_advantages, token_advantages
-from mendwright.learning.corrections import correct
-from mendwright.learning.losses.kl import kl_estimate
-from mendwright.learning.losses.ppo import clipped_value_error
+from repairgym.learning.advantages import Outcome, estimate_advantages, token_advantages
+from repairgym.learning.corrections import correct
+from repairgym.learning.losses.kl import kl_estimate
+from repairgym.learning.losses.ppo import clipped_value_error
 
 pytestmark = pytest.mark.parity
 Compare = Callable[..., None]

@@ -4,19 +4,19 @@ import math
 
 import pytest
 
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config, to_toml
-from mendwright.config.recipes import DemoConfig
-from mendwright.config.rewards import (
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.recipes import DemoConfig
+from repairgym.config.rewards import (
     PartialCreditConfig,
     StepPenaltyConfig,
     SuspiciousDiscountConfig,
     TerminalRewardConfig,
 )
-from mendwright.errors import ConfigError
-from mendwright.learning.advantages import group_advantages
-from mendwright.learning.rewards import SHAPINGS, make_shaping, raw_rewards
-from mendwright.records import Finding, TestOutcome, TestResult, VerdictKind
+from repairgym.errors import ConfigError
+from repairgym.learning.advantages import group_advantages
+from repairgym.learning.rewards import SHAPINGS, make_shaping, raw_rewards
+from repairgym.records import Finding, TestOutcome, TestResult, VerdictKind
 
 CONFIGS = (
     TerminalRewardConfig(),
@@ -105,7 +105,7 @@ def test_partial_credit(task, member):
         member(FAILED, passed="abcxy"),
         member(FAILED, passed="axy"),
         member(FAILED, passed="xy"),  # the empty patch
-        member(FAILED, passed="abcdx"),  # mends all, breaks one
+        member(FAILED, passed="abcdx"),  # fixes all, breaks one
         member(FAILED, 1, passed=""),  # nothing ran
         member(FAILED, 1, "exploit", passed="abcxy"),  # an exploit that did not help
         member(INVALID),

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.config.models import ModelConfig
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.http_fake import HttpFake, url_of
-from mendwright.models.loading import create_model, save_checkpoint
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.vllm.server import TokenServer
-from mendwright.models.vllm.versions import Lineage
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import ModelConfig
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.http_fake import HttpFake, url_of
+from repairgym.models.loading import create_model, save_checkpoint
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.vllm.server import TokenServer
+from repairgym.models.vllm.versions import Lineage
 
 
 @pytest.fixture(scope="session")

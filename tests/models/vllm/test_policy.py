@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.errors import ConfigError, ServerDownError, ServerRefusedError, StaleWeightsError
-from mendwright.ledger import UNKNOWN_VERSION
-from mendwright.models.base import Sampling
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.http_fake import url_of
-from mendwright.models.vllm.fake_server import FakeVllm, Flaw
-from mendwright.models.vllm.policy import VllmPolicy
-from mendwright.models.vllm.server import TokenServer
-from mendwright.models.vllm.sessions import Sessions
-from mendwright.models.vllm.versions import Lineage
-from mendwright.models.vllm.weights import Transfer, WeightUpdater
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ConfigError, ServerDownError, ServerRefusedError, StaleWeightsError
+from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.models.base import Sampling
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.http_fake import url_of
+from repairgym.models.vllm.fake_server import FakeVllm, Flaw
+from repairgym.models.vllm.policy import VllmPolicy
+from repairgym.models.vllm.server import TokenServer
+from repairgym.models.vllm.sessions import Sessions
+from repairgym.models.vllm.versions import Lineage
+from repairgym.models.vllm.weights import Transfer, WeightUpdater
 
 SAMPLING = Sampling(max_tokens=6, stop_token_ids=())
 PROMPT = list(range(5, 37))

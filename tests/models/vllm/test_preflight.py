@@ -1,4 +1,4 @@
-"""Servers that would spoil a run are refused before it, each with the command that mends it."""
+"""Servers that would spoil a run are refused before it, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.errors import ServerDownError, ServerRefusedError
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.vllm.fake_server import FakeVllm, Flaw
-from mendwright.models.vllm.preflight import FOLDER_ROUTES, Needs, check_servers, preflight
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ServerDownError, ServerRefusedError
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.vllm.fake_server import FakeVllm, Flaw
+from repairgym.models.vllm.preflight import FOLDER_ROUTES, Needs, check_servers, preflight
 
 NEEDS = Needs(num_context_tokens=48, num_reply_tokens=8)
 TRAINING = Needs(48, 8, FOLDER_ROUTES)

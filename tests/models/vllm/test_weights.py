@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from mendwright.errors import ServerDownError, ServerRefusedError, StaleWeightsError
-from mendwright.models.base import Sampling
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.loading import load_model
-from mendwright.models.vllm.fake_server import FakeVllm, Flaw
-from mendwright.models.vllm.policy import VllmPolicy
-from mendwright.models.vllm.server import TokenServer
-from mendwright.models.vllm.versions import Lineage
-from mendwright.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.errors import ServerDownError, ServerRefusedError, StaleWeightsError
+from repairgym.models.base import Sampling
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.loading import load_model
+from repairgym.models.vllm.fake_server import FakeVllm, Flaw
+from repairgym.models.vllm.policy import VllmPolicy
+from repairgym.models.vllm.server import TokenServer
+from repairgym.models.vllm.versions import Lineage
+from repairgym.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
 
 PROMPT = list(range(5, 45))
 NUM_TOKENS = 12

@@ -18,8 +18,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from mendwright.models.loading import shipped_base
-from mendwright.sandbox.guest.syscalls import set_parent_death_signal
+from repairgym.models.loading import shipped_base
+from repairgym.sandbox.guest.syscalls import set_parent_death_signal
 
 START_S = 1800.0
 KV_BYTES = 128 << 20

@@ -9,28 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from mendwright.config.algorithms import GaeAdvantageConfig, PpoLossConfig
-from mendwright.config.endpoint import EndpointConfig
-from mendwright.config.learning import ComputeConfig, DapoConfig, LoraConfig, OptimizerConfig
-from mendwright.config.models import ModelConfig
-from mendwright.config.recipes import RlConfig
-from mendwright.config.sampler import VllmSamplerConfig
-from mendwright.errors import PromptTooLongError, ServerRefusedError, StaleWeightsError
-from mendwright.learning.checkpoints import save_model
-from mendwright.learning.learner import Learner
-from mendwright.learning.samples import text_sample
-from mendwright.ledger import UNKNOWN_VERSION
-from mendwright.models.base import Generation, Sampling
-from mendwright.models.endpoint import EndpointClient
-from mendwright.models.loading import create_model, load_model, load_tokenizer, save_checkpoint
-from mendwright.models.openai import OpenAIPolicy
-from mendwright.models.renderer import ChatRenderer
-from mendwright.models.vllm.policy import VllmPolicy
-from mendwright.models.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
-from mendwright.models.vllm.server import TokenServer, ask_servers
-from mendwright.models.vllm.versions import Lineage
-from mendwright.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
-from mendwright.recipes.dapo import DapoLoop
+from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.learning import ComputeConfig, DapoConfig, LoraConfig, OptimizerConfig
+from repairgym.config.models import ModelConfig
+from repairgym.config.recipes import RlConfig
+from repairgym.config.sampler import VllmSamplerConfig
+from repairgym.errors import PromptTooLongError, ServerRefusedError, StaleWeightsError
+from repairgym.learning.checkpoints import save_model
+from repairgym.learning.learner import Learner
+from repairgym.learning.samples import text_sample
+from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.loading import create_model, load_model, load_tokenizer, save_checkpoint
+from repairgym.models.openai import OpenAIPolicy
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.vllm.policy import VllmPolicy
+from repairgym.models.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
+from repairgym.models.vllm.server import TokenServer, ask_servers
+from repairgym.models.vllm.versions import Lineage
+from repairgym.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.recipes.dapo import DapoLoop
 
 pytestmark = pytest.mark.vllm
 NUM_LONG = 880
@@ -184,7 +184,7 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
 
 
 def test_training_with_a_server_as_sampler(server: str, base: Path, tmp_path: Path, open_run, note: Note) -> None:
-    """The loop of `mend train rl`: two iterations, weights pushed after each, by the path of the embedded engine."""
+    """The loop of `repairgym train rl`: two iterations, weights pushed after each, by the path of the embedded engine."""
     config = RlConfig(
         dapo=DapoConfig(
             loss=PpoLossConfig(),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from mendwright.config.curation import (
+from repairgym.config.curation import (
     ContaminationConfig,
     CurationConfig,
     FilterName,
@@ -18,16 +18,16 @@ from mendwright.config.curation import (
     SolveRateConfig,
     SplitConfig,
 )
-from mendwright.config.loading import load_config
-from mendwright.errors import InputError
-from mendwright.tasks.curation.candidate import Candidate, SolveRate, describe, find_unmentioned
-from mendwright.tasks.curation.curating import curate
-from mendwright.tasks.curation.duplicates import PatchIndex
-from mendwright.tasks.curation.funnel import run_filters
-from mendwright.tasks.curation.registry import FILTERS
-from mendwright.tasks.curation.splitting import assign_splits
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.unbuilt import UnbuiltTask
+from repairgym.config.loading import load_config
+from repairgym.errors import InputError
+from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe, find_unmentioned
+from repairgym.tasks.curation.curating import curate
+from repairgym.tasks.curation.duplicates import PatchIndex
+from repairgym.tasks.curation.funnel import run_filters
+from repairgym.tasks.curation.registry import FILTERS
+from repairgym.tasks.curation.splitting import assign_splits
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -217,7 +217,7 @@ def test_configurations_of_the_papers_hold_their_numbers() -> None:
 
 
 def test_a_curated_folder_has_the_kept_tasks_and_the_funnel(built: TaskStore, tmp_path: Path) -> None:
-    from mendwright.report.run_folder import read_funnel
+    from repairgym.report.run_folder import read_funnel
 
     store = TaskStore(tmp_path / "tasks")
     tasks = built.load()

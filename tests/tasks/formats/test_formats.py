@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mendwright.tasks.formats.base import RecordError, read_record, write_record
-from mendwright.tasks.formats.registry import FORMATS, detect_format
-from mendwright.tasks.patch_changes import apply_patch
-from mendwright.tasks.unbuilt import FormatName, UnbuiltTask
+from repairgym.tasks.formats.base import RecordError, read_record, write_record
+from repairgym.tasks.formats.registry import FORMATS, detect_format
+from repairgym.tasks.patch_changes import apply_patch
+from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
 NAMES = get_args(FormatName)
 ROWS = [name for name in NAMES if not FORMATS[name].is_folder]

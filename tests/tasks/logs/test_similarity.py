@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mendwright.records import MainError
-from mendwright.tasks.logs.similarity import is_same_error, normalise, shape
+from repairgym.records import MainError
+from repairgym.tasks.logs.similarity import is_same_error, normalise, shape
 
 
 def error(message, error_class="dependency", path="", line=None):

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import ReleaseConfig, TasksConfig
-from mendwright.records import Task
-from mendwright.sandbox.probe import create_backend
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.environments import describe_environment, shipped_lock
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.base import Workshop, Yield
-from mendwright.tasks.sources.releases import collect, release_pair
+from repairgym.config.tasks import ReleaseConfig, TasksConfig
+from repairgym.records import Task
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.environments import describe_environment, shipped_lock
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.releases import collect, release_pair
 
 OLD = '''class Counter:
     """Counts."""

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import BreakageConfig, TasksConfig
-from mendwright.grading.permitted import is_protected, permitted_part
-from mendwright.records import Task
-from mendwright.sandbox.probe import create_backend
-from mendwright.tasks.building import build
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.environments import describe_environment, shipped_lock
-from mendwright.tasks.exporting import export_dataset
-from mendwright.tasks.formats.registry import FORMATS
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.base import Workshop, Yield
-from mendwright.tasks.sources.breakages import BUILD_REQUIREMENTS, BreakageSource
-from mendwright.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.validation import graded_files, task_layers
+from repairgym.config.tasks import BreakageConfig, TasksConfig
+from repairgym.grading.permitted import is_protected, permitted_part
+from repairgym.records import Task
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.building import build
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.environments import describe_environment, shipped_lock
+from repairgym.tasks.exporting import export_dataset
+from repairgym.tasks.formats.registry import FORMATS
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS, BreakageSource
+from repairgym.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.validation import graded_files, task_layers
 
 PYPROJECT = """[build-system]
 requires = ["hatchling"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.tasks.sources.changelog import Clues, best_entry, clean_entry, read_entries
+from repairgym.tasks.sources.changelog import Clues, best_entry, clean_entry, read_entries
 
 RST = """
 Development Version

@@ -10,24 +10,24 @@ from types import ModuleType
 
 import pytest
 
-from mendwright.config.tasks import RebuildConfig, TasksConfig
-from mendwright.records import Task, TestRun
-from mendwright.sandbox.base import SandboxSpec
-from mendwright.sandbox.probe import create_backend
-from mendwright.sandbox.scripted import ScriptedBackend
-from mendwright.tasks.catalogue import Package
-from mendwright.tasks.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
-from mendwright.tasks.index import Sdist, sha256_of
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.rebuilding import rebuild_book
-from mendwright.tasks.recipe_book import RecipeBook, content_digest
-from mendwright.tasks.requirement_pins import Place
-from mendwright.tasks.sources.base import Workshop
-from mendwright.tasks.sources.bounds import bounds_recipe, read_bounds
-from mendwright.tasks.sources.build_checks import BUILD_TEST, check_text
-from mendwright.tasks.sources.dependencies import AgedBench, aged_task
-from mendwright.tasks.sources.version_search import Pin
-from mendwright.tasks.validation import task_layers, verify
+from repairgym.config.tasks import RebuildConfig, TasksConfig
+from repairgym.records import Task, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.probe import create_backend
+from repairgym.sandbox.scripted import ScriptedBackend
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
+from repairgym.tasks.index import Sdist, sha256_of
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.rebuilding import rebuild_book
+from repairgym.tasks.recipe_book import RecipeBook, content_digest
+from repairgym.tasks.requirement_pins import Place
+from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.sources.bounds import bounds_recipe, read_bounds
+from repairgym.tasks.sources.build_checks import BUILD_TEST, check_text
+from repairgym.tasks.sources.dependencies import AgedBench, aged_task
+from repairgym.tasks.sources.version_search import Pin
+from repairgym.tasks.validation import task_layers, verify
 
 SETUP_PY = """from setuptools import setup
 setup(
@@ -114,25 +114,25 @@ def versions(check: ModuleType, *requirements: str) -> dict[str, str]:
 
 def test_the_newest_versions_that_go_together_are_chosen(check: ModuleType, tmp_path: Path) -> None:
     for version in ("1.0", "2.0", "10.0"):
-        add(tmp_path, "mendlib", version)
-    add(tmp_path, "mendapp", "1.0", "mendlib>=1", "mendextra; extra == 'more'")
-    add(tmp_path, "mendapp", "2.0", "mendlib>=10")
-    assert versions(check, "mendapp") == {"mendapp": "2.0", "mendlib": "10.0"}
+        add(tmp_path, "gymlib", version)
+    add(tmp_path, "gymapp", "1.0", "gymlib>=1", "gymextra; extra == 'more'")
+    add(tmp_path, "gymapp", "2.0", "gymlib>=10")
+    assert versions(check, "gymapp") == {"gymapp": "2.0", "gymlib": "10.0"}
     # The bound on one makes the other older, whichever comes first.
-    for wanted in (("mendapp", "mendlib<10"), ("mendlib<10", "mendapp")):
-        assert versions(check, *wanted) == {"mendapp": "1.0", "mendlib": "2.0"}
+    for wanted in (("gymapp", "gymlib<10"), ("gymlib<10", "gymapp")):
+        assert versions(check, *wanted) == {"gymapp": "1.0", "gymlib": "2.0"}
 
 
 def test_what_cannot_be_met_names_the_versions_that_are_there(check: ModuleType, tmp_path: Path) -> None:
-    add(tmp_path, "mendlib", "1.0")
-    add(tmp_path, "mendlib", "2.0")
-    with pytest.raises(AssertionError, match=r"mendlib>2 \(from versions: 1.0, 2.0\)"):
-        versions(check, "mendlib>2")
+    add(tmp_path, "gymlib", "1.0")
+    add(tmp_path, "gymlib", "2.0")
+    with pytest.raises(AssertionError, match=r"gymlib>2 \(from versions: 1.0, 2.0\)"):
+        versions(check, "gymlib>2")
     with pytest.raises(AssertionError, match=r"no matching distribution found for no-such-thing$"):
         versions(check, "no-such-thing")
-    add(tmp_path, "mendapp", "1.0", "mendlib<2")
+    add(tmp_path, "gymapp", "1.0", "gymlib<2")
     with pytest.raises(AssertionError, match="conflicting dependencies"):
-        versions(check, "mendlib>=2", "mendapp")
+        versions(check, "gymlib>=2", "gymapp")
 
 
 @pytest.mark.parametrize("places", [("build", "build"), ("runtime", "runtime"), ("runtime", "build")])

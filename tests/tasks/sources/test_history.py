@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from mendwright.config.tasks import HistoryConfig, TasksConfig
-from mendwright.errors import InputError
-from mendwright.tasks.building import build, plan
-from mendwright.tasks.catalogue import Repository
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.repositories import GitRepository
-from mendwright.tasks.sources.commits import clean_message, find_candidates, load_issues, reveals
-from mendwright.tasks.sources.fixes import Fix
-from mendwright.tasks.sources.history import commit_lock, declared_requirements
-from mendwright.tasks.sources.hunks import find_hunks
-from mendwright.tasks.store import TaskStore
-from mendwright.tasks.validation import task_layers
+from repairgym.config.tasks import HistoryConfig, TasksConfig
+from repairgym.errors import InputError
+from repairgym.tasks.building import build, plan
+from repairgym.tasks.catalogue import Repository
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.repositories import GitRepository
+from repairgym.tasks.sources.commits import clean_message, find_candidates, load_issues, reveals
+from repairgym.tasks.sources.fixes import Fix
+from repairgym.tasks.sources.history import commit_lock, declared_requirements
+from repairgym.tasks.sources.hunks import find_hunks
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.validation import task_layers
 
 ISSUE = {"number": 12, "title": "count_above is off", "body": "<!-- template -->It counts the bound itself."}
 

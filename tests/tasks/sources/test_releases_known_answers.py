@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.config.tasks import TasksConfig
-from mendwright.sandbox.probe import create_backend
-from mendwright.tasks.catalogue import Package, load_catalogue
-from mendwright.tasks.environments import lock_name, resolve_lock
-from mendwright.tasks.layers import LayerStore
-from mendwright.tasks.sources.base import Workshop, Yield
-from mendwright.tasks.sources.pairs import Pair
-from mendwright.tasks.sources.releases import collect, release_pair
+from repairgym.config.tasks import TasksConfig
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.catalogue import Package, load_catalogue
+from repairgym.tasks.environments import lock_name, resolve_lock
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.pairs import Pair
+from repairgym.tasks.sources.releases import collect, release_pair
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

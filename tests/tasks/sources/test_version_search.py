@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from packaging.version import Version
 
-from mendwright.config.tasks import BreakageConfig
-from mendwright.tasks.requirement_pins import Place
-from mendwright.tasks.sources.build_checks import WHEEL_TEST
-from mendwright.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
+from repairgym.config.tasks import BreakageConfig
+from repairgym.tasks.requirement_pins import Place
+from repairgym.tasks.sources.build_checks import WHEEL_TEST
+from repairgym.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
 
 LEFT, RIGHT, OTHER = "suite[left.py]", "suite[right.py]", "suite[other.py]"
 MADE = {

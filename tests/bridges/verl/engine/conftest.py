@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from mendwright.bridges.verl.session import own_ray_environment
-from mendwright.config.tasks import RebuildConfig
-from mendwright.config.verl import VerlConfig
-from mendwright.tasks.rebuilding import rebuild_book
-from mendwright.tasks.recipe_book import RecipeBook
-from mendwright.tasks.store import TaskStore
+from repairgym.bridges.verl.session import own_ray_environment
+from repairgym.config.tasks import RebuildConfig
+from repairgym.config.verl import VerlConfig
+from repairgym.tasks.rebuilding import rebuild_book
+from repairgym.tasks.recipe_book import RecipeBook
+from repairgym.tasks.store import TaskStore
 
 ROOT = Path(__file__).parents[4]
 NUM_TASKS = 6
 # verl and Ray read these when they are imported, which tests do only when they run.
 os.environ.update(
     own_ray_environment(),
-    VERL_USE_EXTERNAL_MODULES="mendwright.bridges.verl.plugin",
+    VERL_USE_EXTERNAL_MODULES="repairgym.bridges.verl.plugin",
     VERL_PLATFORM="cpu",
     VERL_ENGINE_DEVICE="cuda",
     VERL_ENGINE_VENDOR="nvidia",
@@ -41,7 +41,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def base() -> Path:
     """The shipped model, a Hugging Face folder of three million parameters."""
-    return ROOT / "src/mendwright/data/base"
+    return ROOT / "src/repairgym/data/base"
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from mendwright.bridges.verl.config_files import Places
-from mendwright.bridges.verl.spool import spooled
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.recipes.verl import places_of, write_stage
-from mendwright.recipes.verl_stages import stages_of
-from mendwright.records import Trajectory
-from mendwright.tasks.store import TaskStore
+from repairgym.bridges.verl.config_files import Places
+from repairgym.bridges.verl.spool import spooled
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.recipes.verl import places_of, write_stage
+from repairgym.recipes.verl_stages import stages_of
+from repairgym.records import Trajectory
+from repairgym.tasks.store import TaskStore
 
 pytestmark = pytest.mark.verl
 GROUP_SIZE, NUM_GROUPS, NUM_STEPS = 4, 2, 3
@@ -64,7 +64,7 @@ class Loop:
 def loop(tmp_path, tasks, base, cpu, compose) -> Loop:
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-    from mendwright.bridges.verl.embedded_rollout import EmbeddedServer
+    from repairgym.bridges.verl.embedded_rollout import EmbeddedServer
 
     (stage,) = stages_of(load_config(RlCommandConfig, None, OVERRIDES))
     places = replace(places_of(tmp_path, "dapo", "start", tasks), model=base)

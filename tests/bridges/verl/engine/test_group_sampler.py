@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from mendwright.errors import MendError, SandboxError
+from repairgym.errors import RepairGymError, SandboxError
 
 pytestmark = pytest.mark.verl
 PARTITION = "train"
@@ -62,7 +62,7 @@ def left(queue: Any) -> set[str]:
 
 
 def sample(batch_size: int, refill: Callable[[int], Any], num_groups: int, max_refills: int, **credit: Any) -> Any:
-    from mendwright.bridges.verl.group_sampler import GroupSampler
+    from repairgym.bridges.verl.group_sampler import GroupSampler
 
     sampler = GroupSampler(
         trainer_mode="sync",
@@ -105,8 +105,8 @@ def test_failures_weigh_less_and_everything_else_is_verls_grpo():
     import numpy as np
     from verl.trainer.ppo import core_algos
 
-    from mendwright.bridges.verl.credit import register_estimator
-    from mendwright.bridges.verl.learned_settings import WEIGHTED_GROUP
+    from repairgym.bridges.verl.credit import register_estimator
+    from repairgym.bridges.verl.learned_settings import WEIGHTED_GROUP
 
     rewards, mask = torch.zeros(4, 3), torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 0], [0, 1, 1]])
     rewards[:, -1] = torch.tensor([1.0, 0.0, 0.0, 1.0])
@@ -148,12 +148,12 @@ def test_a_process_of_agent_loops_that_ends_stops_the_run(put):
     put("waiting", [], "running")
     ending = threading.Timer(2.0, lambda: ray.kill(process))
     ending.start()
-    with pytest.raises(MendError, match=f"{name}: a process that runs episodes has ended"):
+    with pytest.raises(RepairGymError, match=f"{name}: a process that runs episodes has ended"):
         sample(1, lambda _: None, num_groups=1, max_refills=0)
 
 
 def test_an_agent_loop_that_raises_stops_the_run(put):
     put("mixed", [1.0, 0.0])
     put("broken", [1.0], "failure")
-    with pytest.raises(MendError, match="Error in _run_prompt"):
+    with pytest.raises(RepairGymError, match="Error in _run_prompt"):
         sample(2, lambda _: None, num_groups=2, max_refills=0)

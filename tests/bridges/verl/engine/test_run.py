@@ -12,14 +12,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mendwright.config.commands import RlCommandConfig
-from mendwright.config.loading import load_config
-from mendwright.learning.rewards import make_shaping
-from mendwright.learning.rl import PolicyTrainer
-from mendwright.models.loading import load_model
-from mendwright.recipes.groups import advantages_of, make_trajectory_groups, samples_of
-from mendwright.rollout.store import RunStore
-from mendwright.tasks.store import TaskStore
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config
+from repairgym.learning.rewards import make_shaping
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.models.loading import load_model
+from repairgym.recipes.groups import advantages_of, make_trajectory_groups, samples_of
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.store import TaskStore
 
 pytestmark = pytest.mark.verl
 ROOT = Path(__file__).parents[4]
@@ -53,7 +53,7 @@ OVERRIDES = [
 
 
 def train(tasks: Path, run: Path, base: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from mendwright.cli.main import main; main()", "train", "verl"]
+    command = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "train", "verl"]
     machine = ["--machine", str(ROOT / "configs/verl_cpu.toml")]
     return subprocess.run(
         [*command, str(tasks), str(run), str(base), *machine, *OVERRIDES],

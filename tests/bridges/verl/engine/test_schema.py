@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from mendwright.bridges.verl.config_files import Places, place_settings
-from mendwright.bridges.verl.episode_settings import EpisodeSettings
-from mendwright.bridges.verl.translation import translate
-from mendwright.cli.verl_plan import load_verl_plan
-from mendwright.recipes.verl import places_of, write_stage
-from mendwright.recipes.verl_stages import Stage, stages_of
+from repairgym.bridges.verl.config_files import Places, place_settings
+from repairgym.bridges.verl.episode_settings import EpisodeSettings
+from repairgym.bridges.verl.translation import translate
+from repairgym.cli.verl_plan import load_verl_plan
+from repairgym.recipes.verl import places_of, write_stage
+from repairgym.recipes.verl_stages import Stage, stages_of
 
 pytestmark = pytest.mark.verl
 CONFIGS = Path(__file__).parents[4] / "configs"

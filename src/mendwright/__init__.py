@@ -1,3 +1,0 @@
-"""Mendwright: train agents that repair real code with reinforcement learning, and prove what they can do."""
-
-__version__ = "0.1.0"

@@ -1,0 +1,98 @@
+"""What an action format is: how the text of an answer becomes an action, and how the environment answers.
+
+Reads the text of an answer (without its thought); makes an `Action`, or a `Malformed` whose message the agent reads.
+Invariants: a format never raises for what a model wrote; `parse(write(action))` is the action; exactly one action per
+turn, because paper B's environment refuses more and the record has one tool per turn.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from repairgym.tools.base import Tool
+
+Tools = Mapping[str, Tool[Any]]
+"""By the names that the agent writes."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One call of a tool."""
+
+    tool: str
+    arguments: str | Mapping[str, Any]
+    """The text behind the tool's name (text formats), or the values of its arguments (JSON formats)."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The arguments as a turn records them."""
+        return {"argument": self.arguments} if isinstance(self.arguments, str) else dict(self.arguments)
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """An answer without exactly one readable action: an environment-format error (paper B, appendix E)."""
+
+    message: str
+
+
+class ActionFormat(ABC):
+    """One way to write actions."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def parse(self, text: str, tools: Tools) -> Action | Malformed:
+        """The one action of an answer."""
+
+    @abstractmethod
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """The answer of somebody who wants ``action``: scripted policies and demonstrations speak so."""
+
+    def incomplete(self, tools: Tools) -> Malformed:
+        """What to say to an answer that was cut off."""
+        return Malformed("error: your answer was cut off before it ended; write a shorter one with one action")
+
+    def answer(self, observation: str, action: Action | None) -> str:
+        """The next message of the environment; ``action`` is None where none could be read."""
+        return observation
+
+    def describe(self, tools: Tools) -> str:
+        """The tools for a system prompt."""
+        return "\n".join(f"- {tool.usage}" for tool in tools.values())
+
+
+def describe_schemas(tools: Tools) -> list[dict[str, Any]]:
+    """The tools as the functions of a chat API: name, description, JSON schema of the arguments."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools.values()]
+
+
+def _function(tool: Tool[Any]) -> dict[str, Any]:
+    schema = tool.arguments_type.model_json_schema()
+    properties = {key: _without_title(value) for key, value in schema.get("properties", {}).items()}
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := schema.get("required"):
+        parameters["required"] = required
+    description = tool.usage.partition(" - ")[2] or tool.usage
+    return {"name": tool.name, "description": description, "parameters": parameters}
+
+
+def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "title"}
+
+
+def read_json(text: str, start: int) -> tuple[Any, int] | str:
+    """(value, where it ends) of the JSON that stands at ``start``, or what is wrong with it."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    try:
+        # strict=False: line feeds inside of strings, which models write and mean.
+        return json.JSONDecoder(strict=False).raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        return f"{error.msg.lower()} at character {error.pos - start}"
+    except RecursionError:
+        return "too deeply nested"

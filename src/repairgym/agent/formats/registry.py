@@ -1,0 +1,18 @@
+"""The action formats by name. Adding one is one file and one line here (docs/howto/pipeline.md)."""
+
+from __future__ import annotations
+
+from repairgym.agent.formats.base import ActionFormat
+from repairgym.agent.formats.compact import CompactFormat
+from repairgym.agent.formats.fenced import FencedFormat
+from repairgym.agent.formats.json_xml import JsonXmlFormat
+from repairgym.agent.formats.native import NativeFormat
+
+FORMATS: dict[str, type[ActionFormat]] = {
+    one.name: one for one in (CompactFormat, FencedFormat, JsonXmlFormat, NativeFormat)
+}
+
+
+def make_format(name: str) -> ActionFormat:
+    """The format that a pipeline's configuration names (the configuration knows the names)."""
+    return FORMATS[name]()

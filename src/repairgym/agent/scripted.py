@@ -1,0 +1,183 @@
+"""Policies without a model: oracle, do-nothing, random, the noisy teacher, and two that cheat.
+
+They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
+without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; the
+others know the compact actions only. Invariants: equal seeds give equal episodes; a scripted action has log-probability
+0.0, because it was not sampled.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from itertools import chain
+
+from repairgym.agent.scaffold import Scaffold
+from repairgym.agent.tampering import Tamperer
+from repairgym.agent.teacher import Teacher
+from repairgym.config.teacher import TeacherNoise
+from repairgym.errors import ConfigError
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.renderer import ChatRenderer
+from repairgym.records import Task
+from repairgym.tasks.exposing import hollow_tests
+from repairgym.tasks.operators import Site, find_sites
+from repairgym.tools.patching import CompactEdit, edit_at, replace_on_line
+from repairgym.tools.window import Window, open_window
+
+Script = Callable[[str], str]
+"""Observation to action."""
+MakeScript = Callable[[Task, random.Random, Scaffold], Script]
+
+
+class ScriptedPolicy:
+    """A :class:`~repairgym.models.base.Policy` whose sessions are scripts. Call `begin_session` before `generate`."""
+
+    def __init__(self, name: str, renderer: ChatRenderer) -> None:
+        """Look up ``name``.
+
+        Raises:
+            ConfigError: no script has that name.
+        """
+        make_script = find_script(name)
+        if make_script is None:
+            raise ConfigError(f"got scripted policy {name!r}, expected one of {sorted(SCRIPTS)} or mixture-SHARE")
+        self.id = name
+        self._make_script = make_script
+        self._renderer = renderer
+        self._sessions: dict[str, tuple[Script, int]] = {}
+
+    def begin_session(self, session_id: str, task: Task, seed: int, scaffold: Scaffold) -> None:
+        """Make the script of one episode.
+
+        Raises:
+            ConfigError: the script does not know this pipeline.
+        """
+        script = self._make_script(task, random.Random(f"{task.id}:{seed}"), scaffold)
+        self._sessions[session_id] = (script, 0)
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+        """The script's next action; ``sampling`` decides nothing."""
+        script, num_seen = self._sessions[session_id]
+        new_ids = prompt_ids[num_seen if num_seen < len(prompt_ids) else 0 :]
+        ids = self._renderer.action_ids(script(self._renderer.last_observation(new_ids)))
+        self._sessions[session_id] = (script, len(prompt_ids) + len(ids))
+        return Generation(token_ids=tuple(ids), log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget the session."""
+        self._sessions.pop(session_id, None)
+
+
+def _submit_at_once(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    return lambda observation: scaffold.format.write(scaffold.submission())
+
+
+def _oracle(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    actions = chain(scaffold.solve(task), [scaffold.submission()])
+    return lambda observation: scaffold.format.write(next(actions))
+
+
+def _random(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("random", scaffold)
+    _, guesses = window_edits(task)
+
+    def act(observation: str) -> str:
+        kind = generator.choice(("edit", "edit", "test", "undo", "submit"))
+        return f"edit {generator.choice(guesses)}" if kind == "edit" and guesses else kind.replace("edit", "test")
+
+    return act
+
+
+def _teacher(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("teacher", scaffold)
+    fixes, guesses = window_edits(task)
+    if not fixes:
+        return _submit_at_once(task, generator, scaffold)
+    teacher = Teacher(fixes, [guess for guess in guesses if guess not in fixes], TeacherNoise(), generator)
+    return lambda observation: teacher.act(observation).text
+
+
+def _check_compact(name: str, scaffold: Scaffold) -> None:
+    if scaffold.format.name != "compact":
+        raise ConfigError(
+            f"the scripted policy {name!r} speaks the compact action format only, got {scaffold.format.name!r}; "
+            "take oracle or submit-at-once, or a pipeline of compact actions"
+        )
+
+
+def _cheat(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    """Does not look at the code: writes tests of the same names that hold nothing (paper A, extended RL)."""
+    _check_compact("cheat", scaffold)
+    writes = [f"write {path} {json.dumps(text)}" for path, text in hollow_tests(task).items()]
+    actions = iter([*writes, "submit"])
+    return lambda observation: next(actions)
+
+
+def _tamper(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    _check_compact("tamper", scaffold)
+    return Tamperer().act
+
+
+SCRIPTS: dict[str, MakeScript] = {
+    "oracle": _oracle,
+    "submit-at-once": _submit_at_once,
+    "random": _random,
+    "teacher": _teacher,
+    "cheat": _cheat,
+    "tamper": _tamper,
+}
+_MIXTURE = re.compile(r"mixture-(0(?:\.\d+)?|1(?:\.0+)?)")
+MIXTURE_REPAIR_SHARE = 0.4
+"""Share of true repairs among the episodes of a mixture that do not cheat."""
+
+
+def find_script(name: str) -> MakeScript | None:
+    """The script of that name; ``mixture-0.3`` cheats in 30 % of its episodes. None when there is none."""
+    match = _MIXTURE.fullmatch(name)
+    return _mixture(float(match[1])) if match else SCRIPTS.get(name)
+
+
+def _mixture(cheat_share: float) -> MakeScript:
+    """Learns nothing: each episode cheats with this chance, and otherwise repairs or gives up."""
+
+    def make(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+        if generator.random() < cheat_share:
+            return _cheat(task, generator, scaffold)
+        is_repair = generator.random() < MIXTURE_REPAIR_SHARE
+        return (_oracle if is_repair else _submit_at_once)(task, generator, scaffold)
+
+    return make
+
+
+def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
+    """(fixes, all edits of the mutation vocabulary) in the task's first window; empty when it has none.
+
+    A fix is an edit that makes its line equal to the gold file's line.
+    """
+    place = task.location
+    text = task.base_files.get(place.path) if place else None
+    gold = task.gold_files.get(place.path) if place else None
+    if place is None or text is None or gold is None:
+        return [], []
+    window = open_window(place.path, text, place.first_line, place.last_line)
+    lines, gold_lines = text.splitlines(), gold.splitlines()
+    edits = _edits_in(window, lines, find_sites(text))
+    if len(lines) != len(gold_lines):
+        return [], [edit for _, edit in edits]
+    fixes = [edit for number, edit in edits if replace_on_line(lines[number - 1], edit) == gold_lines[number - 1]]
+    changed = {number for number, (old, new) in enumerate(zip(lines, gold_lines, strict=True), 1) if old != new}
+    return [fix for fix in fixes if window.line_numbers[fix.label - 1] in changed], [edit for _, edit in edits]
+
+
+def _edits_in(window: Window, lines: list[str], sites: list[Site]) -> list[tuple[int, CompactEdit]]:
+    found = []
+    for site in sites:
+        label = window.label(site.line)
+        for new in site.alternatives if label else ():
+            edit = edit_at(lines[site.line - 1], label or 0, site.column, site.old, new)
+            if edit is not None:
+                found.append((site.line, edit))
+    return found

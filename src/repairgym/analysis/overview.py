@@ -1,0 +1,153 @@
+"""Everything that is known of a run's behaviour, computed once.
+
+Reads a run store; makes one `Analysis`. Invariants: works on a run that is not finished (what cannot be computed is
+None or empty); text is read one trajectory at a time; nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repairgym.analysis.behaviour import (
+    Habits,
+    OutcomeLength,
+    error_classes,
+    exploit_findings,
+    habits,
+    lengths_by_outcome,
+    stop_reasons,
+)
+from repairgym.analysis.curves import Point, find_metric, metric_curve, reward_curve
+from repairgym.analysis.drift import Drift, solve_rate_drift
+from repairgym.analysis.episodes import Episode, read_episodes
+from repairgym.analysis.exploits import ExploitCount, ExploitExample, exploit_examples, exploits_by_step
+from repairgym.analysis.policy_shift import PolicyShift, policy_shift
+from repairgym.analysis.reward_gap import GapPoint, GapTrend, gap_trend, reward_gap
+from repairgym.analysis.tool_use import Transitions, shares, tool_counts, tool_shares_by_step, transitions
+from repairgym.config.evaluation import AnalysisConfig
+from repairgym.errors import InputError
+from repairgym.evaluation.stages import TREATMENT
+from repairgym.rollout.phases import AUDIT, audit_phase
+from repairgym.rollout.store import RunStore
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the agent behaved over one set of episodes."""
+
+    stage: str
+    habits: Habits
+    tools: dict[str, float]
+    transitions: Transitions
+    lengths: list[OutcomeLength]
+    stop_reasons: dict[str, int]
+    exploits: dict[str, int]
+    error_classes: dict[str, dict[str, int]]
+    """Verdict -> class of the main error -> episodes."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A run's behaviour in data."""
+
+    phase: str
+    """Training phase."""
+    manners: list[Manner]
+    """Before and after; fewer when the run is not that far."""
+    tools_by_step: dict[int, dict[str, float]]
+    shift: PolicyShift | None
+    reward: list[Point]
+    exploits: list[ExploitCount]
+    """Of the audit where there is one, because training may have been graded without detectors."""
+    examples: list[ExploitExample]
+    gap: list[GapPoint]
+    """Empty without an audit."""
+    trend: GapTrend | None
+    drift: Drift | None
+    log_prob_gap: list[Point]
+    disabled_gates: tuple[str, ...]
+    """Gates that the grading of the training phase ran without."""
+
+
+def manner(stage: str, episodes: Sequence[Episode]) -> Manner:
+    """How ``episodes`` went."""
+    return Manner(
+        stage=stage,
+        habits=habits(episodes),
+        tools=shares(tool_counts(episodes)),
+        transitions=transitions(episodes),
+        lengths=lengths_by_outcome(episodes),
+        stop_reasons={reason.value: count for reason, count in stop_reasons(episodes).items()},
+        exploits=exploit_findings(episodes),
+        error_classes={kind.value: counts for kind, counts in error_classes(episodes).items()},
+    )
+
+
+def training_phase(store: RunStore) -> str:
+    """The phase that a report calls training: RL, or else the first phase that was audited."""
+    names = [phase.name for phase in store.phases()]
+    audited = [name.removeprefix(AUDIT) for name in names if name.startswith(AUDIT)]
+    return TREATMENT if TREATMENT in names or not audited else audited[0]
+
+
+def analyse(
+    store: RunStore,
+    config: AnalysisConfig,
+    training: Sequence[Episode],
+    before: Sequence[Episode],
+    after: Sequence[Episode],
+) -> Analysis:
+    """Analyse a run.
+
+    Args:
+        store: The run's store.
+        config: What is compared, and how.
+        training: Episodes of ``config.phase``.
+        before: Episodes whose behaviour is compared (`sides`).
+        after: With these.
+    """
+    rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
+    inspected = list(read_episodes(store, phase=audit_phase(config.phase))) or list(training)
+    marked = {one.id for one in inspected if one.evidence}
+    gap_name = find_metric(store, config.phase, "log_prob_gap")
+    named = ((before, config.before), (after, config.after))
+    return Analysis(
+        phase=config.phase,
+        manners=[manner(name or f"{config.phase}, step {some[0].step}", some) for some, name in named if some],
+        tools_by_step=tool_shares_by_step(training),
+        shift=policy_shift(before, after, n=config.ngram, num_permutations=config.num_permutations, seed=config.seed),
+        reward=reward_curve(rows),
+        exploits=exploits_by_step(inspected),
+        examples=exploit_examples(inspected),
+        gap=reward_gap(rows, audited, marked),
+        trend=gap_trend(rows, audited),
+        drift=solve_rate_drift(rows),
+        log_prob_gap=metric_curve(store, config.phase, gap_name) if gap_name else [],
+        disabled_gates=tuple(sorted({gate for one in training for gate in one.disabled_gates})),
+    )
+
+
+def analyse_run(store: RunStore, config: AnalysisConfig) -> Analysis:
+    """Analyse a run, reading what is needed.
+
+    Raises:
+        InputError: a phase that ``config`` names holds nothing.
+    """
+    names = {row.name for row in store.phases()} | {row.phase for row in store.rows()}
+    for name in (config.phase, config.before, config.after):
+        if name and name not in names:
+            raise InputError(f"{store.path} has no phase {name!r}; phases are {', '.join(sorted(names)) or 'none'}")
+    training = list(read_episodes(store, phase=config.phase))
+    before, after = sides(store, config, training)
+    return analyse(store, config, training, before, after)
+
+
+def sides(store: RunStore, config: AnalysisConfig, training: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+    """The episodes before and after: named phases, or else the first and the last step of training."""
+    steps = sorted({one.step for one in training})
+    found = []
+    for name, step in ((config.before, steps[:1]), (config.after, steps[1:][-1:])):
+        chosen = read_episodes(store, phase=name) if name else (one for one in training if one.step in step)
+        found.append(list(chosen))
+    return found[0], found[1]

@@ -1,0 +1,145 @@
+"""How far a policy's behaviour has moved: distance between the tool sequences of two checkpoints (paper A).
+
+Reads episodes of two policies; makes a `PolicyShift`. Invariants: the distance is 0 for equal behaviour and 1 where no
+n-gram is shared; the p-value is a permutation test whose unit is the episode, exchanged within tasks where both
+policies were tried on the same ones, so that different tasks are never taken for different behaviour.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from repairgym.analysis.episodes import Episode
+from repairgym.analysis.tool_use import END, START
+from repairgym.records import Record
+
+NUM_PERMUTATIONS = 999
+_MAX_NAMED = 8
+
+
+class NgramChange(Record):
+    """How the share of one sequence of tools changed."""
+
+    tools: tuple[str, ...]
+    before: float
+    after: float
+
+
+class PolicyShift(Record):
+    """Jensen-Shannon divergence of tool n-grams."""
+
+    n: int
+    num_before: int
+    """Episodes."""
+    num_after: int
+    divergence: float
+    """In bits, 0 to 1."""
+    p_value: float
+    """Share of permutations at least as far apart, the observed one included: never 0."""
+    is_within_tasks: bool
+    """Episodes were exchanged within tasks."""
+    changes: tuple[NgramChange, ...]
+    """The n-grams whose shares changed most."""
+
+
+def policy_shift(
+    before: Sequence[Episode],
+    after: Sequence[Episode],
+    *,
+    n: int = 2,
+    num_permutations: int = NUM_PERMUTATIONS,
+    seed: int = 0,
+) -> PolicyShift | None:
+    """Distance between two sets of episodes; None when one has no action.
+
+    Args:
+        before: Episodes of one policy.
+        after: Episodes of the other.
+        n: Length of the tool sequences; start and end count as tools.
+        num_permutations: Of the test.
+        seed: Of the permutations.
+    """
+    episodes = [*before, *after]
+    counts, names = count_matrix(episodes, n)
+    is_after = np.arange(len(episodes)) >= len(before)
+    if not before or not after or not counts[is_after].sum() or not counts[~is_after].sum():
+        return None
+    is_within_tasks = {one.task_id for one in before} == {one.task_id for one in after}
+    strata = np.unique([one.task_id if is_within_tasks else "" for one in episodes], return_inverse=True)[1]
+    observed = _divergence(counts, is_after)
+    generator = np.random.default_rng(seed)
+    permuted = (_divergence(counts, _permuted(is_after, strata, generator)) for _ in range(num_permutations))
+    num_as_far = 1 + sum(value >= observed - 1e-12 for value in permuted)
+    return PolicyShift(
+        n=n,
+        num_before=len(before),
+        num_after=len(after),
+        divergence=observed,
+        p_value=num_as_far / (num_permutations + 1),
+        is_within_tasks=is_within_tasks,
+        changes=_changes(counts, is_after, names),
+    )
+
+
+def count_matrix(episodes: Sequence[Episode], n: int) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """How often each n-gram occurs in each episode, shape [num_episodes, num_ngrams], and the n-grams."""
+    per_episode = [Counter(ngrams(one.tools, n)) for one in episodes]
+    names = sorted(set(itertools.chain.from_iterable(per_episode)))
+    place = {name: index for index, name in enumerate(names)}
+    matrix = np.zeros((len(episodes), len(names)))
+    for row, counts in enumerate(per_episode):
+        for name, count in counts.items():
+            matrix[row, place[name]] = count
+    return matrix, names
+
+
+def ngrams(tools: Sequence[str], n: int) -> list[tuple[str, ...]]:
+    """The sequences of ``n`` tools of an episode, its start and end among them.
+
+    Raises:
+        ValueError: ``n`` is not positive.
+    """
+    if n < 1:
+        raise ValueError(f"got n-grams of {n} tools, expected at least 1")
+    path = tuple(tools) if n == 1 else (START, *tools, END)
+    return [path[start : start + n] for start in range(len(path) - n + 1)]
+
+
+def jensen_shannon(left: np.ndarray, right: np.ndarray) -> float:
+    """Jensen-Shannon divergence of two distributions, in bits (Lin 1991)."""
+    middle = (left + right) / 2.0
+    return (_relative_entropy(left, middle) + _relative_entropy(right, middle)) / 2.0
+
+
+def _relative_entropy(left: np.ndarray, right: np.ndarray) -> float:
+    used = left > 0
+    return float((left[used] * np.log2(left[used] / right[used])).sum())
+
+
+def _divergence(counts: np.ndarray, is_after: np.ndarray) -> float:
+    left, right = counts[~is_after].sum(axis=0), counts[is_after].sum(axis=0)
+    if not left.sum() or not right.sum():
+        return 0.0
+    return jensen_shannon(left / left.sum(), right / right.sum())
+
+
+def _permuted(is_after: np.ndarray, strata: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """The labels shuffled within each stratum."""
+    found = np.empty_like(is_after)
+    found[np.lexsort((generator.random(len(strata)), strata))] = is_after[np.argsort(strata, kind="stable")]
+    return found
+
+
+def _changes(counts: np.ndarray, is_after: np.ndarray, names: Sequence[tuple[str, ...]]) -> tuple[NgramChange, ...]:
+    left, right = counts[~is_after].sum(axis=0), counts[is_after].sum(axis=0)
+    left, right = left / left.sum(), right / right.sum()
+    order = sorted(range(len(names)), key=lambda index: (-abs(right[index] - left[index]), names[index]))
+    return tuple(
+        NgramChange(tools=names[index], before=float(left[index]), after=float(right[index]))
+        for index in order[:_MAX_NAMED]
+        if right[index] != left[index]
+    )

@@ -1,0 +1,248 @@
+"""Every result as a table: what is printed, shown in the report and written as CSV and Parquet.
+
+Reads records of evaluation and analysis; makes `Table` records. Invariants: a column holds one type (or None); rates
+are shares between 0 and 1, their formatting is left to who shows them; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from repairgym.analysis.overview import Analysis, Manner
+from repairgym.analysis.selection_study import SelectionStudy
+from repairgym.evaluation.breakdown import LabelResult
+from repairgym.evaluation.matrix import Matrix
+from repairgym.evaluation.significance import Comparison
+from repairgym.evaluation.summary import StageResult
+from repairgym.records import Record
+
+Value = str | int | float | bool | None
+
+
+class Table(Record):
+    """Rows under named columns."""
+
+    name: str
+    """File name without its ending."""
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+
+def table(name: str, title: str, columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> Table:
+    """A table; rows are copied."""
+    return Table(name=name, title=title, columns=tuple(columns), rows=tuple(tuple(row) for row in rows))
+
+
+def stage_table(stages: Iterable[StageResult]) -> Table:
+    """Pass@1 of every stage on every test set."""
+    columns = (
+        *("stage", "test_set", "status", "pass_at_1", "ci_low", "ci_high", "standard_error_tasks"),
+        *("standard_error_runs", "pass_at_1_without_invalids", "restored_rate", "num_tasks", "num_samples"),
+        *("exploited_rate", "suspicious_rate", "invalid_rate", "disabled_gates"),
+    )
+    rows = []
+    for one in stages:
+        rate, valid, num = one.pass_at_1, one.pass_at_1_without_invalids, one.num_samples
+        rows.append(
+            (
+                *(one.stage, one.test_set, one.status, rate.value, rate.ci_low, rate.ci_high, rate.standard_error),
+                *(rate.standard_error_runs, valid.value if valid else None, one.restored_rate, one.num_tasks, num),
+                *(one.num_exploited / num, one.num_suspicious / num, one.num_invalid / num),
+                " ".join(one.disabled_gates),
+            )
+        )
+    return table("stages", "Pass@1 of every stage", columns, rows)
+
+
+def pass_at_k_table(stages: Iterable[StageResult]) -> Table:
+    """Unbiased Pass@k; None where samples are missing."""
+    rows = [(one.stage, one.test_set, k.k, k.value, k.num_tasks) for one in stages for k in one.pass_at_k]
+    return table("pass_at_k", "Pass@k", ("stage", "test_set", "k", "pass_at_k", "num_tasks"), rows)
+
+
+def comparison_table(comparisons: Iterable[Comparison]) -> Table:
+    """Paired differences."""
+    columns = (
+        *("treatment", "reference", "test_set", "difference", "ci_low", "ci_high", "cluster_ci_low"),
+        *("cluster_ci_high", "difference_without_invalids", "mcnemar_p", "num_tasks", "sentence"),
+    )
+    rows = [[getattr(one, column) for column in columns] for one in comparisons]
+    return table("comparisons", "Paired differences of Pass@1", columns, rows)
+
+
+def label_table(labels: Iterable[LabelResult]) -> Table:
+    """Pass@1 by label."""
+    columns = (
+        "label",
+        "value",
+        "pass_at_1",
+        "ci_low",
+        "ci_high",
+        "num_tasks",
+        "num_samples",
+        "exploited_rate",
+        "invalid_rate",
+    )
+    rows = [
+        (
+            *(one.label, one.value, one.pass_at_1.value, one.pass_at_1.ci_low, one.pass_at_1.ci_high),
+            *(one.pass_at_1.num_tasks, one.pass_at_1.num_samples, one.exploited_rate, one.invalid_rate),
+        )
+        for one in labels
+    ]
+    return table("labels", "Pass@1 by label", columns, rows)
+
+
+def matrix_tables(matrix: Matrix) -> list[Table]:
+    """Cells and differences of a matrix."""
+    columns = (
+        *("policy", "environment", "pass_at_1", "ci_low", "ci_high", "standard_error_runs", "num_tasks"),
+        *("num_samples", "exploited_rate", "invalid_rate", "disabled_gates"),
+    )
+    rows = [
+        (
+            *(one.policy, one.environment, one.pass_at_1.value, one.pass_at_1.ci_low, one.pass_at_1.ci_high),
+            *(one.pass_at_1.standard_error_runs, one.pass_at_1.num_tasks, one.pass_at_1.num_samples),
+            *(one.exploited_rate, one.invalid_rate, " ".join(one.disabled_gates)),
+        )
+        for one in matrix.cells
+    ]
+    differences = comparison_table(matrix.differences)
+    return [
+        table("matrix", f"Policies by environments on {matrix.test_set}", columns, rows),
+        differences.model_copy(update={"name": "matrix_differences", "title": "Differences within the matrix"}),
+    ]
+
+
+def selection_tables(study: SelectionStudy) -> list[Table]:
+    """Best-of-k and abstention curves."""
+    columns = (
+        *("scorer", "k", "value", "ci_low", "ci_high", "pass_at_1", "pass_at_k"),
+        *("gap_closed", "gap_closed_low", "gap_closed_high", "num_tasks"),
+    )
+    rows = [[getattr(one, column) for column in columns] for one in study.selections]
+    points = [
+        (one.confidence, point.coverage, point.accuracy, one.auroc, one.mean_risk, one.num_candidates)
+        for one in study.abstentions
+        for point in one.points
+    ]
+    names = ("confidence", "coverage", "accuracy", "auroc", "mean_risk", "num_candidates")
+    return [
+        table("selection", f"Best of {study.k} in {study.phase}", columns, rows),
+        table("abstention", f"Accuracy on the surest share of {study.phase}", names, points),
+    ]
+
+
+def analysis_tables(analysis: Analysis) -> list[Table]:
+    """Every table of a behaviour analysis, empty ones left out."""
+    found = [
+        _habit_table(analysis.manners),
+        _tool_table(analysis),
+        _transition_table(analysis.manners),
+        _shift_table(analysis),
+        _length_table(analysis.manners),
+        _error_table(analysis.manners),
+        _exploit_table(analysis),
+        _example_table(analysis),
+        _gap_table(analysis),
+        _drift_table(analysis),
+        _curve_table(analysis),
+    ]
+    return [one for one in found if one.rows]
+
+
+def _habit_table(manners: Sequence[Manner]) -> Table:
+    fields = tuple(type(manners[0].habits).model_fields) if manners else ()
+    rows = [(field, *(getattr(one.habits, field) for one in manners)) for field in fields]
+    return table("habits", "Behaviour", ("measure", *(one.stage for one in manners)), rows)
+
+
+def _tool_table(analysis: Analysis) -> Table:
+    rows = [(step, tool, share) for step, tools in analysis.tools_by_step.items() for tool, share in tools.items()]
+    return table("tools_by_step", "Tools during training", ("step", "tool", "share"), rows)
+
+
+def _transition_table(manners: Sequence[Manner]) -> Table:
+    rows = [
+        (one.stage, tool, following, count, one.transitions.probabilities()[tool][following])
+        for one in manners
+        for tool, row in one.transitions.counts.items()
+        for following, count in row.items()
+    ]
+    return table("transitions", "Which tool follows which", ("stage", "tool", "next_tool", "count", "share"), rows)
+
+
+def _shift_table(analysis: Analysis) -> Table:
+    shift = analysis.shift
+    rows = (
+        [
+            (" > ".join(one.tools), one.before, one.after, shift.divergence, shift.p_value, shift.num_before)
+            for one in shift.changes
+        ]
+        if shift
+        else []
+    )
+    columns = ("tools", "share_before", "share_after", "divergence_bits", "p_value", "num_episodes_before")
+    return table("policy_shift", "Sequences of tools whose share changed most", columns, rows)
+
+
+def _length_table(manners: Sequence[Manner]) -> Table:
+    rows = [
+        (one.stage, it.verdict.value, it.num_episodes, it.mean_turns, it.mean_tokens, it.mean_action_tokens)
+        for one in manners
+        for it in one.lengths
+    ]
+    columns = ("stage", "verdict", "num_episodes", "mean_turns", "mean_tokens", "mean_action_tokens")
+    return table("lengths", "Turns and tokens by outcome", columns, rows)
+
+
+def _error_table(manners: Sequence[Manner]) -> Table:
+    rows = [
+        (one.stage, verdict, name, count)
+        for one in manners
+        for verdict, counts in one.error_classes.items()
+        for name, count in counts.items()
+    ]
+    columns = ("stage", "verdict", "error_class", "num_episodes")
+    return table("error_classes", "Main errors by class", columns, rows)
+
+
+def _exploit_table(analysis: Analysis) -> Table:
+    columns = ("step", "detector", "severity", "num_episodes", "num_in_step")
+    rows = [[getattr(one, column) for column in columns] for one in analysis.exploits]
+    return table("exploits_by_step", "Exploit findings during training", columns, rows)
+
+
+def _example_table(analysis: Analysis) -> Table:
+    rows = [
+        (one.detector, one.severity, one.step, one.verdict.value, one.trajectory_id, one.place, one.detail)
+        for one in analysis.examples
+    ]
+    columns = ("detector", "severity", "step", "verdict", "trajectory_id", "place", "detail")
+    return table("exploit_examples", "Exploits to look at", columns, rows)
+
+
+def _gap_table(analysis: Analysis) -> Table:
+    columns = (
+        *("step", "reported", "validated", "gap", "ci_low", "ci_high"),
+        *("marked_share", "num_audited", "num_tasks"),
+    )
+    rows = [[getattr(one, column) for column in columns] for one in analysis.gap]
+    return table("reward_gap", "Reported reward against true validation", columns, rows)
+
+
+def _drift_table(analysis: Analysis) -> Table:
+    columns = ("task_id", "early", "late", "difference", "num_early", "num_late")
+    tasks = analysis.drift.tasks if analysis.drift else ()
+    return table(
+        "drift", "Solve rate early and late", columns, [[getattr(one, column) for column in columns] for one in tasks]
+    )
+
+
+def _curve_table(analysis: Analysis) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        ("reward", one.step, one.value, one.standard_error, one.num_samples) for one in analysis.reward
+    ]
+    rows += [("log_prob_gap", one.step, one.value, None, None) for one in analysis.log_prob_gap]
+    return table("curves", "Training by step", ("quantity", "step", "value", "standard_error", "num_samples"), rows)

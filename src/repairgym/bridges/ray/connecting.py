@@ -1,0 +1,161 @@
+"""Reaching a Ray cluster, and what room its nodes have.
+
+Reads :class:`~repairgym.config.cluster.ClusterConfig`; makes a connection and `Node` records. Invariants: Ray is
+imported here and nowhere else; a connection that was there before is used and left as it is; what Ray raises while
+connecting becomes an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from repairgym.config.cluster import LOCAL, ClusterConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ClusterError, ConfigError
+from repairgym.records import Record
+
+
+class Node(Record):
+    """A live node of the cluster."""
+
+    id: str
+    name: str
+    """`node_name`."""
+    resources: dict[str, float]
+    """Ray's: ``CPU``, ``GPU``, ``memory`` (bytes), custom ones."""
+
+    def num_places(self, demand: Mapping[str, float]) -> int:
+        """Workers of this demand that an empty node holds."""
+        return min(math.floor(self.resources.get(name, 0.0) / amount) for name, amount in demand.items() if amount)
+
+
+def require_ray() -> Any:
+    """The module ``ray``.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise ConfigError(
+            f"a cluster needs Ray, which cannot be imported ({error}); pip install 'repairgym[ray]', or leave out "
+            "cluster.address"
+        ) from error
+
+
+@contextmanager
+def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
+    """The module ``ray``, connected to the cluster; ``local`` starts one that holds the workers of ``rollout``.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        ClusterError: nobody answers at the address, or Ray's or Python's version there is another one.
+    """
+    ray = require_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    try:
+        ray.init(
+            address=cluster.address,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **_local_options(cluster, rollout),
+        )
+    except ImportError as error:
+        raise ConfigError(f"Ray's client cannot be imported ({error}); pip install 'repairgym[ray]'") from error
+    except (OSError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
+        raise ClusterError(_no_connection(cluster.address, error)) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _no_connection(address: str, error: Exception) -> str:
+    if address == LOCAL:
+        return f"Ray does not start on this machine: {in_one_line(error)}; look at its logs, by default below /tmp/ray"
+    return (
+        f"no connection to the Ray cluster at {address}: {in_one_line(error)}. Start one with `ray start --head`, name "
+        "the one that runs, and use the same Ray and Python there and here"
+    )
+
+
+def in_one_line(error: Exception) -> str:
+    """What Ray says, without its line breaks and the end of long explanations."""
+    return " ".join(str(error).split())[:400]
+
+
+def _local_options(cluster: ClusterConfig, rollout: RolloutConfig) -> dict[str, Any]:
+    if cluster.address != LOCAL:
+        return {}
+    demand = worker_demand(cluster, rollout)
+    total = {name: amount * rollout.num_workers for name, amount in demand.items()}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this command runs
+    options: dict[str, Any] = {"num_cpus": math.ceil(total.pop("CPU")), "resources": total, "include_dashboard": False}
+    if cluster.object_store_bytes:
+        options["object_store_memory"] = cluster.object_store_bytes
+    if cluster.temp_folder:
+        options["_temp_dir"] = cluster.temp_folder
+    return options
+
+
+def worker_demand(cluster: ClusterConfig, rollout: RolloutConfig) -> dict[str, float]:
+    """What one worker asks of a node."""
+    return {"CPU": cluster.num_cpus, cluster.sandbox_resource: float(rollout.max_sandboxes)}
+
+
+def this_node(ray: Any) -> str:
+    """Name of the node that this process, a worker of Ray, runs on."""
+    node_id = ray.get_runtime_context().get_node_id()
+    return node_name(socket.gethostname(), ray.util.get_node_ip_address(), node_id)
+
+
+def node_name(host: str, address: str, node_id: str) -> str:
+    """How a node is called in messages: several may share a host."""
+    return f"{host} ({address}, {node_id[:8]})"
+
+
+def live_nodes(ray: Any) -> list[Node]:
+    """The nodes of the cluster, by name."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    found = [
+        Node(
+            id=node["NodeID"],
+            name=node_name(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]),
+            resources={name: float(amount) for name, amount in node["Resources"].items()},
+        )
+        for node in alive
+    ]
+    return sorted(found, key=lambda node: node.name)
+
+
+def require_room(nodes: Sequence[Node], cluster: ClusterConfig, rollout: RolloutConfig) -> None:
+    """Check that the workers fit on the nodes, unless nodes may come.
+
+    Raises:
+        ClusterError: they never would.
+    """
+    demand = worker_demand(cluster, rollout)
+    places = sum(node.num_places(demand) for node in nodes)
+    if places >= rollout.num_workers or cluster.is_autoscaling:
+        return
+    name = cluster.sandbox_resource
+    offered = "; ".join(
+        f"{node.name}: {node.resources.get(name, 0.0):g} {name}, {node.resources.get('CPU', 0.0):g} CPU"
+        for node in nodes
+    )
+    raise ClusterError(
+        f"{rollout.num_workers} workers of {rollout.max_sandboxes} {name} and {cluster.num_cpus:g} CPU each, room for "
+        f"{places} ({offered}); start nodes with `ray start --address=HEAD:6379 --resources='{{\"{name}\": NUMBER}}'`, "
+        f"set rollout.num_workers={max(places, 1)} or less rollout.max_sandboxes, or cluster.is_autoscaling=true where "
+        "nodes come on demand"
+    )

@@ -1,0 +1,130 @@
+"""One rollout worker as a Ray actor.
+
+Reads a `WorkerOrder`, then requests, each with one of its jobs; returns `Reply` records. Invariants: layers and weights
+come as parcels and lie in this node's own layer store, nothing is built here; what goes wrong is returned, so that an
+exception of a call means that the worker or its node is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from repairgym.bridges.ray.connecting import require_ray, this_node
+from repairgym.bridges.ray.fitness import Installation, find_problems, refuse
+from repairgym.bridges.ray.parcels import MODELS, Parcel, receive
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import RepairGymError
+from repairgym.records import Task, Trajectory
+from repairgym.rollout.jobs import EpisodeJob
+from repairgym.rollout.worker import RolloutWorker, WorkFailure, WorkReport, WorkRequest, describe_failure
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.validation import TaskLayers
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """What a worker is made from."""
+
+    config: RolloutConfig
+    tokenizer: Parcel
+    installation: Installation
+    """The driver's."""
+
+
+@dataclass(frozen=True)
+class LayerParcels:
+    """The layers of one task."""
+
+    environment: Parcel
+    tree: Parcel
+
+
+@dataclass(frozen=True)
+class RemoteRequest:
+    """A request with what the node may not have yet."""
+
+    request: WorkRequest
+    layers: Mapping[str, LayerParcels]
+    """Task id -> its layers."""
+    model: Parcel | None
+    """Weights of the policy, where it has some."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of one job."""
+
+    outcome: Trajectory | WorkFailure
+    report: WorkReport
+
+
+class EpisodeActor:
+    """Becomes an actor by ``ray.remote``."""
+
+    def __init__(self) -> None:
+        """Nothing can fail here: `start` says what does."""
+        self._layers: dict[str, TaskLayers] = {}
+        self._model = ""
+
+    async def start(self, order: WorkerOrder) -> str | WorkFailure:
+        """Make the worker; returns the name of its node."""
+        self._node = this_node(require_ray())
+        try:
+            torch.set_num_threads(1)
+            self._store = LayerStore(config=order.config.layers)
+            problems = await asyncio.to_thread(find_problems, order.installation, order.config.sandbox)
+            refuse({"this node": problems})
+            tokenizer = await self._receive(order.tokenizer)
+            self._worker = RolloutWorker(order.config, tokenizer, lambda task: self._layers[task.id])
+        except Exception as error:
+            return self._describe(error)
+        return self._node
+
+    async def ping(self) -> None:
+        """Show that the worker is there."""
+
+    async def run(self, remote: RemoteRequest, job: EpisodeJob) -> Reply:
+        """Run one job of a request."""
+        try:
+            request = replace(remote.request, jobs=(job,))
+            await self._prepare(request.tasks[job.task_id], remote.layers[job.task_id])
+            if remote.model is not None:
+                folder = await self._receive(remote.model)
+                self._release_older_model(remote.model.digest)
+                request = replace(request, policy=replace(request.policy, folder=str(folder)))
+            (trajectory,) = [found async for found in self._worker.run(request)]
+        except Exception as error:
+            return Reply(self._describe(error), WorkReport(1))
+        return Reply(trajectory, self._worker.report(1))
+
+    async def close(self) -> None:
+        """End sandboxes and engine: containers would outlive this process."""
+        await self._worker.close()
+
+    async def _prepare(self, task: Task, parcels: LayerParcels) -> None:
+        if task.id not in self._layers:
+            environment, tree = await self._receive(parcels.environment), await self._receive(parcels.tree)
+            self._layers[task.id] = TaskLayers(environment, tree)
+
+    async def _receive(self, parcel: Parcel) -> Path:
+        # In a thread: other episodes go on while it arrives and is unpacked.
+        return await asyncio.to_thread(receive, parcel, self._store, require_ray().get)
+
+    def _release_older_model(self, digest: str) -> None:
+        """The weights of an older version are in no request any more: each iteration would leave a copy."""
+        if self._model not in ("", digest):
+            self._store.release(MODELS, self._model)
+        self._model = digest
+
+    def _describe(self, error: Exception) -> WorkFailure:
+        """A disk is full on one of many nodes: which one is part of the message."""
+        if isinstance(error, RepairGymError):
+            error.args = (f"{self._node}: {error}",)
+        else:
+            error.add_note(f"on {self._node}")
+        return describe_failure(error)

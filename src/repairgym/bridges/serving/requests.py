@@ -1,0 +1,233 @@
+"""What clients ask, checked: chat and text completions of OpenAI's protocol, with vLLM's fields for token ids.
+
+Reads JSON objects; makes `ChatRequest` and `TextRequest`. Invariant: a field that would change the result and is not
+supported is an error that names it, never ignored; fields that only concern the provider (``user``, ``metadata``) are.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from repairgym.agent.formats.native import text_of_message
+from repairgym.models.chat_families import Message
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "stream": (False,),
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "top_p": (1,),
+    "top_k": (-1, 0),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("auto",),
+}
+"""Fields that must keep the value that changes nothing: sampling is temperature alone."""
+_MAX_SEED = 1 << 31
+
+
+class RequestError(Exception):
+    """A request that is answered with an error; ``code`` is what clients look at."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+@dataclass(frozen=True)
+class SamplingRequest:
+    """The part that both kinds have."""
+
+    model: str
+    temperature: float
+    max_tokens: int | None
+    """None: the client sets no bound."""
+    seed: int
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    has_log_probs: bool
+    has_token_ids: bool
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """``/v1/chat/completions``."""
+
+    sampling: SamplingRequest
+    messages: tuple[Mapping[str, Any], ...]
+    """As they came."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of the functions that the model may call."""
+
+    @property
+    def conversation(self) -> list[Message]:
+        """The messages as a chat model reads them: calls and their results in the Hermes form, as text."""
+        return to_conversation(self.messages, self.tools)
+
+
+@dataclass(frozen=True)
+class TextRequest:
+    """``/v1/completions`` with one prompt."""
+
+    sampling: SamplingRequest
+    prompt: str = ""
+    prompt_ids: tuple[int, ...] = field(default=())
+    """Instead of ``prompt``."""
+
+
+def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """Check a chat request.
+
+    Raises:
+        RequestError: something is missing, of the wrong kind or not supported.
+    """
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+        raise RequestError("messages: expected a list with at least one message")
+    if messages[-1].get("role") == "assistant":
+        raise RequestError("messages: the last one is the assistant's; continuing a message is not supported")
+    for message in messages:
+        _check_message(message)
+    tools = body.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) and "function" in tool for tool in tools):
+        raise RequestError("tools: expected a list of {'type': 'function', 'function': {...}}")
+    has_log_probs = body.get("logprobs") or False
+    if not isinstance(has_log_probs, bool):
+        raise RequestError("logprobs: expected true or false")
+    return ChatRequest(_sampling(body, has_log_probs), tuple(messages), tuple(tools))
+
+
+def read_text_request(body: Mapping[str, Any]) -> TextRequest:
+    """Check a completion request.
+
+    Raises:
+        RequestError: something is missing, of the wrong kind or not supported.
+    """
+    prompt = body.get("prompt")
+    log_probs = body.get("logprobs")
+    if log_probs is not None and (isinstance(log_probs, bool) or log_probs not in (0, 1)):
+        raise RequestError("logprobs: expected 0 or 1; only those of the sampled tokens are known")
+    sampling = _sampling(body, log_probs is not None)
+    if isinstance(prompt, str) and prompt:
+        return TextRequest(sampling, prompt)
+    if isinstance(prompt, list) and prompt and all(type(item) is int and item >= 0 for item in prompt):
+        return TextRequest(sampling, "", tuple(prompt))
+    raise RequestError("prompt: expected a text or a list of token ids; several prompts need several requests")
+
+
+def to_conversation(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[Message]:
+    """Messages of the protocol as a chat model reads them.
+
+    Tools are described at the end of the system message, calls stand in ``<tool_call>``, results in
+    ``<tool_response>``: the form that Hermes and Qwen were trained with.
+    """
+    found: list[Message] = []
+    for message in messages:
+        role = str(message["role"])
+        text = content_text(message)
+        if role == "assistant":
+            text = text_of_message({**message, "content": text})
+        if role == "tool":
+            role, text = "user", f"<tool_response>\n{text}\n</tool_response>"
+        if role == "developer":
+            role = "system"
+        found.append(Message(role, text))
+    return _with_tools(found, tools)
+
+
+def content_text(message: Mapping[str, Any]) -> str:
+    """The text of a message, whose content may be text, parts of text or nothing."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(str(part["text"]) for part in content)
+    return content or ""
+
+
+def _with_tools(messages: list[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    if not tools:
+        return messages
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = (
+        f"You can call these functions:\n<tools>\n{lines}\n</tools>\n\nA call is a JSON object with name and arguments "
+        'between tags:\n<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>'
+    )
+    if messages[0].role == "system":
+        return [Message("system", f"{messages[0].text}\n\n{text}"), *messages[1:]]
+    return [Message("system", text), *messages]
+
+
+def _check_message(message: Mapping[str, Any]) -> None:
+    if message.get("role") not in ("system", "developer", "user", "assistant", "tool"):
+        raise RequestError(f"messages: role {message.get('role')!r} is unknown")
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
+        raise RequestError("messages: only text can be read; leave images, audio and files out")
+    if content is not None and not isinstance(content, str | list):
+        raise RequestError(f"messages: content is {type(content).__name__}, expected text")
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RequestError("messages: a tool call without the name of its function")
+
+
+def _sampling(body: Mapping[str, Any], has_log_probs: bool) -> SamplingRequest:
+    for name, neutral in _NEUTRAL.items():
+        value = body.get(name)
+        if value is not None and value not in neutral:
+            raise RequestError(f"{name}={value!r} is not supported here; leave it out", code="unsupported_parameter")
+    stop = body.get("stop") or ()
+    return SamplingRequest(
+        model=str(body.get("model") or ""),
+        temperature=_number(body, "temperature", 1.0),
+        max_tokens=_max_tokens(body),
+        seed=_seed(body),
+        stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
+        stop_token_ids=_ids(body.get("stop_token_ids") or ()),
+        has_log_probs=has_log_probs,
+        has_token_ids=body.get("return_token_ids") is True,
+    )
+
+
+def _number(body: Mapping[str, Any], name: str, default: float) -> float:
+    value = body.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
+        raise RequestError(f"{name}: got {value!r}, expected a number from 0 on")
+    return float(value)
+
+
+def _max_tokens(body: Mapping[str, Any]) -> int | None:
+    value = next((body[key] for key in ("max_completion_tokens", "max_tokens") if body.get(key) is not None), None)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise RequestError(f"max_tokens: got {value!r}, expected a number from 1 on")
+    return value
+
+
+def _seed(body: Mapping[str, Any]) -> int:
+    value = body.get("seed")
+    if value is None:
+        return secrets.randbelow(_MAX_SEED)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"seed: got {value!r}, expected a whole number")
+    return value
+
+
+def _ids(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+        raise RequestError(f"stop_token_ids: got {value!r}, expected a list of token ids")
+    return tuple(value)

@@ -1,0 +1,125 @@
+"""Scripts that answer conversations: the scripted policies, and an oracle for agents that run shell commands.
+
+Reads tasks and conversations; makes answers. Invariants: which task a conversation is about follows from the report in
+it; an answer follows from the conversation alone, so a script keeps nothing between requests and any number of agents
+may talk to it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from repairgym.agent.scaffold import Scaffold
+from repairgym.agent.scripted import SCRIPTS
+from repairgym.bridges.serving.models import Answer
+from repairgym.bridges.serving.requests import RequestError
+from repairgym.config.serve import ShellScriptConfig
+from repairgym.errors import ConfigError
+from repairgym.models.chat_families import Message
+from repairgym.records import Task
+
+SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
+"""For agents of other people: the repair by shell commands, and submitting at once."""
+
+
+def make_script(
+    name: str, tasks: Iterable[Task], scaffold: Scaffold, shell: ShellScriptConfig, seed: int = 0
+) -> Answer:
+    """The script ``name`` over ``tasks``; ``scaffold`` says how the scripted policies write their actions.
+
+    Raises:
+        ConfigError: no script has that name.
+    """
+    known = tuple(tasks)
+    if name in SHELL_SCRIPTS:
+        return _shell_script(known, shell, is_solving=name == "shell-oracle")
+    if name not in SCRIPTS:
+        raise ConfigError(f"got script {name!r}, expected one of {', '.join((*SCRIPTS, *SHELL_SCRIPTS))}")
+    return _scaffold_script(name, known, scaffold, seed)
+
+
+def find_task(conversation: Sequence[Message], tasks: Sequence[Task]) -> Task:
+    """The task whose report stands in what the conversation begins with.
+
+    Raises:
+        RequestError: there is none, or more than one.
+    """
+    opening = "\n".join(text for role, text in conversation[:3] if role != "assistant")
+    fitting = [task for task in tasks if task.issue.strip() in opening]
+    longest = max((len(task.issue) for task in fitting), default=0)
+    found = [task for task in fitting if len(task.issue) == longest]
+    if len(found) != 1:
+        names = ", ".join(task.id for task in found[:3]) or "none"
+        raise RequestError(
+            f"the conversation begins with the report of {len(found)} of {len(tasks)} tasks ({names}), expected one",
+            code="unknown_task",
+        )
+    return found[0]
+
+
+def _scaffold_script(name: str, tasks: Sequence[Task], scaffold: Scaffold, seed: int) -> Answer:
+    """A scripted policy, played from the start for each request."""
+
+    def answer(conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        task = find_task(conversation, tasks)
+        script = SCRIPTS[name](task, random.Random(f"{task.id}:{seed}"), scaffold)
+        said = ""
+        for role, text in conversation:
+            if role == "user":
+                said = script(text)
+        return said
+
+    return answer
+
+
+def _shell_script(tasks: Sequence[Task], config: ShellScriptConfig, *, is_solving: bool) -> Answer:
+    def answer(conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        task = find_task(conversation, tasks)
+        commands = [*(_commands(task) if is_solving else ()), config.submit_command]
+        num_said = sum(role == "assistant" for role, _ in conversation)
+        command = commands[min(num_said, len(commands) - 1)]
+        if not tools:
+            return f"```{config.fence}\n{command}\n```"
+        name, argument = _command_tool(tools)
+        call = json.dumps({"name": name, "arguments": {argument: command}}, ensure_ascii=False)
+        return f"<tool_call>\n{call}\n</tool_call>"
+
+    return answer
+
+
+def _commands(task: Task) -> list[str]:
+    """Look at each file, then write it as it should be."""
+    commands = []
+    for path, text in task.gold_files.items():
+        name = shlex.quote(path)
+        if not text:
+            commands.append(f"rm {name}" if text is None else f": > {name}")
+            continue
+        end = "EOF"
+        while end in text.splitlines():
+            end += "_"
+        commands.append(f"wc -l {name}" if path in task.base_files else f"mkdir -p $(dirname {name})")
+        is_ended = text.endswith("\n")
+        body = text if is_ended else f"{text}\n"
+        trim = "" if is_ended else f" && truncate -s -1 {name}"
+        commands.append(f"cat > {name} << '{end}'{trim}\n{body}{end}")
+    return commands
+
+
+def _command_tool(tools: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """(function, argument) of the first tool that takes one required text: a shell.
+
+    Raises:
+        RequestError: there is none.
+    """
+    for tool in tools:
+        function = tool["function"]
+        parameters = function.get("parameters") or {}
+        required = parameters.get("required") or list(parameters.get("properties") or ())
+        if len(required) == 1:
+            return str(function["name"]), str(required[0])
+    raise RequestError("tools: none of them takes exactly one argument, as a shell does")

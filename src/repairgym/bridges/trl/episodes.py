@@ -1,0 +1,216 @@
+"""A `rollout_func` for TRL's `GRPOTrainer`: our episodes in our sandboxes, judged by our grader.
+
+Reads tasks and the trainer's weights; makes rows. Invariants: every row was sampled by the weights that the trainer
+holds when it asks; sandbox trouble is tried again in fresh sandboxes and then masked out, and when nothing else is
+left the training stops with the reason; a task of another split than ``train`` is never trained on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from repairgym.bridges.trl.checks import check_rollout, check_trainer, plain_model
+from repairgym.bridges.trl.loop_thread import LoopThread
+from repairgym.bridges.trl.rows import make_output
+from repairgym.bridges.versions import require_extra
+from repairgym.config.rollout import RolloutConfig
+from repairgym.engine.core import Engine
+from repairgym.errors import InputError, SandboxError, TaskError
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.loading import load_tokenizer
+from repairgym.models.renderer import ChatRenderer
+from repairgym.records import Split, Task, Trajectory
+from repairgym.rollout.failures import FailureStreak
+from repairgym.rollout.jobs import EpisodeJob, make_group
+from repairgym.rollout.runner import Runner
+from repairgym.rollout.store import RunStore
+from repairgym.sandbox.base import SandboxBackend
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.validation import TaskLayers, task_layers
+
+if TYPE_CHECKING:
+    from trl import GRPOTrainer
+
+PHASE = "trl"
+_INDEX_STRIDE = 1_000_000
+"""Episodes of one task and step are numbered this far apart in two processes, so that their seeds differ."""
+
+
+class Episodes:
+    """Runs the episodes of one training process; use it in a ``with`` block, which ends its sandboxes."""
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        tokenizer: PreTrainedTokenizerFast,
+        config: RolloutConfig,
+        backend: SandboxBackend,
+        find_layers: Callable[[Task], TaskLayers],
+        *,
+        store: RunStore | None = None,
+    ) -> None:
+        """Make the runner; nothing is sampled yet. `open_episodes` opens them from folders.
+
+        Args:
+            tasks: Named in the trainer's data set by their ids; see `dataset_rows`.
+            tokenizer: The model's.
+            config: Pipeline, limits, grading, engine. ``num_workers`` is 1, this process, whatever it says.
+            backend: Makes the sandboxes.
+            find_layers: Where the trees of a task are.
+            store: Also stores every trajectory there, with the trainer's step.
+
+        Raises:
+            ConfigError: episodes of ``config`` are no rows of TRL.
+        """
+        check_rollout(config)
+        self._tasks = {task.id: task for task in tasks}
+        self._tokenizer = tokenizer
+        self._config = config
+        self._backend = backend
+        self._renderer = ChatRenderer(tokenizer)
+        self._runner = Runner(config, backend, find_layers, self._renderer)
+        self._failures = FailureStreak(config.max_failures_in_row)
+        self._store = store
+        self._policy: EmbeddedPolicy | None = None
+        self._checked: GRPOTrainer | None = None
+        self._step = -1
+        self._num_asked = Counter[str]()
+        self._thread = LoopThread("episodes")
+
+    def __enter__(self) -> Self:
+        """The episodes themselves."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the engine and all sandboxes."""
+        try:
+            self._thread.run(self._close())
+        finally:
+            self._thread.close()
+
+    def dataset_rows(self, split: Split = "train") -> list[dict[str, str]]:
+        """Rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
+
+        Raises:
+            TaskError: there is no task of that split.
+        """
+        found = [{"prompt": task.id} for task in self._tasks.values() if task.split == split]
+        if not found:
+            raise TaskError(f"no task of the split {split!r}; see: repairgym tasks show")
+        return found
+
+    def rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
+        """What `GRPOTrainer` calls: one episode per prompt, by the weights that ``trainer`` holds now.
+
+        Raises:
+            ConfigError: a setting of the trainer that our episodes cannot honour, or a model that cannot be served.
+            InputError: a prompt that is no task's id.
+            TaskError: a task that is not for training.
+            SandboxError: too many invalid episodes, or only such.
+        """
+        self._check(trainer)
+        jobs = self._jobs(prompts, trainer)
+        trajectories = self._thread.run(self._run(jobs, plain_model(trainer), trainer.state.global_step))
+        self._keep(trajectories)
+        if not any(trajectory.verdict.is_valid for trajectory in trajectories):
+            raise SandboxError(
+                f"step {trainer.state.global_step}: all {len(jobs)} episodes are invalid; the last: "
+                f"{trajectories[-1].verdict.reason}. Run `repairgym doctor`, fix the cause, then train on from the last "
+                "checkpoint"
+            )
+        return make_output(trajectories, self._renderer.stop_token_ids[0])
+
+    def _check(self, trainer: GRPOTrainer) -> None:
+        if trainer is not self._checked:
+            check_trainer(trainer, self._config.pipeline, self._tokenizer)
+            self._checked = trainer
+
+    def _jobs(self, prompts: Sequence[str], trainer: GRPOTrainer) -> list[EpisodeJob]:
+        """One job per prompt; members of a group differ by number, and so does every further question of a step."""
+        if trainer.state.global_step != self._step:
+            self._step = trainer.state.global_step
+            self._num_asked.clear()
+        jobs = []
+        for prompt in prompts:
+            if prompt not in self._tasks:
+                raise InputError(f"the prompt {prompt!r} is no task's id; make the data set from dataset_rows()")
+            if trainer.model.training and self._tasks[prompt].split != "train":
+                raise TaskError(f"{prompt} is a {self._tasks[prompt].split} task; only train tasks are trained on")
+            start = trainer.accelerator.process_index * _INDEX_STRIDE + self._num_asked[prompt]
+            self._num_asked[prompt] += 1
+            jobs += make_group(PHASE, self._step, prompt, 1, trainer.args.seed, start)
+        return jobs
+
+    def _keep(self, trajectories: Sequence[Trajectory]) -> None:
+        """Store them, in the thread that opened the store."""
+        if self._store is None:
+            return
+        for trajectory in trajectories:
+            split = self._tasks[trajectory.task_id].split
+            self._store.add_trajectory(trajectory, phase=PHASE, step=self._step, split=split)
+
+    async def _run(self, jobs: Sequence[EpisodeJob], model: PreTrainedModel, version: int) -> list[Trajectory]:
+        """The trajectories of ``jobs``, in their order."""
+        policy = await self._follow(model, version)
+        found: dict[str, Trajectory] = {}
+        self._failures.forget()
+        async with aclosing(self._runner.run(jobs, self._tasks, policy)) as ended:
+            async for trajectory in ended:
+                found |= {kept.id: kept for kept in self._failures.admit(trajectory)}
+        found |= {kept.id: kept for kept in self._failures.release()}
+        return [found[job.trajectory_id] for job in jobs]
+
+    async def _follow(self, model: PreTrainedModel, version: int) -> EmbeddedPolicy:
+        """The policy with the weights of ``model``."""
+        if self._policy is None:
+            self._policy = EmbeddedPolicy(Engine(_empty_copy(model), self._config.engine), PHASE)
+        await self._policy.load_state(model.state_dict(), version)
+        return self._policy
+
+    async def _close(self) -> None:
+        if self._policy is not None:
+            await self._policy.close()
+        await self._backend.close()
+
+
+def _empty_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A model like ``model`` with weights of its own, random as yet.
+
+    Not a deep copy: accelerate binds `forward` to the model that it prepared, and a copy would run that one.
+    """
+    parameter = next(model.parameters())
+    with torch.random.fork_rng():
+        made: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
+    return torch.nn.Module.to(made, device=parameter.device)
+
+
+def open_episodes(
+    tasks: Path, model: Path, config: RolloutConfig | None = None, *, store: RunStore | None = None
+) -> Episodes:
+    """Episodes on a folder of tasks, with the tokenizer of a model folder and the sandboxes of this machine.
+
+    Raises:
+        InputError: ``tasks`` or ``model`` is no such folder.
+        SandboxError: this machine has no sandbox of the configured kind.
+        ConfigError: TRL is missing or another version, or episodes of ``config`` are no rows of TRL.
+    """
+    require_extra("trl")
+    config = config or RolloutConfig()
+    layers = LayerStore(config=config.layers)
+    return Episodes(
+        TaskStore(tasks).load(),
+        load_tokenizer(model),
+        config,
+        create_backend(config.sandbox),
+        lambda task: task_layers(task, layers),
+        store=store,
+    )

@@ -1,0 +1,73 @@
+"""The model of a verifiers rollout as a policy: text to and from its interception server.
+
+Reads prompts as token ids; makes `Generation` records. Invariants: every call goes through the rollout's endpoint, so
+that verifiers records it, with the sampling of its run; a call that fails for trouble that may pass is made again here,
+since verifiers leaves that to a harness, under one idempotency key, so that no turn is sampled or recorded twice; the
+tokens of our record are encoded here and marked `UNKNOWN_VERSION`, those that a trainer learns from are verifiers' own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import uuid4
+
+from repairgym.errors import ModelServerError, PromptTooLongError, ServerRefusedError
+from repairgym.ledger import UNKNOWN_VERSION
+from repairgym.models.base import Generation, Sampling
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.openai import request_fields
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.replies import Reply, read_chat_reply
+
+
+class InterceptedPolicy:
+    """A :class:`~repairgym.models.base.Policy` for one rollout."""
+
+    def __init__(self, client: EndpointClient, renderer: ChatRenderer, is_stopped: Callable[[], bool]) -> None:
+        """Ask the model of ``client``.
+
+        Args:
+            client: Of the rollout's endpoint, with its secret.
+            renderer: Turns prompts into messages and replies into tokens of the record.
+            is_stopped: Whether a limit or stop condition of verifiers has ended the rollout.
+        """
+        self.id = client.config.model
+        self._client = client
+        self._renderer = renderer
+        self._is_stopped = is_stopped
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+        """The model's next message.
+
+        Raises:
+            PromptTooLongError: verifiers has ended the rollout, or there is no room: what there is will be graded.
+            ModelServerError: no usable reply.
+        """
+        messages = [{"role": role, "content": text} for role, text in self._renderer.messages(prompt_ids)]
+        body = request_fields(self._client.config, sampling) | {"messages": messages}
+        num_tokens = len(prompt_ids) + sampling.max_tokens
+        key = {"Idempotency-Key": uuid4().hex}
+        try:
+            reply = (await self._client.ask("chat/completions", body, _read, num_tokens, key)).reply
+        except ServerRefusedError as error:
+            if self._is_stopped():
+                raise PromptTooLongError("verifiers has ended the rollout") from error
+            # Ends this rollout and not the run: verifiers knows the provider's error and decides.
+            raise ModelServerError(str(error)) from error
+        ids = self._renderer.action_ids(reply.text)
+        ids = ids if reply.is_stopped else ids[:-1]
+        return Generation(
+            token_ids=tuple(ids),
+            log_probs=(0.0,) * len(ids),
+            is_stopped=reply.is_stopped,
+            policy_version=UNKNOWN_VERSION,
+        )
+
+    async def end_session(self, session_id: str) -> None:
+        """Nothing is kept for a session."""
+
+
+def _read(got: Mapping[str, Any]) -> Reply:
+    """Its tokens are counted and bounded by verifiers, whose bound may be another one than ours."""
+    return read_chat_reply({**got, "usage": None}, 0)

@@ -1,0 +1,60 @@
+"""Tasks as rows of verl's data set (`verl.utils.dataset.rl_dataset.RLHFDataset`).
+
+Reads tasks; makes a Parquet file. Needs pyarrow. Invariants: a row names its task and holds nothing that its agent may
+not see; rows of one file are of one split, and only those of the training split are trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from repairgym.errors import ConfigError, TaskError
+from repairgym.records import Task
+from repairgym.tasks.writing import written_whole
+
+AGENT_NAME = "repairgym"
+
+
+def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """One row per task.
+
+    verl wants a prompt; ours begins with the task's report only for people who look at the file: what an agent reads
+    first is the pipeline's, made when its episode opens.
+    """
+    return [
+        {
+            "data_source": f"repairgym/{task.source}",
+            "agent_name": AGENT_NAME,
+            "prompt": [{"role": "user", "content": task.issue}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": number, "task_id": task.id, "split": task.split},
+        }
+        for number, task in enumerate(tasks)
+    ]
+
+
+def write_rows(tasks: Sequence[Task], path: Path) -> int:
+    """Write the rows of ``tasks``; returns their number.
+
+    Raises:
+        TaskError: there is none, or they are of several splits.
+        ConfigError: pyarrow is not installed.
+        DiskFullError: no room; what was there before is intact.
+    """
+    splits = sorted({task.split for task in tasks})
+    if len(splits) != 1:
+        raise TaskError(f"{path} would hold tasks of the splits {splits or 'none'}, expected one; see: repairgym tasks show")
+    arrow = _pyarrow()
+    with written_whole(path) as stream:
+        arrow.parquet.write_table(arrow.Table.from_pylist(rows_of(tasks)), stream)
+    return len(tasks)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError("Parquet files need pyarrow; install it: pip install 'repairgym[datasets]'") from None
+    return pyarrow

@@ -1,0 +1,105 @@
+"""`repairgym cluster`: whether a Ray cluster can run episodes.
+
+Reads a `ClusterCheckConfig`; prints a table or JSON. Invariant: the exit code is 0 only when nothing is wrong; 5 says
+that a node cannot make sandboxes, 9 that anything else does not fit.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.config.cluster import ClusterCheckConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.errors import ClusterError, ConfigError, SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from repairgym.bridges.ray.reports import ClusterReport, NodeReport
+
+app = typer.Typer(help="Prove a Ray cluster before money is spent on it.", no_args_is_help=True)
+_COLUMNS = ("node", "sandboxes", "CPUs", "GPUs", "sandbox", "layer", "clock", "versions")
+
+
+@app.callback()
+def cluster() -> None:
+    """Prove a Ray cluster before money is spent on it."""
+
+
+@app.command()
+def check(
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    address: Annotated[str, typer.Option(help="ray://HOST:10001, HOST:6379, auto or local.")] = "",
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Start a sandbox on each node, send it a layer, compare clocks and versions, list GPUs; nothing stays there.
+
+    Example: repairgym cluster check --address ray://head:10001
+    """
+    given = [f'cluster.address="{address}"'] if address else []
+    resolved = load_config(ClusterCheckConfig, config, [*(overrides or []), *given])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    if not resolved.cluster.is_used:
+        raise ConfigError("got no cluster, expected --address ray://HOST:10001, HOST:6379, auto or local")
+    report = _check(resolved)
+    if is_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        _print_words(report)
+    kinds = {problem.kind for problem in report.all_problems}
+    code = SandboxUnavailableError.exit_code if "sandbox" in kinds else ClusterError.exit_code if kinds else 0
+    raise typer.Exit(code)
+
+
+def _check(config: ClusterCheckConfig) -> ClusterReport:
+    from repairgym.bridges.ray.checking import check_cluster
+    from repairgym.bridges.ray.connecting import connected
+    from repairgym.config.rollout import RolloutConfig
+
+    with connected(config.cluster, RolloutConfig()) as ray:
+        return check_cluster(ray, config)
+
+
+def _print_words(report: ClusterReport) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(header_style="bold")
+    for name in _COLUMNS:
+        table.add_column(name)
+    for node in report.nodes:
+        table.add_row(*(Text(text) for text in _row(node)))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    for owner, problems in ((node.name, node.problems) for node in report.nodes):
+        for problem in problems:
+            typer.echo(f"{owner} is refused: {problem.text}\n-> {problem.remedy}")
+    for problem in report.problems:
+        typer.echo(f"{problem.text}\n-> {problem.remedy}")
+    if not report.all_problems:
+        typer.echo(f"all nodes at {report.address} are ready: {len(report.nodes)}")
+
+
+def _row(node: NodeReport) -> tuple[str, ...]:
+    started = next((probe for probe in node.sandbox if probe.is_available), None)
+    tried = "none starts" if node.num_sandboxes else "not wanted"
+    kinds = {problem.kind for problem in node.problems}
+    delivery, clock, found = node.delivery, node.clock, node.installation
+    return (
+        node.name,
+        f"{node.num_sandboxes:g}",
+        f"{node.resources.get('CPU', 0.0):g}",
+        ", ".join(node.gpus) or "-",
+        f"{started.name}, {started.duration_s:.1f} s" if started else tried,
+        f"{delivery.bytes_per_s / 1e6:,.0f} MB/s, digest {'differs' if 'layer' in kinds else 'right'}"
+        if delivery
+        else "no answer",
+        f"{clock.offset_s * 1e3:+.1f} ms (of {clock.round_trip_s * 1e3:.1f})" if clock else "no answer",
+        f"repairgym {found.repairgym}, Python {found.python}, Ray {found.ray}" if found else "no answer",
+    )

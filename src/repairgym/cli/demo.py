@@ -1,0 +1,82 @@
+"""`repairgym demo`: the whole loop on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repairgym.cli.progress import ProgressDisplay
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.recipes import DemoConfig
+from repairgym.errors import ConfigError, InputError
+
+RUNS = Path("runs")
+
+
+def demo(
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value, on top of the config file.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Wall-clock budget; 2 runs every phase, small.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --run, or with the newest demo run.")] = False,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Pre-train the base model too.")] = False,
+    config: Annotated[Path | None, typer.Option(help="TOML file; see configs/demo.toml.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Run the whole loop: real packages, tasks, SFT, RFT, DAPO, evaluation, report.html.
+
+    Example: repairgym demo --minutes 60
+    """
+    extra = [f"minutes={float(minutes)}"] if minutes is not None else []
+    extra += ["is_from_scratch=true"] if from_scratch else []
+    if resume:
+        if config or overrides or extra:
+            raise ConfigError("--resume goes on with the run's own config; leave out --config, --minutes and overrides")
+        folder = run or _newest()
+        resolved = load_config(DemoConfig, folder / "config.toml")
+    else:
+        folder = run or RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
+        resolved = load_config(DemoConfig, config, [*(overrides or []), *extra])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    from repairgym.cli.running import refuse_several_processes
+
+    refuse_several_processes()
+    if not resume:
+        _create(folder, resolved)
+    _run(folder, resolved)
+
+
+def _newest() -> Path:
+    found = sorted(path.parent for path in RUNS.glob("demo-*/config.toml"))
+    if not found:
+        raise InputError(f"no demo run under {RUNS}/ to resume; start one with: repairgym demo")
+    return found[-1]
+
+
+def _create(folder: Path, config: DemoConfig) -> None:
+    if (folder / "config.toml").exists():
+        raise InputError(f"{folder} holds a run already; go on with: repairgym demo --resume --run {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
+
+
+def _run(folder: Path, config: DemoConfig) -> None:
+    from repairgym.recipes.demo import Demo
+    from repairgym.report.html import write_report
+
+    typer.echo(f"run folder: {folder}", err=True)
+    try:
+        with ProgressDisplay(folder) as progress:
+            Demo(config, folder, progress).run()
+            progress("report", 0, 1, "")
+            page = write_report(folder)
+            progress("report", 1, 1, "")
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; go on with: repairgym demo --resume --run {folder}", err=True)
+        raise
+    typer.echo(f"summary: {folder / 'summary.json'}")
+    typer.echo(f"report: {page}")

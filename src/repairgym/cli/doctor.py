@@ -1,0 +1,133 @@
+"""`repairgym doctor`: what this machine can do, and how to fix what is missing.
+
+Reads the findings of `machine`, `stack` and `layers`; prints them as words or as JSON (schema in ``docs/doctor.md``).
+Invariant: the exit code is 0 unless a finding has the status ``fail``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from repairgym import __version__
+from repairgym.cli import machine, stack
+from repairgym.cli.machine import Finding, Status
+from repairgym.config.layers import LayersConfig
+from repairgym.records import Record
+
+Check = Callable[[], list[Finding]]
+_STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class DoctorReport(Record):
+    """What ``repairgym doctor --json`` prints."""
+
+    schema_version: int = 1
+    repairgym: str
+    status: Status
+    """The worst status of the findings."""
+    findings: tuple[Finding, ...]
+
+
+def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
+    """Every check by name, in the order of the report."""
+    from repairgym.cli import layers
+    from repairgym.tasks.layers import cache_root
+
+    return {
+        "python": machine.check_python,
+        "cores": machine.check_cores,
+        "memory": machine.check_memory,
+        "disk": lambda: machine.check_disk([cache_root(), Path.cwd()]),
+        "packages": machine.check_packages,
+        "torch": stack.check_torch,
+        "uv": stack.check_uv,
+        "index": stack.check_index,
+        "layers": lambda: layers.check_layers(cache_root(), config or LayersConfig()),
+        "sandbox": stack.check_sandbox,
+    }
+
+
+def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: bool) -> dict[str, Check]:
+    """The checks of the layer store that were asked for; a collection comes first."""
+    from repairgym.cli import layers
+    from repairgym.tasks.layers import cache_root
+
+    checks: dict[str, Check] = {}
+    if is_collecting:
+        checks["layers.collected"] = lambda: layers.collect_layers(cache_root(), config)
+    if is_verifying:
+        checks["layers.verified"] = lambda: layers.verify_layers(cache_root())
+    return checks
+
+
+def examine(checks: dict[str, Check]) -> DoctorReport:
+    """Run ``checks``; one that breaks is a finding, not the end of the others."""
+    findings: list[Finding] = []
+    for name, check in checks.items():
+        try:
+            findings += check()
+        except Exception as error:
+            summary = f"the check broke: {type(error).__name__}: {error}"
+            findings.append(Finding(id=name, status="fail", summary=summary, remedy="please report this"))
+    return DoctorReport(repairgym=__version__, status=worst_status(findings), findings=tuple(findings))
+
+
+def worst_status(findings: Sequence[Finding]) -> Status:
+    """``fail`` before ``warn`` before ``ok``; nothing found is ``ok``."""
+    order: tuple[Status, ...] = ("ok", "warn", "fail")
+    return max((finding.status for finding in findings), key=order.index, default="ok")
+
+
+def doctor(
+    overrides: Annotated[list[str] | None, typer.Argument(help="Bounds of the layer store: max_bytes=...")] = None,
+    is_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines (docs/doctor.md).")] = False,
+    is_verifying: Annotated[
+        bool, typer.Option("--verify-layers", help="Only read every layer and compare it with its manifest.")
+    ] = False,
+    is_collecting: Annotated[
+        bool, typer.Option("--collect-layers", help="Only remove the longest unused layers above the bound.")
+    ] = False,
+) -> None:
+    """Say what this machine can do, and how to fix what is missing.
+
+    Example: repairgym doctor --json
+    """
+    from repairgym.config.loading import load_config
+
+    config = load_config(LayersConfig, None, overrides or [])
+    asked = layer_checks(config, is_verifying=is_verifying, is_collecting=is_collecting)
+    report = examine(asked or default_checks(config))
+    if is_json:
+        typer.echo(report.model_dump_json(indent=2))
+    else:
+        _print_words(report)
+    raise typer.Exit(1 if report.status == "fail" else 0)
+
+
+def _print_words(report: DoctorReport) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    for finding in report.findings:
+        style = _STYLES[finding.status]
+        table.add_row(f"[{style}]{finding.status}[/]", f"[bold]{finding.id}[/]", _words(finding))
+    console.print(table)
+    verdicts = {
+        "ok": "this machine is ready",
+        "warn": "this machine works; see the warnings",
+        "fail": "something that is needed is missing",
+    }
+    console.print(f"[{_STYLES[report.status]}]{verdicts[report.status]}[/]")
+
+
+def _words(finding: Finding) -> str:
+    from rich.markup import escape
+
+    remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+    return escape(finding.summary + remedy)

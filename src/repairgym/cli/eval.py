@@ -1,0 +1,228 @@
+"""`repairgym eval`: Pass@1 and Pass@k of a policy on tasks, comparisons, the matrix, audits and cold regrading."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repairgym.cli.eval_matrix import matrix
+from repairgym.cli.eval_study import audit_command, exploit_study
+from repairgym.config.evaluation import EvalCommandConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import InputError, TaskError
+
+app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True)
+app.command()(matrix)
+app.command("audit")(audit_command)
+app.command()(exploit_study)
+
+RunFolder = Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")]
+TasksFolder = Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")]
+PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
+
+
+@app.command(name="run")
+def run_command(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
+    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted evaluation is continued.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    policy: Annotated[str, typer.Option(help="Model folder, scripted policy, openai or vllm (endpoint.*).")] = "",
+    model: Annotated[
+        Path | None, typer.Option(help="Folder with the tokenizer of scripted and served policies.")
+    ] = None,
+    stage: Annotated[str, typer.Option(help="Name under which the result is stored.")] = "",
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Evaluate a policy, graded cold; the sandbox must isolate.
+
+    Example: repairgym eval run tasks runs/eval --policy runs/demo/checkpoints/dapo num_samples=4
+    """
+    from repairgym.cli.running import check_policy, open_run, policy_of
+    from repairgym.models.loading import shipped_base
+    from repairgym.recipes.evaluate import evaluate, policy_fingerprint
+    from repairgym.recipes.run import select_tasks
+
+    resolved = load_config(EvalCommandConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
+    folder = model or (Path(ref.folder) if ref.folder else shipped_base())
+    check_policy(ref, folder, resolved.rollout)
+    test_set = f"{resolved.select.split}-{resolved.select.source}"
+    fingerprint = policy_fingerprint(ref, resolved.rollout)
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster) as opened:
+        chosen = select_tasks(opened, resolved.select)
+        evaluate(opened, stage or ref.name, ref, test_set, chosen, resolved.num_samples, fingerprint=fingerprint)
+    _show(run, tasks, f"eval/{stage or ref.name}/{test_set}")
+
+
+@app.command()
+def show(run: RunFolder, tasks: TasksFolder = None, phase: PhaseOption = "") -> None:
+    """Show what a run's evaluations found: Pass@1, Pass@k, by label, best of n, paired differences.
+
+    Example: repairgym eval show runs/demo --phase eval/dapo/test-mutations
+    """
+    from repairgym.evaluation.across_runs import choose_phase
+    from repairgym.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        chosen = choose_phase(store, phase)
+    _show(run, tasks or run / "tasks", chosen)
+
+
+def _show(run: Path, tasks: Path, phase: str) -> None:
+    from repairgym.analysis.overview import training_phase
+    from repairgym.analysis.selection_study import study_selection
+    from repairgym.analysis.tables import (
+        comparison_table,
+        label_table,
+        pass_at_k_table,
+        selection_tables,
+        stage_table,
+    )
+    from repairgym.cli.tables import print_table
+    from repairgym.evaluation.breakdown import by_label, labels_of
+    from repairgym.evaluation.pass_at_k import verdicts_by_task
+    from repairgym.evaluation.summary import build_summary
+    from repairgym.rollout.store import RunStore
+    from repairgym.tasks.store import TASKS_FILE, TaskStore
+
+    known = {one.id: one for one in TaskStore(tasks).load()} if (tasks / TASKS_FILE).is_file() else {}
+    packages = {one.id: one.provenance.package for one in known.values()}
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        summary = build_summary(store, {}, packages=packages)
+        verdicts = verdicts_by_task(store.rows(phase=phase))
+        study = study_selection(store, phase, training_phase=training_phase(store))
+    shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
+    if known:
+        shown.append(label_table(by_label(verdicts, {name: labels_of(one) for name, one in known.items()})))
+    if study:
+        shown.append(selection_tables(study)[0])
+    for one in shown:
+        if one.rows:
+            print_table(one)
+    for comparison in summary.comparisons:
+        typer.echo(comparison.sentence)
+
+
+@app.command()
+def compare(
+    run: Annotated[Path, typer.Argument(help="Run that is claimed to be better.")],
+    reference: Annotated[Path, typer.Argument(help="Run that it is compared with; may be the same folder.")],
+    phase: PhaseOption = "",
+    reference_phase: Annotated[str, typer.Option(help="Phase of the reference; default: the same.")] = "",
+    tasks: TasksFolder = None,
+) -> None:
+    """Compare two evaluations on the tasks that both tried: paired bootstrap, and McNemar with one sample per task.
+
+    Example: repairgym eval compare runs/a runs/b --phase eval/dapo/test-mutations
+    """
+    from repairgym.analysis.tables import comparison_table
+    from repairgym.cli.tables import print_table
+    from repairgym.evaluation.across_runs import choose_phase
+    from repairgym.evaluation.pass_at_k import verdicts_by_task
+    from repairgym.evaluation.significance import compare as compare_verdicts
+    from repairgym.rollout.store import RunStore
+    from repairgym.tasks.store import TASKS_FILE, TaskStore
+
+    sides, names = [], []
+    for folder, wanted in ((run, phase), (reference, reference_phase or phase)):
+        with RunStore.open(folder / "run.db", is_read_only=True) as store:
+            chosen = choose_phase(store, wanted)
+            sides.append(verdicts_by_task(store.rows(phase=chosen)))
+            names.append(f"{chosen} of {folder.resolve().name}")
+    folder = tasks or run / "tasks"
+    known = TaskStore(folder).load() if (folder / TASKS_FILE).is_file() else ()
+    packages = {one.id: one.provenance.package for one in known}
+    found = compare_verdicts(sides[0], sides[1], names=(names[0], names[1]), test_set="common tasks", clusters=packages)
+    if found is None:
+        raise InputError(f"{names[0]} and {names[1]} have no task in common")
+    print_table(comparison_table([found]))
+    typer.echo(found.sentence)
+
+
+@app.command()
+def predictions(
+    run: RunFolder,
+    out: Annotated[Path, typer.Argument(help="File to write: JSON lines, one object per submission.")],
+    phase: PhaseOption = "",
+    sample: Annotated[int, typer.Option(min=0, help="Which sample of each task, in the order of seeds.")] = 0,
+) -> None:
+    """Write an evaluation's patches as SWE-bench predictions (instance_id, model_name_or_path, model_patch).
+
+    Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/dapo/test-mutations
+    """
+    from repairgym.evaluation.across_runs import choose_phase
+    from repairgym.evaluation.predictions import write_predictions
+    from repairgym.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        num = write_predictions(store, choose_phase(store, phase), sample, out)
+    typer.echo(f"{num} predictions: {out}")
+
+
+@app.command()
+def regrade(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    tasks: Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")] = None,
+) -> None:
+    """Grade every rewarded trajectory of a run again, cold, in a fresh sandbox each.
+
+    Example: repairgym eval regrade runs/demo-20260101-120000
+    """
+    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.recipes.evaluate import regrade_cold
+    from repairgym.records import VerdictKind
+    from repairgym.rollout.phases import AUDIT
+    from repairgym.rollout.store import RunStore
+    from repairgym.tasks.store import TaskStore
+
+    known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
+        rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
+    with ProgressDisplay() as display:
+        result = asyncio.run(regrade_cold(rewarded, known, SandboxConfig(), progress=display))
+    typer.echo(f"{result.num_confirmed} of {result.num_regraded} rewarded trajectories are rewarded again")
+    if result.num_confirmed != result.num_regraded:
+        raise TaskError(f"refuted: {', '.join(result.refuted[:5])}; invalid: {', '.join(result.invalid[:5])}")
+
+
+@app.command()
+def agreement(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
+    num_per_package: Annotated[int, typer.Option("--per-package", min=0, help="Tasks per package; 0 for all.")] = 1,
+    num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 1,
+) -> None:
+    """Grade gold, empty and broken patches warm and cold, and say where the verdicts differ.
+
+    Example: repairgym eval agreement tasks --per-package 2
+    """
+    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.grading.agreement import compare_warm_and_cold, one_per_package
+    from repairgym.tasks.store import TaskStore
+
+    chosen = one_per_package(TaskStore(tasks).load(), num_per_package)
+
+    async def compare() -> tuple[int, int]:
+        num_different = num_pairs = num_done = 0
+        with ProgressDisplay() as display:
+            async for pairs in compare_warm_and_cold(chosen, num_concurrent=num_concurrent):
+                num_done, num_pairs = num_done + 1, num_pairs + len(pairs)
+                for one in pairs:
+                    if one.difference:
+                        num_different += 1
+                        typer.echo(f"{one.task_id} {one.patch}: {one.difference}")
+                display("warm and cold", num_done, len(chosen), f"{num_different} differences")
+        return num_different, num_pairs
+
+    num_different, num_pairs = asyncio.run(compare())
+    typer.echo(f"{num_pairs - num_different} of {num_pairs} pairs of verdicts agree ({len(chosen)} tasks)")
+    if num_different:
+        raise TaskError(f"{num_different} pairs of verdicts differ, or are not what the patch deserves")

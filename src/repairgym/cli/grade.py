@@ -1,0 +1,94 @@
+"""`repairgym grade`: score the patches of any agent against tasks.
+
+Reads options; prints what `grading/predictions` finds. Invariant: no grading logic is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.config.commands import GradeCommandConfig
+from repairgym.config.loading import to_toml
+from repairgym.errors import InputError, Interrupted, SandboxError
+
+if TYPE_CHECKING:
+    from repairgym.grading.predictions.results import GradedPrediction, GradingSummary, ResultsFolder
+
+_MAX_SHOWN = 5
+
+
+def grade(
+    tasks: Annotated[Path, typer.Option(help="Folder of tasks (repairgym tasks build).")],
+    predictions: Annotated[Path, typer.Option(help="SWE-bench predictions: JSON lines, list or object.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder; default: beside the predictions.")] = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Grade predictions of the SWE-bench family: cold, each in a fresh sandbox, in parallel.
+
+    What an earlier call has graded is kept; an invalid verdict is tried again. Results: instances/ID.json,
+    summary.json, report.json (SWE-bench's form).
+
+    Example: repairgym grade --tasks tasks --predictions preds.jsonl num_workers=4
+    """
+    resolved = resolve(GradeCommandConfig, config, overrides, dry_run)
+    from repairgym.grading.predictions.results import ResultsFolder
+
+    results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))
+    summary = _grade(resolved, tasks, predictions, results)
+    _print(summary, results.folder)
+    if summary.num_invalid:
+        raise SandboxError(f"{summary.num_invalid} verdicts are invalid; the same command tries those again")
+    if summary.refusals:
+        first = summary.refusals[0]
+        raise InputError(
+            f"{summary.num_refused} entries of {predictions} were not graded, the first: {first.place}: {first.reason}"
+            f"; all of them: {results.folder / 'summary.json'}"
+        )
+
+
+def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: ResultsFolder) -> GradingSummary:
+    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.grading.predictions.batch import grade_predictions
+    from repairgym.grading.predictions.pool import GradingPool
+    from repairgym.grading.predictions.reading import read_predictions, refuse_unknown
+    from repairgym.grading.predictions.results import summarise, swe_bench_report
+    from repairgym.grading.predictions.worker import WorkerSetup
+    from repairgym.records import VerdictKind
+    from repairgym.tasks.store import TaskStore
+
+    known = {task.id: task for task in TaskStore(tasks).load()}
+    file = refuse_unknown(read_predictions(predictions), known)
+    results.write(results.folder / "config.toml", to_toml(config).rstrip("\n"))
+    graded: list[GradedPrediction] = []
+    num_resolved = 0
+    try:
+        with GradingPool(WorkerSetup(config)) as pool, ProgressDisplay() as progress:
+            for one in grade_predictions(file.predictions, known, results, pool, config.grading):
+                graded.append(one)
+                num_resolved += one.verdict.kind is VerdictKind.PASSED
+                progress("grade", len(graded), len(file.predictions), f"{num_resolved} resolved")
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"{len(graded)} results are kept, the same command goes on from there") from error
+    summary = summarise(graded, file.refusals, len(known))
+    results.write_totals(summary, swe_bench_report(graded, known))
+    return summary
+
+
+def _print(summary: GradingSummary, folder: Path) -> None:
+    for refusal in summary.refusals[:_MAX_SHOWN]:
+        typer.echo(f"not graded: {refusal.place}: {refusal.reason}", err=True)
+    names = ("resolved", "failed", "exploited", "invalid", "refused")
+    typer.echo(", ".join(f"{getattr(summary, f'num_{name}')} {name}" for name in names), nl=False)
+    typer.echo(f"; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
+    if summary.num_empty or summary.num_not_applied:
+        typer.echo(f"among the failed: {summary.num_empty} empty, {summary.num_not_applied} that do not apply")
+    for detector, counts in summary.detectors.items():
+        found = [f"{count} {severity}" for severity, count in counts.model_dump().items() if count]
+        typer.echo(f"  {detector}: {', '.join(found)}")
+    typer.echo(f"results: {folder}")

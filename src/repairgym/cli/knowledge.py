@@ -1,0 +1,135 @@
+"""`repairgym knowledge`: fill and ask the knowledge base of past fixes; find where paper A's episodes start."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.config.commands import StartsConfig
+
+if TYPE_CHECKING:
+    from repairgym.pipelines.starts import Start
+
+app = typer.Typer(help="Fill and ask the knowledge base of past fixes.", no_args_is_help=True)
+
+KnowledgeFile = Annotated[Path, typer.Argument(help="File of the knowledge base.")]
+
+
+@app.command()
+def add(
+    knowledge: KnowledgeFile,
+    run: Annotated[Path, typer.Argument(help="Run folder whose passed trajectories are added.")],
+    tasks: Annotated[Path, typer.Option(help="Folder of the run's tasks (repairgym tasks build).")],
+    starts: Annotated[Path | None, typer.Option(help="File of repairgym knowledge starts: the errors of the tasks.")] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="Catalogue of the tasks, when it is not the shipped one.")
+    ] = None,
+) -> None:
+    """Add the fixes of a run, and how the fixes that it was offered did; the file is made when it is missing.
+
+    Only training tasks count, and no package that a validation or test task comes from.
+
+    Example: repairgym knowledge add fixes.db runs/teacher --tasks tasks
+    """
+    from repairgym.pipelines.starts import load_starts
+    from repairgym.recipes.knowledge import add_run
+    from repairgym.rollout.store import RunStore
+    from repairgym.tasks.store import TaskStore
+    from repairgym.tools.knowledge import KnowledgeBase
+
+    known = {task.id: task for task in TaskStore(tasks).load()}
+    errors = load_starts(starts) if starts else {}
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        opened = (
+            KnowledgeBase.open(knowledge, is_read_only=False) if knowledge.exists() else KnowledgeBase.create(knowledge)
+        )
+        with opened:
+            counts = add_run(opened, store, known, errors, catalogue)
+            num_fixes = sum(opened.packages().values())
+    told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()) if count)
+    typer.echo(f"{knowledge}: {num_fixes} fixes; of this run {told or 'nothing'}")
+
+
+@app.command()
+def search(
+    knowledge: KnowledgeFile,
+    text: Annotated[str, typer.Argument(help="Words of an error.")],
+    limit: Annotated[int, typer.Option(min=1, help="Fixes shown.")] = 3,
+) -> None:
+    """Show the past fixes of errors like this one, the best first, and why they are.
+
+    Example: repairgym knowledge search fixes.db "no matching distribution found for setuptools>=999"
+    """
+    from repairgym.tools.ask_for_help import describe_fix
+    from repairgym.tools.knowledge import KnowledgeBase
+
+    with KnowledgeBase.open(knowledge) as opened:
+        found = opened.search(text, limit=limit)
+    for one in found:
+        rate = f"{one.num_solved} of {one.num_offers} episodes that were offered it passed"
+        typer.echo(f"# score {one.score:.2f}: relevance {one.relevance:.2f}, {rate}")
+        typer.echo(describe_fix(one.fix) + "\n")
+    if not found:
+        typer.echo("no past fix has these words")
+
+
+@app.command()
+def show(knowledge: KnowledgeFile) -> None:
+    """Count the fixes by package, and name the packages that are held out.
+
+    Example: repairgym knowledge show fixes.db
+    """
+    from repairgym.tools.knowledge import KnowledgeBase
+
+    with KnowledgeBase.open(knowledge) as opened:
+        for package, count in opened.packages().items():
+            typer.echo(f"{package}\t{count}")
+        typer.echo(f"held out: {', '.join(sorted(opened.held_out())) or 'nothing'}")
+
+
+@app.command()
+def starts(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks build).")],
+    out: Annotated[Path, typer.Argument(help="File to write.")],
+    overrides: Overrides = None,
+    knowledge: Annotated[Path | None, typer.Option(help="Knowledge base for the candidate fixes.")] = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Build every task as it is and write its main error and candidate fixes (paper A's cached tuples).
+
+    Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
+    """
+    resolved = resolve(StartsConfig, config, overrides, dry_run)
+    from repairgym.pipelines.starts import save_starts
+
+    found = asyncio.run(_find_starts(resolved, tasks, knowledge))
+    save_starts(out, found)
+    num_fixed = sum(bool(start.fixes) for start in found)
+    typer.echo(f"{out}: {len(found)} starts, {num_fixed} with a past fix")
+
+
+async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> list[Start]:
+    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.recipes.knowledge import find_starts
+    from repairgym.sandbox.probe import create_backend
+    from repairgym.tasks.layers import LayerStore
+    from repairgym.tasks.store import TaskStore
+    from repairgym.tasks.validation import task_layers
+    from repairgym.tools.knowledge import KnowledgeBase
+
+    known = TaskStore(tasks).load()
+    knowledge = KnowledgeBase.open(path) if path else None
+    layers = LayerStore(config=config.layers)
+    backend = create_backend(config.sandbox)
+    try:
+        with ProgressDisplay() as progress:
+            return await find_starts(
+                known, config, lambda task: task_layers(task, layers), backend, knowledge, progress
+            )
+    finally:
+        await backend.close()

@@ -1,0 +1,144 @@
+"""`repairgym plan`: what an iteration of RL needs and takes on given machines, before money is spent.
+
+Reads a configuration; prints an estimate. Invariant: nothing is reckoned here.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.sizing import EpisodeConfig, PlanCommandConfig
+
+_GIB = 1 << 30
+
+
+def plan(
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    measure: Annotated[Path | None, typer.Option(help="Take [episode] from this run's rollouts.")] = None,
+    check: Annotated[Path | None, typer.Option(help="Simulate this run's iterations and compare.")] = None,
+    models: Annotated[bool, typer.Option("--models", help="List the known models and leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The estimate as JSON.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Does it fit, how long does an iteration take, what holds it up: from first principles and a simulation.
+
+    Example: repairgym plan model=Qwen3-32B context_tokens=131072 machine.num_gpus=8
+
+    Example: repairgym plan --measure runs/demo --check runs/demo
+    """
+    from repairgym.sizing.estimate import estimate
+    from repairgym.sizing.shapes import SHAPES
+
+    if models:
+        for name, shape in SHAPES.items():
+            typer.echo(f"{name:<16}{shape.num_parameters / 1e9:6.1f} B parameters")
+        return
+    resolved = load_config(PlanCommandConfig, config, overrides or [])
+    if measure:
+        resolved = resolved.model_copy(update={"episode": _measure(measure)})
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    if check:
+        _check(check)
+        return
+    found = _figures(resolved, estimate(resolved))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for title, figures in found.items():
+        typer.echo(title)
+        for name, value in figures.items():
+            typer.echo(f"  {name:<44}{value:>14}" if isinstance(value, str) else f"  {name:<44}{value:>14,.6g}")
+
+
+def _figures(config: PlanCommandConfig, found: Any) -> dict[str, dict[str, Any]]:
+    from repairgym.sizing.measured import SIMULATED_SHARES
+
+    machine, rollouts = config.machine, found.rollouts
+    least_s, most_s = (rollouts.duration_s / share for share in reversed(SIMULATED_SHARES))
+    hours = config.num_iterations * found.iteration_s / 3600.0
+    run = {"iterations": config.num_iterations, "days": hours / 24.0, "GPU hours": hours * machine.num_gpus}
+    if machine.usd_per_gpu_hour:
+        run["US dollars"] = hours * machine.num_gpus * machine.usd_per_gpu_hour
+    return {
+        "training, on each GPU": {
+            **{f"{name} (GiB)": value / _GIB for name, value in found.training.parts.items()},
+            "together (GiB)": found.training.total_bytes / _GIB,
+            "GPUs that share one context": found.training.context_parallel,
+        },
+        "generation": {
+            "GPUs of one replica": found.generation.tensor_parallel,
+            "replicas": found.num_replicas,
+            "tokens of one replica's cache": found.generation.num_kv_tokens,
+            "episodes of mean length in it": found.max_sequences,
+        },
+        "one iteration": {
+            "episodes": found.num_episodes,
+            "tokens of an episode": found.episode_tokens,
+            "rollouts (s, simulated)": rollouts.duration_s,
+            "rollouts (s) as a demo measured them": f"{least_s:.6g} to {most_s:.6g}",
+            "of which the last tenth of episodes (s)": rollouts.tail_s,
+            "busy share of engines": rollouts.engine_share,
+            "busy share of cores": rollouts.core_share,
+            "update (s)": found.update_s,
+            "new weights to the engines (s)": found.transfer_s,
+            "together (s), rollouts as simulated": found.iteration_s,
+        },
+        "the run": run,
+    }
+
+
+def _measure(run: Path) -> EpisodeConfig:
+    from repairgym.sizing.measured import measured_episode
+
+    rows = [row for batches in _batches(run).values() for batch in batches for row in batch]
+    return measured_episode(rows)
+
+
+def _check(run: Path) -> None:
+    from repairgym.config.recipes import DemoConfig
+    from repairgym.rollout.store import RunStore
+    from repairgym.sizing.measured import check_iteration
+
+    config = load_config(DemoConfig, run / "config.toml", [])
+    in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        measured = dict(store.metrics("dapo", "time/rollout_s"))
+    checks = [
+        check_iteration(step, batches, in_flight, measured[step])
+        for step, batches in sorted(_batches(run).items())
+        if step in measured
+    ]
+    for one in checks:
+        ratio = one.simulated_s / one.measured_s
+        typer.echo(
+            f"iteration {one.step}: simulated {one.simulated_s:.1f} s, measured {one.measured_s:.1f} s, {ratio:.2f}"
+        )
+
+
+def _batches(run: Path) -> dict[int, list[list[Any]]]:
+    """Stored episodes of RL by iteration, and within it by batch: the first sampled groups, then the refill."""
+    from repairgym.config.recipes import DemoConfig
+    from repairgym.rollout.store import RunStore
+    from repairgym.sizing.measured import Measured
+
+    first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
+    found: dict[int, dict[str, list[Measured]]] = {}
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        for row in store.rows(phase="dapo"):
+            seconds = {name: row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")}
+            one = Measured(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
+            found.setdefault(row.step, {}).setdefault(row.group_id, []).append(one)
+    batches = {}
+    for step, groups in found.items():
+        members = list(groups.values())
+        parts = members[:first], members[first:]
+        batches[step] = [[one for group in part for one in group] for part in parts if part]
+    return batches

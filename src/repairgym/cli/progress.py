@@ -1,0 +1,104 @@
+"""Progress of recipes: on a terminal live bars above a view of the run, in a pipe a line now and then.
+
+Reads what recipes report and, where the run is known, its store; prints to stderr. Invariant: a message (no count, no
+total) is always shown.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from repairgym.errors import RepairGymError
+
+_PIPE_EVERY_S = 10.0
+_VIEW_EVERY_S = 2.0
+
+
+class ProgressDisplay:
+    """Shows (phase, done, total, detail) as it comes. Use as a context manager."""
+
+    def __init__(
+        self, run_folder: Path | None = None, console: Console | None = None, is_live: bool | None = None
+    ) -> None:
+        """``run_folder``: the run to show below the bars; ``is_live``: None asks whether stderr is a terminal."""
+        self._console = console or Console(stderr=True)
+        self._is_live = sys.stderr.isatty() if is_live is None else is_live
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description:<28}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}"),
+        )
+        self._view = _RunView(run_folder) if run_folder else None
+        self._live = Live(get_renderable=self._render, console=self._console)
+        self._ids: dict[str, TaskID] = {}
+        self._shown_at = 0.0
+        self._last = ""
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_live:
+            self._live.stop()
+
+    def __call__(self, phase: str, done: int, total: int, detail: str) -> None:
+        """One step forward, or a message."""
+        if not done and not total:
+            self._console.print(f"{time.strftime('%H:%M:%S')} {phase}: {detail}", markup=False, soft_wrap=True)
+        elif self._is_live:
+            if phase not in self._ids:
+                self._ids[phase] = self._bars.add_task(phase, total=total or None, detail="")
+            self._bars.update(self._ids[phase], completed=done, total=total or None, detail=detail)
+        else:
+            self._print(phase, done, total, detail)
+
+    def _print(self, phase: str, done: int, total: int, detail: str) -> None:
+        is_due = time.monotonic() - self._shown_at >= _PIPE_EVERY_S
+        if is_due or phase != self._last or (total and done == total):
+            self._shown_at, self._last = time.monotonic(), phase
+            count = f"{done}/{total}" if total else str(done)
+            self._console.print(
+                f"{time.strftime('%H:%M:%S')} {phase} {count} {detail}", markup=False, highlight=False, soft_wrap=True
+            )
+
+    def _render(self) -> RenderableType:
+        view = self._view.render() if self._view else None
+        return Group(self._bars, view) if view else self._bars
+
+
+class _RunView:
+    """The run's panel, read anew every two seconds by a connection of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "run.db"
+        self._panel: RenderableType | None = None
+        self._read_at = -_VIEW_EVERY_S
+
+    def render(self) -> RenderableType | None:
+        """The panel; None before there is a store."""
+        if time.monotonic() - self._read_at >= _VIEW_EVERY_S and self._path.is_file():
+            from repairgym.cli.run_view import read_snapshot, render
+            from repairgym.rollout.store import RunStore
+
+            self._read_at = time.monotonic()
+            try:
+                with RunStore.open(self._path, is_read_only=True) as store:
+                    self._panel = render(read_snapshot(store))
+            except RepairGymError:  # a store that is being made or migrated; the next look finds it
+                self._panel = None
+        return self._panel

@@ -1,0 +1,173 @@
+"""Opening a run folder for a command: store, tasks, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast, get_args
+
+from repairgym.bridges.ray.pool import open_pool
+from repairgym.cli.progress import ProgressDisplay
+from repairgym.config.cluster import ClusterConfig
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.watch import WatchConfig
+from repairgym.errors import ConfigError, InputError
+from repairgym.recipes.kept_config import CallConfig, keep_config
+from repairgym.recipes.run import Run, locked
+from repairgym.rollout.jobs import PolicyRef, ServerProtocol
+from repairgym.rollout.store import RunStore
+from repairgym.rollout.trackers import tracking
+from repairgym.rollout.worker import WorkerSetup, is_scripted
+from repairgym.tasks.store import TaskStore
+
+WORKER_LOST = "worker_lost"
+"""Kind of the event that tells of a lost worker of a cluster."""
+
+
+@contextmanager
+def open_run(
+    folder: Path,
+    tasks: Path,
+    model: Path,
+    rollout: RolloutConfig,
+    seed: int,
+    watch: WatchConfig | None = None,
+    call: CallConfig | None = None,
+    cluster: ClusterConfig | None = None,
+) -> Iterator[Run]:
+    """A run over ``tasks``, locked; the folder and its store are made when they are missing.
+
+    ``call`` is kept in the folder, and a run that goes on must have been called so before (`keep_config`). Workers are
+    on ``cluster``, where that names one; this process is the only one that writes to the run.
+
+    Raises:
+        InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
+            another ``call``.
+        ConfigError: a tracker of ``watch``, or Ray, is not installed.
+        ClusterError: the cluster cannot be used.
+        SandboxUnavailableError: a node of it cannot make sandboxes.
+    """
+    from repairgym.models.loading import load_tokenizer
+
+    load_tokenizer(model)
+    known = {task.id: task for task in TaskStore(tasks).load()}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "run.db"
+    with locked(folder):
+        if call is not None:
+            keep_config(folder, call)
+        with (
+            RunStore.open(path) if path.exists() else RunStore.create(path) as store,
+            tracking(store, watch or WatchConfig()),
+            open_pool(
+                WorkerSetup(rollout, str(model)),
+                cluster or ClusterConfig(),
+                lambda text: store.add_event(WORKER_LOST, text),
+            ) as pool,
+            ProgressDisplay(folder) as progress,
+        ):
+            yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
+
+
+def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
+    """A scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model folder.
+
+    Raises:
+        InputError: none of these.
+        ConfigError: the server is not described.
+    """
+    if is_scripted(name):
+        return PolicyRef(name)
+    if name in get_args(ServerProtocol):
+        endpoint.require_server()
+        full_name = f"{name}-{endpoint.model.replace('/', '_')}"
+        return PolicyRef(full_name, "", 0, temperature, cast(ServerProtocol, name), endpoint)
+    folder = Path(name)
+    if not folder.is_dir():
+        raise InputError(
+            f"got policy {name!r}, expected a model folder, openai, vllm, oracle, submit-at-once, random or teacher"
+        )
+    return PolicyRef(folder.name, str(folder), 0, temperature)
+
+
+def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
+    """Look at the servers of the policy ``vllm`` before anything runs; ``model`` is the folder with its tokenizer.
+
+    Raises:
+        ServerRefusedError: one of them would spoil the run; the message says how to fix it.
+        ServerDownError: one does not answer.
+    """
+    if ref.protocol == "vllm" and ref.endpoint is not None:
+        from repairgym.models.loading import load_tokenizer
+        from repairgym.models.renderer import ChatRenderer
+        from repairgym.models.vllm.preflight import Needs, preflight
+
+        needs = Needs(rollout.pipeline.max_len_tokens, rollout.pipeline.max_action_tokens)
+        preflight(ref.endpoint, ChatRenderer(load_tokenizer(model)), needs)
+
+
+def import_checkpoint(run: Path, source: Path, stage: str) -> None:
+    """Copy a model folder into the run folder as checkpoint ``stage``, unless it is there.
+
+    Raises:
+        ModelFolderError: ``source`` holds no model with a tokenizer.
+        InputError: the run was begun with another model.
+    """
+    from repairgym.models.loading import copy_folder, load_tokenizer
+    from repairgym.recipes.evaluate import weights_digest
+
+    load_tokenizer(source)
+    target = run / "checkpoints" / stage
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        copy_folder(source, target)
+    elif weights_digest(source) != weights_digest(target):
+        raise InputError(
+            f"{run} was begun with another model than {source}; go on with {target}, or name another run folder"
+        )
+
+
+def refuse_several_processes() -> None:
+    """For commands that train in one process only.
+
+    Raises:
+        ConfigError: torchrun started several.
+    """
+    from repairgym.learning.parallel import num_processes
+
+    if num_processes() > 1:
+        raise ConfigError(
+            "this command is for one process; start it without torchrun (repairgym train sft, rft, step_dpo, rl, "
+            "dapo_two_stage and distil_then_grpo are for several)"
+        )
+
+
+def describe_usage(counters: Mapping[str, float]) -> str:
+    """One line on what a model server was asked; empty when there was none."""
+    counts = {name.removeprefix("endpoint/"): n for name, n in counters.items() if name.startswith("endpoint/")}
+    if not counts.get("num_attempts"):
+        return ""
+    trouble = {
+        "rate limited": counts["num_rate_limited"],
+        "server errors": counts["num_server_errors"],
+        "refused": counts["num_refused"],
+        "timeouts": counts["num_timeouts"],
+        "disconnects": counts["num_disconnects"],
+        "bad replies": counts["num_bad_replies"],
+    }
+    told = ", ".join(f"{count:.0f} {name}" for name, count in trouble.items() if count) or "no trouble"
+    return (
+        f"server: {counts['num_attempts']:.0f} requests ({told}), {counts['num_prompt_tokens']:.0f} prompt tokens "
+        f"({counts['num_cached_tokens']:.0f} cached), {counts['num_reply_tokens']:.0f} reply tokens, "
+        f"${counts['cost_usd']:.4f}"
+    )
+
+
+def describe_losses(counters: Mapping[str, float]) -> str:
+    """One line on workers of a cluster that were lost; empty when none was."""
+    if not counters.get("pool/num_lost_workers"):
+        return ""
+    lost, retried = counters["pool/num_lost_workers"], counters["pool/num_retried_episodes"]
+    return f"cluster: {lost:.0f} workers were lost and replaced, {retried:.0f} episodes run again"

@@ -1,0 +1,83 @@
+"""`repairgym serve`: a model or a script behind OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.config.serve import ServeConfig
+from repairgym.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from repairgym.bridges.serving.models import ServedModel
+
+
+def serve(
+    overrides: Overrides = None,
+    policy: Annotated[
+        str,
+        typer.Option(help="Model folder (default: the shipped base), a scripted policy, shell-oracle, shell-submit."),
+    ] = "",
+    tasks: Annotated[Path | None, typer.Option(help="Folder of the tasks that scripts are asked about.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder whose tokenizer scripts use.")] = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Serve a model to agents of any make: chat completions, completions, models. Needs the extra `serve`.
+
+    Listens on the loopback interface; other addresses need a token (token_env). Ctrl-C lets running requests end.
+
+    Example: repairgym serve --policy runs/demo/checkpoints/dapo port=8000
+
+    Example: repairgym serve --policy shell-oracle --tasks tasks port=8000
+    """
+    resolved = resolve(ServeConfig, config, overrides, dry_run)
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise ConfigError(f"repairgym serve needs {' and '.join(missing)}: pip install 'repairgym[serve]'")
+    asyncio.run(_serve(resolved, policy, tasks, model))
+
+
+async def _serve(config: ServeConfig, policy: str, tasks: Path | None, model: Path | None) -> None:
+    from repairgym.bridges.serving.running import read_token, serve
+    from repairgym.models.loading import shipped_base
+
+    read_token(config)  # before a model is loaded for nothing
+    folder = Path(policy) if policy else shipped_base()
+    served = _open_folder(folder, config) if folder.is_dir() else _open_script(policy, tasks, model, config)
+    name = config.model_name or (folder.name if folder.is_dir() else policy)
+    await serve(served, name, config, lambda url: typer.echo(f"serving {name} at {url} (Ctrl-C ends it)"))
+
+
+def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
+    import torch
+
+    from repairgym.bridges.serving.models import PolicyModel
+    from repairgym.models.embedded import EmbeddedPolicy
+    from repairgym.models.loading import load_tokenizer
+    from repairgym.models.renderer import ChatRenderer
+
+    torch.set_num_threads(1)
+    policy = EmbeddedPolicy.from_folder(folder, config.engine)
+    renderer = ChatRenderer(load_tokenizer(folder))
+    return PolicyModel(policy, renderer, policy.max_len_tokens, config.default_reply_tokens)
+
+
+def _open_script(name: str, tasks: Path | None, model: Path | None, config: ServeConfig) -> ServedModel:
+    from repairgym.bridges.serving.models import ScriptModel
+    from repairgym.bridges.serving.scripts import make_script
+    from repairgym.models.loading import load_tokenizer, shipped_base
+    from repairgym.models.renderer import ChatRenderer
+    from repairgym.pipelines.registry import make_pipeline
+    from repairgym.sandbox.cache import ExecutionCache
+    from repairgym.tasks.store import TaskStore
+
+    if tasks is None:
+        raise InputError(f"got --policy {name!r}, which is no model folder; a script needs --tasks FOLDER")
+    pipeline = make_pipeline(config.pipeline, ExecutionCache())
+    answer = make_script(name, TaskStore(tasks).load(), pipeline, config.shell)
+    return ScriptModel(answer, ChatRenderer(load_tokenizer(model or shipped_base())))

@@ -1,0 +1,130 @@
+"""What runs on this machine: torch and its device, uv, the package index and the sandbox back ends, tried out.
+
+Reads nothing of a run; makes `Finding` records like `repairgym.cli.machine`, whose invariants hold here too.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from repairgym.cli.machine import Finding
+from repairgym.errors import IndexUnavailableError, PackageNotFoundError
+
+if TYPE_CHECKING:
+    from repairgym.sandbox.probe import BackendProbe
+
+PROBE_NAME, PROBE_VERSION = "iniconfig", "2.3.0"
+"""A source distribution of a few kilobytes that stands for the index."""
+PROBE_SHA256 = "c76315c77db068650d49c5b56314774a7804df16fee4402c1f19d6d15d8c4730"
+NVIDIA_DEVICE = Path("/dev/nvidiactl")
+
+
+def check_torch() -> list[Finding]:
+    """torch: its version, what it uses of the CPU, and the GPU it sees."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return [Finding(id="torch", status="fail", summary=f"torch cannot be imported: {error}", remedy="make setup")]
+    bf16 = cpu_bf16()
+    capability = torch.backends.cpu.get_cpu_capability()
+    summary = f"torch {torch.__version__}, CPU kernels {capability}, bf16 on the CPU: {bf16}"
+    facts: dict[str, JsonValue] = {"version": torch.__version__, "cpu_capability": capability, "cpu_bf16": bf16}
+    return [Finding(id="torch", status="ok", summary=summary, facts=facts), _check_gpu()]
+
+
+def cpu_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """How the CPU multiplies bfloat16: ``amx``, ``avx512``, ``arm`` or ``emulated``."""
+    try:
+        flags = set(cpuinfo.read_text().split())
+    except OSError:
+        flags = set()
+    ways = {"amx_bf16": "amx", "avx512_bf16": "avx512", "bf16": "arm"}
+    return next((way for flag, way in ways.items() if flag in flags), "emulated")
+
+
+def _check_gpu() -> Finding:
+    import torch
+
+    if not torch.cuda.is_available():
+        return explain_no_gpu(has_device=NVIDIA_DEVICE.exists(), is_cuda_build=torch.version.cuda is not None)
+    devices: list[JsonValue] = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        devices.append({"name": properties.name, "memory_bytes": properties.total_memory})
+    summary = f"{len(devices)} x {torch.cuda.get_device_name(0)} (CUDA {torch.version.cuda})"
+    facts: dict[str, JsonValue] = {"devices": devices, "cuda": torch.version.cuda}
+    return Finding(id="gpu", status="ok", summary=summary, facts=facts)
+
+
+def explain_no_gpu(*, has_device: bool, is_cuda_build: bool) -> Finding:
+    """Why torch has no GPU: there is none (fine), the driver does not fit, or torch is a CPU build."""
+    facts: dict[str, JsonValue] = {"devices": [], "has_nvidia_device": has_device, "is_cuda_build": is_cuda_build}
+    if not has_device:
+        return Finding(id="gpu", status="ok", summary="none; the small models train on the CPU", facts=facts)
+    if is_cuda_build:
+        remedy = "update the NVIDIA driver, or install the torch build for the CUDA version that it supports"
+    else:
+        remedy = "this torch is a CPU build: make clean setup on an index with CUDA wheels"
+    return Finding(id="gpu", status="warn", summary="a GPU is there, torch cannot use it", remedy=remedy, facts=facts)
+
+
+def check_uv() -> list[Finding]:
+    """The uv that resolves and installs environments."""
+    try:
+        from uv import find_uv_bin
+
+        done = subprocess.run([find_uv_bin(), "--version"], capture_output=True, text=True, timeout=30, check=True)
+    except (ImportError, OSError, subprocess.SubprocessError) as error:
+        return [Finding(id="uv", status="fail", summary=f"uv does not run: {error}", remedy="pip install uv")]
+    version = done.stdout.split()[1]
+    return [Finding(id="uv", status="ok", summary=f"uv {version}", facts={"version": version})]
+
+
+def check_index() -> list[Finding]:
+    """The package index, by fetching one small source distribution from it."""
+    from repairgym.tasks.index import PackageIndex, Sdist
+
+    sdist = Sdist(name=PROBE_NAME, version=PROBE_VERSION, sha256=PROBE_SHA256)
+    try:
+        with tempfile.TemporaryDirectory(prefix="repairgym-doctor-") as folder:
+            PackageIndex(sleep=lambda _: None).fetch(sdist, Path(folder))
+    except PackageNotFoundError as error:
+        remedy = "the index answers but is no full mirror; name another one in PIP_INDEX_URL"
+        return [Finding(id="index", status="warn", summary=str(error), remedy=remedy)]
+    except IndexUnavailableError as error:
+        remedy = "check the network, or name your index in PIP_INDEX_URL; what is built already works offline"
+        return [Finding(id="index", status="warn", summary=str(error), remedy=remedy)]
+    return [Finding(id="index", status="ok", summary="the package index answers and serves source distributions")]
+
+
+def check_sandbox() -> list[Finding]:
+    """The sandbox back ends, by making a sandbox with each; one that isolates is needed, the others are a choice."""
+    from repairgym.sandbox.probe import probe_backends
+
+    probes = probe_backends()
+    has_isolation = any(probe.is_available and probe.is_isolating for probe in probes)
+    return [describe_backend(probe, has_isolation=has_isolation) for probe in probes]
+
+
+def describe_backend(probe: BackendProbe, *, has_isolation: bool) -> Finding:
+    """What a probe found; ``has_isolation``: some back end here isolates."""
+    summary = probe.reason or "works: isolated, without network and capabilities"
+    if not probe.is_available:
+        summary = f"does not work here{' (optional)' if has_isolation else ''}: {probe.reason}"
+    return Finding(
+        id=f"sandbox.{probe.name}",
+        status="ok" if probe.is_available or has_isolation else "fail",
+        summary=summary,
+        remedy=probe.remedy,
+        facts={
+            "is_available": probe.is_available,
+            "is_isolating": probe.is_isolating,
+            "missing_walls": [*probe.missing_walls],
+            "duration_s": probe.duration_s,
+        },
+    )

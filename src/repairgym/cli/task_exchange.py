@@ -1,0 +1,116 @@
+"""`repairgym tasks import` and `repairgym tasks export`: tasks of other systems, and tasks for them.
+
+Reads options; prints what `tasks.importing` and `tasks.exporting` do. Invariant: no task logic is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from repairgym.cli.progress import ProgressDisplay
+from repairgym.errors import ConfigError, InputError, Interrupted
+from repairgym.tasks.clones import CloneFolder
+from repairgym.tasks.exporting import export_dataset
+from repairgym.tasks.formats.base import Format
+from repairgym.tasks.formats.datasets import Layout
+from repairgym.tasks.formats.registry import FORMATS
+from repairgym.tasks.importing import REJECTED_FILE, import_dataset
+from repairgym.tasks.store import TaskStore
+
+AUTO = "auto"
+_NUM_SHOWN = 5
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
+
+
+def import_tasks(
+    folder: Folder,
+    source: Annotated[Path, typer.Argument(help="A .jsonl, .json, .parquet or .arrow file, or a folder of them.")],
+    format_name: Annotated[
+        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}; {AUTO} detects it per record.")
+    ] = AUTO,
+    repos: Annotated[
+        Path | None, typer.Option("--repos", help="Folder of local git clones, which base files are pinned from.")
+    ] = None,
+) -> None:
+    """Add tasks of other systems to a folder: SWE-bench and its relatives, Harbor; files, task folders, data sets.
+
+    What has no environment layer and certificate here is kept as an unbuilt task; `repairgym tasks show` says what is
+    missing. A record that cannot be used is reported with its line; the others are imported. Nothing is fetched.
+
+    Example: repairgym tasks import tasks swe-rebench.parquet --repos clones
+    """
+    form = None if format_name == AUTO else _format(format_name)
+    clones = CloneFolder(repos) if repos else None
+    with ProgressDisplay() as progress:
+        try:
+            done = import_dataset(source, folder, form, clones, lambda count: progress("import", count, 0, ""))
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted; the folder is as it was, run the same command again") from error
+    for bad in done.bad[:_NUM_SHOWN]:
+        typer.secho(f"{bad.place}: {bad.reason}", fg="yellow", err=True)
+    if len(done.bad) > _NUM_SHOWN:
+        typer.secho(f"and {len(done.bad) - _NUM_SHOWN} more in {folder / REJECTED_FILE}", fg="yellow", err=True)
+    if done.num_records and len(done.bad) == done.num_records:
+        raise InputError(
+            f"none of the {done.num_records} records of {source} can be used; the first: {done.bad[0].reason}"
+        )
+    formats = ", ".join(f"{count} {name}" for name, count in sorted(done.formats.items())) or "none"
+    typer.echo(
+        f"{done.num_records} records: {done.num_imported} new tasks, {done.num_known} known, {len(done.bad)} bad"
+    )
+    typer.echo(f"unbuilt: {formats}; certified here before: {done.num_certified}")
+    if repos:
+        typer.echo(f"base files pinned: {done.num_pinned} of {done.formats.total()}")
+
+
+def export_tasks(
+    folder: Folder,
+    output: Annotated[Path, typer.Argument(help="File or folder to write.")],
+    format_name: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "swe_bench",
+    layout: Annotated[
+        str, typer.Option("--layout", help=f"One of {', '.join(get_args(Layout))}; {AUTO} goes by the name.")
+    ] = AUTO,
+) -> None:
+    """Write the tasks of a folder, certified and unbuilt ones, in the format of another system.
+
+    Certified tasks take their whole record along and come back certified by `repairgym tasks import`.
+
+    Example: repairgym tasks export tasks dataset --format swe_rebench
+    """
+    form = _format(format_name)
+    chosen = _layout(layout, form, output)
+    with ProgressDisplay() as progress:
+        done = export_dataset(
+            TaskStore(folder), output, form, chosen, report=lambda count: progress("export", count, 0, "")
+        )
+    for task_id, reason in list(done.refused.items())[:_NUM_SHOWN]:
+        typer.secho(f"{task_id}: {reason}", fg="yellow", err=True)
+    if not done.num_written:
+        raise InputError(f"none of the {len(done.refused)} tasks of {folder} can be written as {format_name}")
+    typer.echo(f"{done.num_written} tasks in {output} ({format_name}, {chosen}); {len(done.refused)} left out")
+
+
+def _format(name: str) -> Format:
+    found = next((form for form in FORMATS.values() if form.name == name), None)
+    if found is None:
+        raise ConfigError(f"got --format {name}, expected one of {', '.join(FORMATS)}")
+    return found
+
+
+def _layout(name: str, form: Format, output: Path) -> Layout:
+    """The layout named ``name``, or the one that the name of ``output`` asks for."""
+    by_suffix: dict[str, Layout] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
+    fallback: Layout = "folders" if form.is_folder else "dataset"
+    found = by_suffix.get(output.suffix, fallback) if name == AUTO else name
+    layout = next((known for known in get_args(Layout) if known == found), None)
+    if layout is None:
+        raise ConfigError(f"got --layout {name}, expected {AUTO} or one of {', '.join(get_args(Layout))}")
+    if (layout == "folders") != form.is_folder:
+        kind = "one folder per task" if form.is_folder else "rows of fields"
+        raise ConfigError(f"{form.name} is {kind}, which the layout {layout} cannot hold; leave --layout out")
+    chosen: Layout = layout
+    return chosen

@@ -1,0 +1,213 @@
+"""`repairgym tasks show` and `repairgym tasks stats`: tasks as a person reads them.
+
+Reads a task folder; prints. Invariants: a pipe gets every line whole and without colours, a terminal gets colours.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from repairgym.errors import InputError
+from repairgym.records import Record, Task
+from repairgym.tasks.layers import cache_root
+from repairgym.tasks.statistics import PackageStatistics, markdown_table, package_statistics
+from repairgym.tasks.store import FUNNEL_FILE, TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+_NUM_VALUES_SHOWN = 6
+_PIPE_WIDTH = 200
+
+
+def show(
+    folder: Folder,
+    task_id: Annotated[str, typer.Argument(help="Task id; without it the ids are listed.")] = "",
+    is_json: Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")] = False,
+) -> None:
+    """List the tasks of a folder, or show one: issue, patch, tests, certificate.
+
+    Of an imported task without environment and certificate it says what is missing.
+
+    Example: repairgym tasks show tasks boltons-26.2.0-mutation-0123456789
+    """
+    store = TaskStore(folder)
+    if not task_id:
+        _list(store)
+        return
+    task = _find(store, task_id)
+    if is_json:
+        typer.echo(task.model_dump_json(indent=2))
+    elif isinstance(task, Task):
+        _print_task(Console(), task)
+    else:
+        _print_unbuilt(Console(), task)
+
+
+def _list(store: TaskStore) -> None:
+    for task in store.load_certified():
+        typer.echo(f"{task.id}\t{task.split}\t{task.labels.get('operator', '')}\t{_summary(task.issue)}")
+    for one in store.iter_unbuilt():
+        typer.echo(f"{one.id}\t{one.split or ''}\t{one.format}, unbuilt\t{_summary(one.issue)}")
+
+
+def _summary(issue: str) -> str:
+    return next((line.strip() for line in issue.splitlines() if line.strip()), "")[:80]
+
+
+def _find(store: TaskStore, task_id: str) -> Task | UnbuiltTask:
+    found: Task | UnbuiltTask | None = next((task for task in store.load_certified() if task.id == task_id), None)
+    found = found or next((one for one in store.iter_unbuilt() if one.id == task_id), None)
+    if found is None:
+        raise InputError(f"no task {task_id} in {store.folder}; see: repairgym tasks show {store.folder}")
+    return found
+
+
+def _print_task(console: Console, task: Task) -> None:
+    origin = task.provenance
+    _line(console, f"[bold]{escape(task.id)}[/] ({task.split}, {task.source}; {escape(origin.recipe)})")
+    _line(console, f"{escape(origin.package)} {escape(origin.version)}, Python {task.environment.python}")
+    _section(console, "issue", task.issue)
+    _print_patch(console, "gold patch", task.gold_patch)
+    hidden = tuple(test_id for test_id in task.fail_to_pass if test_id not in task.visible_tests)
+    _print_tests(console, "visible tests", task.visible_tests)
+    _print_tests(console, "hidden tests", hidden)
+    _print_tests(console, "pass to pass tests", task.pass_to_pass)
+    _print_table(console, "labels", task.labels)
+    proof = task.certificate
+    _line(console, f"\n[bold]certificate[/] {'valid' if proof.is_valid else '[red]not valid[/]'}")
+    _line(console, f"  empty failed {proof.num_empty_failed}/{proof.num_empty_runs} ({proof.empty_duration_s} s each)")
+    _line(console, f"  gold passed {proof.num_gold_passed}/{proof.num_gold_runs} ({proof.gold_duration_s} s each)")
+    _line(console, f"  unstable tests left out: {escape(', '.join(proof.unstable_tests)) or 'none'}")
+    tools = ", ".join(f"{name} {version}" for name, version in sorted(proof.tool_versions.items()))
+    _line(console, f"  made with {escape(tools) or 'tools that it does not name'}")
+
+
+def _print_unbuilt(console: Console, task: UnbuiltTask) -> None:
+    _line(console, f"[bold]{escape(task.id)}[/] ({task.split or 'no split'}, {task.format}, unbuilt)")
+    where = f"{task.repository or 'no repository'} {task.version} at {task.base_commit or 'no commit'}"
+    _line(console, escape(f"{where}; licence: {task.license or 'not named'}"))
+    _section(console, "missing", "\n".join(f"- {part}" for part in task.missing))
+    _section(console, "issue", task.issue)
+    _print_patch(console, "gold patch", task.gold_patch)
+    _print_patch(console, "patch of tests", task.test_patch)
+    _print_tests(console, "fail to pass tests", task.fail_to_pass)
+    _print_tests(console, "pass to pass tests", task.pass_to_pass)
+    _print_table(console, "scores", {name: str(value) for name, value in task.quality_scores.items()})
+
+
+def _line(console: Console, markup: str) -> None:
+    console.print(markup, highlight=False, soft_wrap=True)
+
+
+def _section(console: Console, title: str, text: str) -> None:
+    _line(console, f"\n[bold]{title}[/]\n{escape(text.rstrip())}")
+
+
+def _print_patch(console: Console, title: str, patch: str) -> None:
+    _line(console, f"\n[bold]{title}[/]{'' if patch else ' none'}")
+    for line in patch.splitlines():
+        is_head = line.startswith(("+++ ", "--- ", "diff "))
+        console.print(Text(line, style="bold" if is_head else _DIFF_STYLES.get(line[:1], "")), soft_wrap=True)
+
+
+def _print_tests(console: Console, title: str, ids: tuple[str, ...]) -> None:
+    _line(console, f"\n[bold]{title}[/] ({len(ids)})")
+    for test_id in ids:
+        _line(console, f"  {escape(test_id)}")
+
+
+def _print_table(console: Console, title: str, values: dict[str, str]) -> None:
+    if values:
+        _line(console, f"\n[bold]{title}[/] " + escape(", ".join(f"{k} {v}" for k, v in sorted(values.items()))))
+
+
+# --- statistics ----------------------------------------------------------------------------------------------------
+
+
+class _Stats(Record):
+    """What `repairgym tasks stats --json` prints."""
+
+    num_tasks: int
+    num_unbuilt: int
+    packages: tuple[PackageStatistics, ...]
+    funnel: dict[str, dict[str, int]]
+    """Task source, ``import`` or ``curation`` -> stage -> number, as the report shows it."""
+
+
+def stats(
+    folder: Folder,
+    is_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    is_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print one Markdown table, a line per package.")
+    ] = False,
+) -> None:
+    """Count the tasks of a folder per package and source: tests, edits, labels, licence, disk; and show its funnel.
+
+    Example: repairgym tasks stats tasks
+    """
+    store = TaskStore(folder)
+    rows = package_statistics(store.load_certified(), store.iter_unbuilt(), cache_root())
+    if is_markdown:
+        typer.echo(markdown_table(rows))
+        return
+    counted = _Stats(
+        num_tasks=sum(row.num_tasks for row in rows if row.is_built),
+        num_unbuilt=sum(row.num_tasks for row in rows if not row.is_built),
+        packages=rows,
+        funnel=store.load_document(FUNNEL_FILE).get("total", {}),
+    )
+    if is_json:
+        typer.echo(json.dumps(counted.model_dump(mode="json"), indent=2))
+        return
+    console = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
+    console.print(_packages_table(rows))
+    for row in rows:
+        if row.labels:
+            _line(console, f"{escape(row.package)}, {row.source}: {escape(_describe_labels(row))}")
+    for name, counts in sorted(counted.funnel.items()):
+        ranked = sorted(counts.items(), key=lambda stage: (-stage[1], stage[0]))
+        parts = ", ".join(f"{stage.replace('_', ' ')} {count}" for stage, count in ranked)
+        _line(console, f"[bold]{escape(name)}[/]: {escape(parts)}")
+    _line(console, f"{counted.num_tasks} certified tasks, {counted.num_unbuilt} unbuilt ones")
+
+
+def _packages_table(rows: tuple[PackageStatistics, ...]) -> Table:
+    """Means per task, but for tasks and MB; tests are those to repair and those to keep."""
+    table = Table(
+        "package", "source", "tasks", "splits", "tests", "test s", "edits", "lines", "licence", "MB", box=None
+    )
+    for place in (2, 4, 5, 6, 7, 9):
+        table.columns[place].justify = "right"
+    for row in rows:
+        table.add_row(
+            escape(row.package or "?"),
+            row.source if row.is_built else f"{row.source}, unbuilt",
+            str(row.num_tasks),
+            ", ".join(f"{split} {count}" for split, count in row.splits.items()),
+            f"{row.num_fail_to_pass:.1f}+{row.num_pass_to_pass:.1f}",
+            "" if row.test_s is None else f"{row.test_s:.2f}",
+            f"{row.num_edits:.1f}",
+            f"{row.num_lines:.1f}",
+            escape(row.license or "?"),
+            f"{(row.record_bytes + (row.layer_bytes or 0)) / 1e6:.1f}",
+        )
+    return table
+
+
+def _describe_labels(row: PackageStatistics) -> str:
+    """Each label with its values, the most common first."""
+    parts = []
+    for name, counts in row.labels.items():
+        ranked = sorted(counts.items(), key=lambda value: (-value[1], value[0]))
+        shown = ", ".join(f"{value} {count}" for value, count in ranked[:_NUM_VALUES_SHOWN])
+        parts.append(f"{name}: {shown}{', ...' if len(ranked) > _NUM_VALUES_SHOWN else ''}")
+    return "; ".join(parts)

@@ -1,0 +1,127 @@
+"""`repairgym tasks`: build and lock; the other commands of the group are in modules of their own.
+
+Reads options; prints what the layers below do. Invariant: no task logic is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from repairgym.cli.task_curation import curate_tasks
+from repairgym.cli.task_exchange import export_tasks, import_tasks
+from repairgym.cli.task_exposing import expose_tasks
+from repairgym.cli.task_recipes import rebuild, record
+from repairgym.cli.task_verification import verify
+from repairgym.cli.task_views import show, stats
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.tasks import RebuildConfig, TasksConfig
+from repairgym.errors import Interrupted
+from repairgym.records import Task
+from repairgym.tasks import building
+from repairgym.tasks.building import build as build_tasks
+from repairgym.tasks.catalogue import load_catalogue
+from repairgym.tasks.environments import lock_name, resolve_lock, shipped_locks_folder
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
+
+app = typer.Typer(help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True)
+
+app.command("import")(import_tasks)
+app.command("export")(export_tasks)
+app.command("curate")(curate_tasks)
+app.command()(record)
+app.command("expose")(expose_tasks)
+app.command()(verify)
+app.command()(show)
+app.command()(stats)
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
+ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the configuration.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides: a.b=value")]
+
+
+@app.command()
+def build(
+    folder: Folder,
+    overrides: Overrides = None,
+    config: ConfigFile = None,
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", help="Rebuild the certified tasks of a book of recipes.")
+    ] = None,
+    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
+) -> None:
+    """Make validated tasks from the catalogue's packages and repositories; a killed build goes on where it was.
+
+    Example: repairgym tasks build tasks limits.train=100 'packages=["boltons"]'
+
+    Example: repairgym tasks build tasks 'sources=["history"]' catalogue=repositories.toml
+
+    Example: repairgym tasks build tasks --recipe catalog/real.toml 'packages=["boltons"]'
+    """
+    if recipe:
+        chosen = load_config(RebuildConfig, config, overrides or [])
+        typer.echo(to_toml(chosen)) if is_dry_run else rebuild(folder, recipe, chosen)
+        return
+    resolved = load_config(TasksConfig, config, overrides or [])
+    if is_dry_run:
+        typer.echo(to_toml(resolved))
+        return
+    console = Console()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        shown = bar.add_task("building", total=None)
+
+        def report(progress: building.Progress) -> None:
+            line = f"{progress.num_tasks} tasks"
+            bar.update(shown, completed=progress.num_done, total=progress.num_jobs, description=line)
+            unit = progress.unit
+            if unit.error:
+                console.print(f"[yellow]{escape(unit.name)}[/]: {escape(unit.error)}")
+            elif not console.is_terminal:
+                console.print(f"{unit.name}: {len(unit.tasks)} tasks", highlight=False)
+
+        try:
+            store = build_tasks(resolved, folder, report=report)
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted; finished packages are kept, the same command goes on from there") from error
+    _print_summary(console, store.load(), folder)
+
+
+def _print_summary(console: Console, tasks: tuple[Task, ...], folder: Path) -> None:
+    counts: dict[tuple[str, str], int] = {}
+    for task in tasks:
+        counts[task.split, task.source] = counts.get((task.split, task.source), 0) + 1
+    for (split, source), count in sorted(counts.items()):
+        console.print(f"{split:<12}{source:<12}{count:>6}", highlight=False)
+    console.print(f"{len(tasks)} tasks in {folder}; why others fell away: {folder / 'funnel.json'}", highlight=False)
+
+
+@app.command()
+def lock(
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder of the locks; default: the package's.")
+    ] = None,
+    exclude_newer: Annotated[str, typer.Option("--exclude-newer", help="RFC 3339 time: ignore later uploads.")] = "",
+    catalogue: Annotated[Path | None, typer.Option("--catalogue", help="Another catalogue file.")] = None,
+) -> None:
+    """Resolve the locks of the catalogue's test environments again (for maintainers).
+
+    Example: repairgym tasks lock --exclude-newer 2026-06-01T00:00:00Z
+    """
+    folder = output or shipped_locks_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    for requirements in (*load_catalogue(catalogue).requirement_sets(), BUILD_REQUIREMENTS):
+        path = folder / lock_name(requirements)
+        path.write_text(resolve_lock(requirements, exclude_newer), encoding="utf-8")
+        typer.echo(path)

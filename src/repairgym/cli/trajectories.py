@@ -1,0 +1,105 @@
+"""`repairgym trajectories`: episodes for other systems, and episodes of theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.cli.trajectory_tables import parquet
+from repairgym.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from repairgym.bridges.trajectories.base import TrajectoryFormat
+    from repairgym.models.renderer import ChatRenderer
+
+app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True)
+app.command()(parquet)
+
+AUTO = "auto"
+_FORMATS = "mini_swe_agent, swe_agent, atif or chat"
+_NUM_SHOWN = 5
+
+Model = Annotated[Path | None, typer.Option(help="Folder with the tokenizer; default: the shipped base.")]
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write into; a .jsonl file for chat.")],
+    format_name: Annotated[str, typer.Option("--format", help=f"One of {_FORMATS}.")] = "chat",
+    phase: Annotated[str, typer.Option(help="Phase of the run; default: all.")] = "",
+    verdict: Annotated[str, typer.Option(help="Only this kind: passed, failed, exploited, invalid.")] = "",
+    model: Model = None,
+) -> None:
+    """Write the trajectories of a run in the format of another system.
+
+    Example: repairgym trajectories export runs/teacher sft.jsonl --format chat --verdict passed
+    """
+    from repairgym.bridges.trajectories.base import from_trajectory
+    from repairgym.bridges.trajectories.files import write_trajectories
+    from repairgym.records import VerdictKind
+    from repairgym.rollout.store import RunStore
+
+    form = _format(format_name)
+    if verdict and verdict not in set(VerdictKind):
+        raise ConfigError(f"got --verdict {verdict}, expected one of {', '.join(VerdictKind)}")
+    renderer = _renderer(model)
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        chosen = (t for t in store.trajectories(phase=phase or None) if t.turns and verdict in ("", t.verdict.kind))
+        count = write_trajectories((from_trajectory(one, renderer) for one in chosen), form, out)
+    if not count:
+        raise InputError(f"{run} has no such trajectory with actions; see --phase and --verdict")
+    typer.echo(f"{count} trajectories in {out} ({form.name})")
+
+
+@app.command(name="import")
+def import_command(
+    run: Annotated[Path, typer.Argument(help="Run folder; made when it is missing.")],
+    source: Annotated[Path, typer.Argument(help="File, or folder of files.")],
+    tasks: Annotated[Path, typer.Option(help="Folder of the tasks that they are about.")],
+    format_name: Annotated[str, typer.Option("--format", help=f"{AUTO}, {_FORMATS}.")] = AUTO,
+    graded: Annotated[Path | None, typer.Option(help="Results folder of repairgym grade, for their verdicts.")] = None,
+    model: Model = None,
+) -> None:
+    """Store trajectories of other agents in a run: for repairgym train sft (phase=import) and for reading, never for RL.
+
+    Their text is encoded here, so it has no tokens that anybody sampled. They pass where repairgym grade passed their patch.
+
+    Example: repairgym trajectories import runs/mini mini-output --tasks tasks --graded preds-graded
+    """
+    from repairgym.bridges.trajectories.files import read_trajectories
+    from repairgym.bridges.trajectories.importing import Gradings, import_trajectories
+    from repairgym.rollout.store import RunStore
+    from repairgym.tasks.store import TaskStore
+
+    form = None if format_name == AUTO else _format(format_name)
+    known = {task.id: task for task in TaskStore(tasks).load()}
+    gradings = Gradings(graded) if graded else None
+    renderer = _renderer(model)
+    run.mkdir(parents=True, exist_ok=True)
+    path = run / "run.db"
+    with RunStore.open(path) if path.exists() else RunStore.create(path) as store:
+        done = import_trajectories(read_trajectories(source, form), store, known, renderer, gradings)
+    for bad in done.bad[:_NUM_SHOWN]:
+        typer.secho(f"left out: {bad.place}: {bad.reason}", fg="yellow", err=True)
+    if not done.num_stored and not done.num_known:
+        raise InputError(f"none of the {len(done.bad)} trajectories of {source} can be used")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in done.verdicts.items() if count) or "none new"
+    typer.echo(f"{done.num_stored} trajectories stored ({kinds}), {done.num_known} known, {len(done.bad)} left out")
+
+
+def _format(name: str) -> TrajectoryFormat:
+    from repairgym.bridges.trajectories.registry import FORMATS
+
+    if name not in FORMATS:
+        raise ConfigError(f"got --format {name}, expected one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+def _renderer(model: Path | None) -> ChatRenderer:
+    from repairgym.models.loading import load_tokenizer, shipped_base
+    from repairgym.models.renderer import ChatRenderer
+
+    return ChatRenderer(load_tokenizer(model or shipped_base()))

@@ -1,0 +1,268 @@
+"""Which policy-gradient algorithm: advantages, losses, corrections and terms beside them, as discriminated unions.
+
+Read by `learning/`; imports no torch. Invariants: frozen; each member of a union holds the numbers that it uses and no
+others; defaults are those of the paper that is named. "Paper B" is arXiv 2508.03501.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from repairgym.records import Record
+
+MeanDenominator = Literal["token", "group", "trajectory", "turn"]
+"""What the sum over tokens is divided by, so that it is a mean; `learning/denominators.py` has the equations."""
+Denominator = MeanDenominator | Literal["constant"]
+"""Those and the constant of Dr. GRPO, which needs a budget."""
+
+# --- advantages ----------------------------------------------------------------------------------------------------
+
+
+class GroupAdvantageConfig(Record):
+    """(R - mean) / (std + delta) over the group (GRPO, arXiv 2402.03300, section 4.1.2; paper B, equation 2)."""
+
+    type: Literal["group"] = "group"
+    delta: PositiveFloat = 1e-6
+    """Keeps the quotient finite; the papers give no value."""
+
+
+class DrGrpoAdvantageConfig(Record):
+    """R - mean, without the deviation (Dr. GRPO, arXiv 2503.20783)."""
+
+    type: Literal["dr_grpo"] = "dr_grpo"
+
+
+class RlooAdvantageConfig(Record):
+    """R - mean of the others: the leave-one-out baseline (RLOO, arXiv 2402.14740)."""
+
+    type: Literal["rloo"] = "rloo"
+
+
+class ReinforcePpAdvantageConfig(Record):
+    """(R - baseline), normalised over all tokens of the iteration (REINFORCE++, arXiv 2501.03262)."""
+
+    type: Literal["reinforce_pp"] = "reinforce_pp"
+    baseline: Literal["none", "group_mean", "leave_one_out"] = "none"
+    """``group_mean`` is the paper's REINFORCE++-baseline; ``leave_one_out`` takes RLOO's baseline instead."""
+    delta: PositiveFloat = 1e-6
+
+
+class GaeAdvantageConfig(Record):
+    """Generalised advantage estimation by a value head (arXiv 1506.02438), on two levels (RAGEN, arXiv 2504.20073).
+
+    Inside a turn the token's discount and lambda hold, from the last token of a turn to the next turn the turn's. Equal
+    numbers on both levels are plain GAE over the action tokens.
+    """
+
+    type: Literal["gae"] = "gae"
+    token_discount: float = Field(default=1.0, gt=0.0, le=1.0)
+    """RAGEN: 1."""
+    token_lambda: float = Field(default=1.0, ge=0.0, le=1.0)
+    """RAGEN: 1."""
+    turn_discount: float = Field(default=1.0, gt=0.0, le=1.0)
+    """RAGEN's bi-level setting: 0.95; 1 leaves the return undiscounted, as in paper B (section 3.1)."""
+    turn_lambda: float = Field(default=1.0, ge=0.0, le=1.0)
+    is_normalised: bool = True
+    """Mean 0 and deviation 1 over the tokens of the iteration."""
+
+
+AdvantageConfig = Annotated[
+    GroupAdvantageConfig
+    | DrGrpoAdvantageConfig
+    | RlooAdvantageConfig
+    | ReinforcePpAdvantageConfig
+    | GaeAdvantageConfig,
+    Field(discriminator="type"),
+]
+
+# --- losses --------------------------------------------------------------------------------------------------------
+
+
+class _ClippedLossConfig(Record):
+    """Bounds of the ratio pi / pi_old."""
+
+    eps_low: float = Field(default=0.2, gt=0.0, lt=1.0)
+    eps_high: PositiveFloat = 0.2
+    dual_clip: float | None = Field(default=None, gt=1.0)
+    """Bound on ratio * |A| where A < 0 (dual clip, arXiv 1912.09729, equation 5: 3); None: unbounded."""
+
+
+class DapoLossConfig(_ClippedLossConfig):
+    """Clip-higher and a mean over action tokens (DAPO, arXiv 2503.14476, equation 8; paper B, equation 8)."""
+
+    type: Literal["dapo"] = "dapo"
+    eps_high: PositiveFloat = 0.3
+    """Paper B, Table 3, stage 1; stage 2 uses 0.26, DAPO 0.28."""
+    denominator: MeanDenominator = "token"
+    """``token``: over the optimiser batch, as everyone computes it. ``group``: per problem, as the equation reads."""
+
+
+class GrpoLossConfig(_ClippedLossConfig):
+    """A mean over trajectories of means over their tokens (GRPO, arXiv 2402.03300, equation 3)."""
+
+    type: Literal["grpo"] = "grpo"
+    denominator: MeanDenominator = "trajectory"
+    """``turn``: means of turns first (paper B, equation 7)."""
+
+
+class DrGrpoLossConfig(_ClippedLossConfig):
+    """A sum over tokens over a constant: no bias for length (Dr. GRPO, arXiv 2503.20783)."""
+
+    type: Literal["dr_grpo"] = "dr_grpo"
+    denominator: Literal["constant"] = "constant"
+    max_action_tokens: PositiveInt = 1024
+    """The constant, per trajectory: the budget of action tokens of an episode. Our choice; set it to yours."""
+
+
+class GspoLossConfig(Record):
+    """One ratio per sequence, the geometric mean of its tokens' ratios (GSPO, arXiv 2507.18071, equations 5 to 7)."""
+
+    type: Literal["gspo"] = "gspo"
+    eps_low: float = Field(default=3e-4, gt=0.0, lt=1.0)
+    """Section 5.1."""
+    eps_high: PositiveFloat = 4e-4
+    """Section 5.1."""
+    denominator: Literal["trajectory"] = "trajectory"
+
+
+class CispoLossConfig(Record):
+    """Policy gradient with a clipped, detached ratio as weight (CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4, 5)."""
+
+    type: Literal["cispo"] = "cispo"
+    min_ratio: NonNegativeFloat = 0.0
+    """The paper sets no lower bound."""
+    max_ratio: PositiveFloat = 5.0
+    """1 + eps_high; the paper tunes it and gives no number. 5 is ScaleRL's (arXiv 2510.13786)."""
+    denominator: MeanDenominator = "token"
+
+    @model_validator(mode="after")
+    def _bounds_hold_one(self) -> Self:
+        _check_bounds(self.min_ratio, self.max_ratio)
+        return self
+
+
+class PpoLossConfig(_ClippedLossConfig):
+    """Clipped ratio and a value head with a clipped squared error (PPO, arXiv 1707.06347, equations 7 and 9)."""
+
+    type: Literal["ppo"] = "ppo"
+    value_clip: PositiveFloat = 0.2
+    """A value moves at most this far from the one before the update (arXiv 2005.12729, section 2)."""
+    value_coefficient: PositiveFloat = 0.5
+    """c1 of equation 9; the paper uses 1 with shared parameters on Atari and none apart; 0.5 is common practice."""
+    value_learning_rate: PositiveFloat = 1e-4
+    """Of the head, which starts at 0. Our choice."""
+    denominator: MeanDenominator = "token"
+
+
+LossConfig = Annotated[
+    DapoLossConfig | GrpoLossConfig | DrGrpoLossConfig | GspoLossConfig | CispoLossConfig | PpoLossConfig,
+    Field(discriminator="type"),
+]
+
+# --- corrections and terms -----------------------------------------------------------------------------------------
+
+
+class NoCorrectionConfig(Record):
+    """The sampler's log-probabilities are taken as the learner's own (paper B; the embedded engine differs by 1e-5)."""
+
+    type: Literal["none"] = "none"
+
+
+class TruncateCorrectionConfig(Record):
+    """Truncated importance sampling: each token's loss times min(pi_learner / pi_sampler, max_ratio).
+
+    Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training". The loss's own ratio is
+    then pi / pi_learner, both computed by the learner.
+    """
+
+    type: Literal["truncate"] = "truncate"
+    level: Literal["token", "sequence"] = "token"
+    """``sequence``: the product of the ratios of a sequence's tokens, for each of them."""
+    max_ratio: PositiveFloat = 2.0
+
+
+class MaskCorrectionConfig(Record):
+    """Masked importance sampling: like truncation, but what lies outside the bounds is not learned at all.
+
+    IcePop (Ring-1T, arXiv 2510.18855): bounds 0.5 and 5, token by token.
+    """
+
+    type: Literal["mask"] = "mask"
+    level: Literal["token", "sequence"] = "token"
+    min_ratio: PositiveFloat = 0.5
+    max_ratio: PositiveFloat = 5.0
+
+    @model_validator(mode="after")
+    def _bounds_hold_one(self) -> Self:
+        _check_bounds(self.min_ratio, self.max_ratio)
+        return self
+
+
+SamplerCorrectionConfig = Annotated[
+    NoCorrectionConfig | TruncateCorrectionConfig | MaskCorrectionConfig, Field(discriminator="type")
+]
+
+
+class NoKlConfig(Record):
+    """No term for the distance to a reference (paper B, equation 8; DAPO, section 2.3)."""
+
+    type: Literal["none"] = "none"
+
+
+class KlConfig(Record):
+    """Distance to the policy that the run started from (estimators: Schulman 2020, "Approximating KL divergence").
+
+    With d = log pi - log pi_reference: ``k1`` = d is taken from the advantage of the token (as a loss its gradient
+    would be 0 in the mean); ``k2`` = d^2 / 2 and ``k3`` = exp(-d) - 1 + d are added to the loss.
+    """
+
+    type: Literal["k1", "k2", "k3"] = "k3"
+    coefficient: PositiveFloat = 0.001
+    """Ring-lite (arXiv 2506.14731) and verl's examples; GRPO's first paper: 0.04."""
+
+
+ReferenceKlConfig = Annotated[NoKlConfig | KlConfig, Field(discriminator="type")]
+
+
+class NoDemonstrationConfig(Record):
+    """Rewards alone."""
+
+    type: Literal["none"] = "none"
+
+
+class GatedDemonstrationConfig(Record):
+    """Imitate a success of a task's demonstrators while its group has few (AHPO, MM-HELIX, arXiv 2510.08540)."""
+
+    type: Literal["gated"] = "gated"
+    coefficient: PositiveFloat = 0.1
+    """Our choice."""
+    min_successes: PositiveInt = 2
+    """Groups with fewer imitate. The paper's threshold was not found; our choice."""
+
+
+class DecayingDemonstrationConfig(Record):
+    """Imitate demonstrators, less with each iteration (after ForgER, arXiv 2006.09939)."""
+
+    type: Literal["decaying"] = "decaying"
+    coefficient: PositiveFloat = 0.1
+    """At the first iteration. Our choice."""
+    final_coefficient: NonNegativeFloat = 0.0
+    num_iterations: PositiveInt = 50
+    """Iterations of the linear decay; ForgER: 50 episodes."""
+
+
+DemonstrationConfig = Annotated[
+    NoDemonstrationConfig | GatedDemonstrationConfig | DecayingDemonstrationConfig, Field(discriminator="type")
+]
+
+OverlongPolicy = Literal["penalise", "baseline_only", "drop"]
+"""What becomes of episodes that end at a limit of turns, tokens or time: ``penalise``, trained with their reward like
+others (paper B, section 5.2, finding 1: without these negatives loops become more frequent); ``baseline_only``, their
+reward counts in the group's mean and deviation, their tokens are not learned; ``drop``, as if they had never been."""
+
+
+def _check_bounds(low: float, high: float) -> None:
+    if not low < 1.0 < high:
+        raise ValueError(f"min_ratio={low} and max_ratio={high} must lie below and above 1, where equal policies are")

@@ -1,0 +1,137 @@
+"""Configurations of what judges a policy: evaluation, matrix, audit, exploit study, analysis.
+
+Reads nothing; makes configs. Invariants: evaluations and audits are graded cold unless told otherwise; a matrix names
+each policy and environment once, and what a name refers to exists.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from repairgym.config.cluster import ClusterConfig
+from repairgym.config.commands import TaskSelection
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.pipeline import GradingConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.records import Record
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+COLD_ROLLOUT = RolloutConfig(grading=GradingConfig(is_cold=True))
+
+
+class EvalCommandConfig(Record):
+    """`repairgym eval run`."""
+
+    select: TaskSelection = TaskSelection()
+    num_samples: PositiveInt = 10
+    """Runs per task (paper B, Table 1: mean of 10 runs ± standard error)."""
+    seed: int = 0
+    rollout: RolloutConfig = COLD_ROLLOUT
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _the_cluster_can_honour_it(self) -> Self:
+        self.cluster.require_honoured(self.rollout)
+        return self
+
+
+class MatrixPolicy(Record):
+    """One row of a matrix."""
+
+    policy: str
+    """Model folder or scripted policy."""
+    trained_in: str = ""
+    """Environment that it was trained in; empty for one that was not."""
+    start: str = ""
+    """Policy of the matrix that it was trained from; what it learned is the difference between the two."""
+
+
+class MatrixConfig(Record):
+    """`repairgym eval matrix`: every policy in every environment (paper A, section on environment mismatch)."""
+
+    policies: dict[str, MatrixPolicy] = Field(min_length=1)
+    environments: dict[str, RolloutConfig] = Field(min_length=1)
+    """Name -> everything between a task and a verdict: pipeline, tools, prompts, gates, thinking."""
+    select: TaskSelection = TaskSelection()
+    num_samples: PositiveInt = 5
+    """Runs per task (paper A: 5 runs per configuration)."""
+    seed: int = 0
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the policies ``openai`` and ``vllm``."""
+
+    @field_validator("policies", "environments")
+    @classmethod
+    def _names_are_plain(cls, value: dict[str, Record]) -> dict[str, Record]:
+        bad = [name for name in value if not _NAME.fullmatch(name)]
+        if bad:
+            raise ValueError(f"got the name {bad[0]!r}, expected letters, digits and . _ + - (it becomes part of ids)")
+        return value
+
+    @model_validator(mode="after")
+    def _names_refer_to_something(self) -> Self:
+        for name, one in self.policies.items():
+            if one.trained_in and one.trained_in not in self.environments:
+                raise ValueError(
+                    f"policies.{name}.trained_in is {one.trained_in!r}, environments are {sorted(self.environments)}"
+                )
+            if one.start and one.start not in self.policies:
+                raise ValueError(f"policies.{name}.start is {one.start!r}, policies are {sorted(self.policies)}")
+        return self
+
+
+class AuditConfig(Record):
+    """`repairgym eval audit`: training's submissions, graded again with every gate."""
+
+    phase: str = "dapo"
+    num_per_step: NonNegativeInt = 32
+    """Submissions of each training step, chosen by their ids; 0 means all."""
+    num_in_flight: PositiveInt = 4
+    grading: GradingConfig = GradingConfig(is_cold=True)
+    sandbox: SandboxConfig = SandboxConfig()
+
+
+class ExploitStudyConfig(Record):
+    """`repairgym eval exploit-study`: a scripted policy whose share of cheats rises."""
+
+    select: TaskSelection = TaskSelection(split="train")
+    num_steps: PositiveInt = 8
+    first_cheat_share: float = Field(default=0.0, ge=0.0, le=1.0)
+    last_cheat_share: float = Field(default=0.9, ge=0.0, le=1.0)
+    num_samples: PositiveInt = 4
+    """Episodes per task and step."""
+    seed: int = 0
+    rollout: RolloutConfig = RolloutConfig(
+        grading=GradingConfig(is_protected_restored=False, is_inspected=False, num_canaries=0, is_differential=False)
+    )
+    """Without gates by default: that is what is studied. Turn them on to see the gap close."""
+
+
+class DataFilesConfig(Record):
+    """What `repairgym analyse` and `repairgym report --data` write beside the report."""
+
+    tables: tuple[Literal["csv", "parquet"], ...] = ("csv", "parquet")
+    """Parquet needs the extra ``datasets``."""
+    figures: tuple[Literal["svg", "png"], ...] = ("svg", "png")
+    png_dpi: PositiveInt = 144
+
+
+class AnalysisConfig(Record):
+    """`repairgym analyse`."""
+
+    phase: str = "dapo"
+    """Training phase."""
+    before: str = ""
+    """Phase whose behaviour is compared with ``after``; empty: the first training step."""
+    after: str = ""
+    """Empty: the last training step."""
+    ngram: PositiveInt = 2
+    """Length of the tool sequences that policy shift is measured on."""
+    num_permutations: PositiveInt = 999
+    seed: int = 0
+    export: DataFilesConfig = DataFilesConfig()

@@ -1,0 +1,244 @@
+"""How a model is trained: the papers' published values are the defaults, their source stands beside each.
+
+Read by `learning/` and `recipes/`; imports no torch. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501.
+Invariants: frozen; every value that changes a result is here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from repairgym.config.algorithms import (
+    AdvantageConfig,
+    DapoLossConfig,
+    DemonstrationConfig,
+    GroupAdvantageConfig,
+    LossConfig,
+    NoCorrectionConfig,
+    NoDemonstrationConfig,
+    NoKlConfig,
+    OverlongPolicy,
+    ReferenceKlConfig,
+    SamplerCorrectionConfig,
+)
+from repairgym.records import Record
+
+
+class OptimizerConfig(Record):
+    """Optimiser, gradient clipping and learning-rate schedule (defaults: paper B, Table 3)."""
+
+    type: Literal["adamw", "muon"] = "adamw"
+    """``muon``: 2-D hidden matrices by Muon, embeddings, output head and vectors by AdamW."""
+    learning_rate: PositiveFloat = 1e-6
+    """AdamW's (paper B, Table 3)."""
+    muon_learning_rate: PositiveFloat = 0.02
+    """Muon's; its updates are orthogonal, so it is far larger than AdamW's."""
+    muon_momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Paper B, Table 3."""
+    eps: PositiveFloat = 1e-8
+    """Paper B, Table 3."""
+    weight_decay: NonNegativeFloat = 0.1
+    """Paper B, Table 3; on matrices, not on norms and biases."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Paper B, Table 3."""
+    num_warmup_steps: NonNegativeInt = 0
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """After the warm-up; ``cosine`` and ``linear`` end at ``final_lr_ratio`` of the peak."""
+    final_lr_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
+
+
+class ComputeConfig(Record):
+    """How a batch is computed; changes speed and memory, results only by float noise."""
+
+    micro_batch_tokens: PositiveInt = 8192
+    """Distinct tokens of one forward and backward."""
+    head_chunk_tokens: PositiveInt = 8192
+    """Positions whose logits exist at one time ..."""
+    head_chunk_vocab: PositiveInt = 65536
+    """... and vocabulary entries."""
+    is_bf16: bool = False
+    """bfloat16 autocast; weights, logits and losses stay float32."""
+    is_checkpointing: bool = False
+    """Activation checkpointing: layers are computed again backwards, memory falls to one layer's."""
+    context_parallel: PositiveInt = 1
+    """Processes (torchrun) that share the tokens of a micro-batch, for contexts that one cannot hold: Ulysses (arXiv
+    2309.14509). It divides the number of processes and the model's numbers of attention and key-value heads. Paper B
+    (appendix D) trains with context parallelism and does not say over how many devices."""
+    num_threads: PositiveInt | None = None
+    """torch threads of the process; None leaves torch's setting. One is fastest beside other busy processes."""
+
+
+class FullConfig(Record):
+    """All weights are trained (both papers)."""
+
+    type: Literal["full"] = "full"
+
+
+class LoraConfig(Record):
+    """Low-rank updates of the linear layers, by peft (LoRA, arXiv 2106.09685); embeddings and head stay as they are.
+
+    Our choices: the papers train all weights.
+    """
+
+    type: Literal["lora"] = "lora"
+    rank: PositiveInt = 16
+    alpha: PositiveInt = 32
+    """The update is scaled by alpha / rank."""
+    targets: tuple[str, ...] = ()
+    """Ends of the names of the linear layers; empty means every one but the output head."""
+
+
+TrainedConfig = Annotated[FullConfig | LoraConfig, Field(discriminator="type")]
+
+
+class LastChoice(Record):
+    """The weights after the last step (paper B: one epoch)."""
+
+    type: Literal["last"] = "last"
+
+
+class _ValidatedChoice(Record):
+    """Checkpoints are compared on tasks that are set apart."""
+
+    validation_share: float = Field(default=0.15, gt=0.0, lt=1.0)
+    """Share of the tasks; paper A (section on SFT) keeps 17 of 101 and 54 of 365 trajectories."""
+    every_steps: NonNegativeInt = 0
+    """Optimiser steps between comparisons; 0: after each epoch."""
+
+
+class LossChoice(_ValidatedChoice):
+    """The least validation loss."""
+
+    type: Literal["loss"] = "loss"
+
+
+class EntropyWindowChoice(_ValidatedChoice):
+    """The last checkpoint whose entropy is in a window, or the nearest to it: what RL can still explore from.
+
+    C3PO (Ring-lite, arXiv 2506.14731): more epochs lower the entropy, and RL then collapses earlier.
+    """
+
+    type: Literal["entropy_window"] = "entropy_window"
+    low: NonNegativeFloat = 0.3
+    """Nats per action token; Ring-lite: 0.3 to 0.5."""
+    high: PositiveFloat = 0.5
+
+    @model_validator(mode="after")
+    def _is_window(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}")
+        return self
+
+
+ChoiceConfig = Annotated[LastChoice | LossChoice | EntropyWindowChoice, Field(discriminator="type")]
+
+
+class SftConfig(Record):
+    """Supervised fine-tuning on successful trajectories (defaults: paper A, appendix on SFT).
+
+    Loss on actions only; instructions and tool responses are masked; float32.
+    """
+
+    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5)
+    """lr 2e-5 was the best of the search {6,20,60,200}e-7 (paper A); the rest is paper B's."""
+    compute: ComputeConfig = ComputeConfig()
+    batch_size: PositiveInt = 4
+    """Trajectories per optimiser step; paper A: at most 4 per GPU."""
+    num_epochs: PositiveInt = 1
+    is_format_error_masked: bool = False
+    thoughts: Literal["keep", "require", "remove"] = "keep"
+    """What becomes of thoughts (``<think>`` to ``</think>``): ``keep``, as they were sampled; ``require``, only
+    trajectories all of whose actions have one (paper A's thinking set); ``remove``, cut out of what is learned and of
+    its context (its no-thinking set)."""
+    choice: ChoiceConfig = LastChoice()
+    """Which checkpoint is kept."""
+    save_every_steps: PositiveInt = 50
+    """Optimiser steps between saved states; a killed run goes on from the last."""
+    trained: TrainedConfig = FullConfig()
+    seed: int = 0
+
+
+class RftConfig(SftConfig):
+    """Rejection-sampling fine-tuning (paper B, section 4.2 and appendix C)."""
+
+    optimizer: OptimizerConfig = OptimizerConfig(
+        learning_rate=5e-6, weight_decay=0.1, num_warmup_steps=10, schedule="cosine", final_lr_ratio=0.0
+    )
+    batch_size: PositiveInt = 64
+    is_format_error_masked: bool = True
+    """Actions that raised an environment-format error stay in the context, but are not learned."""
+
+
+class DapoConfig(Record):
+    """The policy update; as it stands it is paper B's DAPO (section 3.2, Table 3, stage 1).
+
+    Other algorithms are other members of ``loss`` and ``advantage``: `docs/howto/algorithms.md` has the table.
+    """
+
+    loss: LossConfig = DapoLossConfig()
+    advantage: AdvantageConfig = GroupAdvantageConfig()
+    correction: SamplerCorrectionConfig = NoCorrectionConfig()
+    """Between sampler and learner. Set ``truncate`` or ``mask`` when another engine than the embedded one samples."""
+    kl: ReferenceKlConfig = NoKlConfig()
+    demonstration: DemonstrationConfig = NoDemonstrationConfig()
+    overlong: OverlongPolicy = "penalise"
+    group_size: PositiveInt = 10
+    """Trajectories per problem."""
+    batch_size: PositiveInt = 128
+    """Trajectories per optimiser step; stage 2 uses 256."""
+    num_epochs: PositiveInt = 1
+    token_budget: PositiveInt | None = None
+    """Learned tokens per optimiser step and denominator of its loss, the rest is cut (C3PO, Ring-lite, arXiv
+    2506.14731, section 3.2: 409,600); None: no bound."""
+    is_error_masked: bool = False
+    """Turns that ended in a format or tool error are not learned from where the advantage is positive: they did not
+    bring the success about. Where it is negative they are. RFT's rule (paper B, section 4.2) for RL; our choice."""
+    negative_weight: NonNegativeFloat = 1.0
+    """Factor on negative advantages. Below 1 failures, which are longer, push less probability to untried tokens."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    compute: ComputeConfig = ComputeConfig()
+    trained: TrainedConfig = FullConfig()
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        if (self.loss.type == "ppo") != (self.advantage.type == "gae"):
+            raise ValueError(
+                f"loss.type={self.loss.type!r} with advantage.type={self.advantage.type!r}: the value head of 'ppo' "
+                "and the estimator 'gae' need each other; choose both or neither"
+            )
+        if self.token_budget and self.loss.denominator != "token":
+            raise ValueError(
+                f"token_budget={self.token_budget} replaces the denominator 'token', but loss.denominator is "
+                f"{self.loss.denominator!r}; set token_budget='none' or another loss"
+            )
+        if self.advantage.type == "gae" and (self.is_error_masked or self.negative_weight != 1.0):
+            raise ValueError(
+                "is_error_masked and negative_weight go by the sign of a trajectory's advantage, but 'gae' gives each "
+                "token its own; set is_error_masked=false and negative_weight=1.0"
+            )
+        if self.loss.type == "gspo" and self.kl.type == "k1":
+            raise ValueError(
+                "kl.type='k1' gives each token its own advantage, but 'gspo' has one per sequence; use kl.type='k3'"
+            )
+        return self
+
+
+class StepDpoConfig(Record):
+    """Direct preference optimisation on pairs of actions after one history.
+
+    Agent Q (arXiv 2408.07199) with the loss of DPO (arXiv 2305.18290, equation 7).
+    """
+
+    beta: PositiveFloat = 0.1
+    """DPO, section 6; Agent Q does not state its own."""
+    batch_size: PositiveInt = 64
+    """Pairs per optimiser step. Our choice."""
+    num_epochs: PositiveInt = 1
+    optimizer: OptimizerConfig = OptimizerConfig()
+    compute: ComputeConfig = ComputeConfig()
+    trained: TrainedConfig = FullConfig()
+    seed: int = 0

@@ -1,0 +1,218 @@
+"""What the recipes do: sizes, budgets and stages on top of the layers' own configs."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from repairgym.config.algorithms import DapoLossConfig
+from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, RftConfig, SftConfig
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rewards import RewardConfig, TerminalRewardConfig, check_turns
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.sampler import EmbeddedSamplerConfig, SamplerConfig
+from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
+from repairgym.config.teacher import TeacherNoise
+from repairgym.config.watch import WatchConfig
+from repairgym.records import Record
+
+_SMALL_COMPUTE = ComputeConfig(is_bf16=True)
+
+
+class CollectConfig(Record):
+    """Trajectories collected for supervised training."""
+
+    num_tasks: PositiveInt = 256
+    num_samples: PositiveInt = 4
+    """Episodes per task; paper B, section 4.2: 10."""
+    max_per_task: PositiveInt = 4
+    """Kept per task, so that easy tasks do not fill the set."""
+
+
+class CorrectionConfig(Record):
+    """Pre-training on the policy's own errors (`recipes/corrections.py`)."""
+
+    num_searches: PositiveInt = 1000
+    """Searches made anew whenever the training state is saved."""
+    max_edits: PositiveInt = 8
+    """Edits of a search."""
+    num_per_search: PositiveInt = 3
+    """Decisions of a search that are learned, the first among them."""
+    token_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of a step's tokens; the rest are episodes of the simulated teacher. 0: no corrections."""
+
+
+class PretrainingConfig(Record):
+    """Pre-training of a small base model on simulated repairs (design decision 9)."""
+
+    model: ModelConfig = ModelConfig(num_layers=6, num_heads=6, head_dim=32, max_len_tokens=4096, is_tied=False)
+    distributions: tuple[str, ...] = (
+        "stdlib",
+        "sympy",
+        "networkx",
+        "torch",
+        "transformers",
+        "jinja2",
+        "matplotlib",
+        "numpy",
+        "fonttools",
+        "rich",
+        "pygments",
+        "pydantic",
+        "hypothesis",
+        "mypy",
+        "huggingface_hub",
+        "coverage",
+    )
+    """Installed distributions whose functions are the corpus."""
+    num_line_labels: PositiveInt = 40
+    num_tokenizer_functions: PositiveInt = 8000
+    num_tokens: PositiveInt = 15_500_000
+    """Tokens trained on, context included."""
+    batch_tokens: PositiveInt = 8192
+    """Tokens per optimiser step."""
+    multi_bug_share: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of episodes with two to four bugs: more places to find per token."""
+    final_share: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Last share of the tokens: single bugs only, as in the tasks, and `corrections`."""
+    corrections: CorrectionConfig = CorrectionConfig()
+    context_weight: float = Field(default=0.1, ge=0.0)
+    """Loss weight of observation tokens: the model also learns what code looks like."""
+    control_weight: float = Field(default=0.3, ge=0.0)
+    """Loss weight of test, undo and submit."""
+    noise: TeacherNoise = TeacherNoise(mistypes=0.15, misreads=0.1, tests=0.8, undoes=0.95, gives_up=0.05)
+    """The simulated teacher errs more often than the real one and goes on longer: to recover from an error, and to find
+    what is left when some guesses have failed, are half the skill."""
+    optimizer: OptimizerConfig = OptimizerConfig(
+        type="muon",
+        learning_rate=3e-3,
+        muon_learning_rate=9e-3,
+        weight_decay=0.05,
+        betas=(0.9, 0.95),
+        num_warmup_steps=60,
+        schedule="linear",
+    )
+    compute: ComputeConfig = _SMALL_COMPUTE
+    seed: int = 0
+
+
+class RlConfig(Record):
+    """The DAPO loop."""
+
+    dapo: DapoConfig = DapoConfig()
+    sampler: SamplerConfig = EmbeddedSamplerConfig()
+    """What samples the episodes."""
+    reward: RewardConfig = TerminalRewardConfig()
+    """What the learner gets; what is stored and reported stays the verdict's own reward."""
+    num_groups: PositiveInt = 300
+    """Groups with unequal rewards wanted per iteration (paper B, Table 3: 300 problems)."""
+    num_groups_sampled: PositiveInt = 300
+    """Groups sampled at first; what dynamic sampling drops is refilled."""
+    spread_share: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of the kept groups that is learned, those whose rewards differ most (StarPO-S, arXiv 2504.20073: 0.25)."""
+    max_refills: NonNegativeInt = 2
+    curriculum: Literal["uniform", "learnability"] = "uniform"
+    """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards."""
+    max_iterations: PositiveInt = 100
+    max_staleness: NonNegativeInt = 0
+    """Policy versions that a token may be behind the weights it teaches; older episodes are dropped and counted. 0
+    samples and learns in turn (paper B, appendix D); above it the next iterations are sampled while one is learned,
+    which needs ``dapo.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
+    validation_every: PositiveInt = 10
+    num_validation_tasks: NonNegativeInt = 64
+
+    @model_validator(mode="after")
+    def _stale_samples_are_corrected(self) -> Self:
+        if self.max_staleness and self.dapo.correction.type == "none":
+            raise ValueError(
+                f"max_staleness={self.max_staleness} learns from episodes of older weights; set "
+                "dapo.correction.type='truncate' or 'mask', so that they count as far as the policy still agrees"
+            )
+        return self
+
+
+class EvaluationConfig(Record):
+    """What is evaluated at the end."""
+
+    num_tasks: PositiveInt = 210
+    """Test mutations of the start and the end of RL."""
+    num_control_tasks: PositiveInt = 60
+    """Test mutations of the stages that are shown beside the start and the end of RL: base, SFT, controls."""
+    num_checkpoints: NonNegativeInt = 1
+    """Checkpoints of RL, of those kept at each validation, that are evaluated on the control tasks."""
+    num_start_tasks: PositiveInt = 25
+    """Test mutations on which Pass@k of the start is measured."""
+    num_release_tasks: PositiveInt = 20
+    num_samples: PositiveInt = 1
+    """Samples per task of most stages."""
+    num_main_samples: PositiveInt = 1
+    """Samples per task of the start and the end of RL; a demo of 60 minutes takes twice as many."""
+    num_start_samples: PositiveInt = 8
+    """Samples per task of the start where Pass@k is asked for."""
+    temperatures: tuple[float, ...] = (0.7, 0.4)
+    """Controls: the start sampled at lower temperatures."""
+    is_continued_control: bool = True
+    """Control: supervised training continued for the compute that RL used."""
+
+
+class DemoConfig(Record):
+    """The whole loop on one machine."""
+
+    minutes: PositiveFloat = 13.0
+    """Wall-clock budget, evaluation and report included; with the set-up of a fresh clone below 15."""
+    seed: int = 0
+    base: str = ""
+    """Model folder to start from; empty means the one that ships with the package."""
+    is_from_scratch: bool = False
+    """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
+    tasks: TasksConfig = TasksConfig(
+        limits=SplitLimits(train=200, validation=32, test=210),
+        mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
+        releases=ReleaseConfig(splits=("test",), num_pairs=1, num_per_pair=4),
+    )
+    pretraining: PretrainingConfig = PretrainingConfig()
+    rollout: RolloutConfig = RolloutConfig(
+        pipeline=PipelineConfig(max_turns=30, max_action_tokens=24, max_len_tokens=1536),
+        engine=EngineConfig(num_slots=64, max_len_tokens=1536),
+    )
+    teacher: CollectConfig = CollectConfig(num_tasks=120, num_samples=2)
+    sft: SftConfig = SftConfig(
+        optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
+        compute=_SMALL_COMPUTE,
+        batch_size=32,
+        num_epochs=2,
+    )
+    own: CollectConfig = CollectConfig(num_tasks=80, num_samples=4, max_per_task=3)
+    """The policy's own rollouts, kept by verdict."""
+    rft: RftConfig = RftConfig(
+        optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
+        compute=_SMALL_COMPUTE,
+        batch_size=32,
+        num_epochs=2,
+    )
+    rl: RlConfig = RlConfig(
+        dapo=DapoConfig(
+            group_size=8,
+            batch_size=96,
+            loss=DapoLossConfig(denominator="trajectory"),
+            is_error_masked=True,
+            negative_weight=0.3,
+            optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=3),
+            compute=ComputeConfig(micro_batch_tokens=4096),
+        ),
+        num_groups=12,
+        num_groups_sampled=16,
+        max_refills=1,
+        curriculum="learnability",
+        max_iterations=1000,
+    )
+    evaluation: EvaluationConfig = EvaluationConfig()
+    watch: WatchConfig = WatchConfig()
+
+    @model_validator(mode="after")
+    def _training_can_honour_it(self) -> Self:
+        check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
+        self.rollout.require_training_temperature()
+        return self

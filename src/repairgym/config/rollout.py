@@ -1,0 +1,70 @@
+"""How many episodes run at once, and how often trouble is tried again."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from repairgym.config.layers import LayersConfig
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.records import Record
+
+
+class RolloutConfig(Record):
+    """Everything between a list of jobs and graded trajectories."""
+
+    num_workers: PositiveInt = 2
+    """Processes; each holds an engine, a sandbox back end and a grader, and computes with one thread."""
+    max_in_flight: PositiveInt = 48
+    """Episodes at one time in one worker."""
+    max_sandboxes: PositiveInt = 48
+    """Sandboxes at one time in one worker; each may take what `sandbox.limits` allows. The tokens of a worker are
+    bounded by `engine.num_slots` times `engine.max_len_tokens`."""
+    max_attempts: PositiveInt = 3
+    """Fresh sandboxes tried before an episode is invalid."""
+    max_failures_in_row: PositiveInt = 30
+    """Invalid episodes one after the other that stop the run with the reason."""
+    drain_timeout_s: float = Field(default=60.0, ge=0.0)
+    """After Ctrl-C episodes in flight have this long to end and be stored; a second Ctrl-C stops at once."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    """Of `repairgym rollout` and `repairgym eval`. Training samples at 1 and refuses anything else (paper B, section 5.2,
+    finding 2: it biases the gradient)."""
+    pipeline: AnyPipelineConfig = PipelineConfig()
+    grading: GradingConfig = GradingConfig()
+    engine: EngineConfig = EngineConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    layers: LayersConfig = LayersConfig()
+
+    @model_validator(mode="after")
+    def _episodes_fit_the_engine(self) -> Self:
+        if self.pipeline.max_len_tokens > self.engine.max_len_tokens:
+            raise ValueError(
+                f"pipeline.max_len_tokens={self.pipeline.max_len_tokens} is more than the engine keeps; "
+                f"set engine.max_len_tokens (now {self.engine.max_len_tokens}) to at least as much"
+            )
+        return self
+
+    def require_training_temperature(self) -> None:
+        """Check that training can honour these settings.
+
+        Raises:
+            ValueError: another temperature than 1 is asked for.
+        """
+        if self.temperature != 1.0:
+            raise ValueError(
+                f"rollout.temperature={self.temperature}: training samples at temperature 1 and nothing else, because "
+                "its log-probabilities are those of the policy; leave it out (repairgym rollout and repairgym eval take it)"
+            )
+
+    @model_validator(mode="after")
+    def _invariant_sessions_keep_their_slots(self) -> Self:
+        if self.engine.is_batch_invariant and self.max_in_flight > self.engine.num_slots:
+            raise ValueError(
+                f"engine.is_batch_invariant with max_in_flight={self.max_in_flight} and engine.num_slots="
+                f"{self.engine.num_slots}: a session that loses its slot is computed otherwise afterwards; set "
+                "max_in_flight to at most num_slots"
+            )
+        return self

@@ -1,0 +1,182 @@
+"""Every error that RepairGym raises on purpose, and the exit code each one ends a command with.
+
+The tree::
+
+    RepairGymError                      1   anything that a person can act on
+    ├── ConfigError                2   unknown key, wrong type, option the back end cannot honour
+    ├── InputError                 3   a path, model folder, task file or run folder that cannot be used
+    │   └── ModelFolderError       3   a folder that is no Hugging Face causal LM
+    ├── IndexUnavailableError      4   no package index answers
+    │   └── PackageNotFoundError   4   the index answers, the package or version is gone
+    ├── SandboxError               5   infrastructure: the sandbox could not do its work
+    │   ├── SandboxContentError    5   what the code inside left does not let this be done: its own doing
+    │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
+    │   └── SandboxLostError       5   a live sandbox died
+    ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
+    ├── DiskFullError              6   no room left; the run folder is intact
+    ├── TaskError                  7   a task that is broken, uncertified or does not build
+    ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
+    │   ├── ModelReplyError        8   it replied, with something that cannot be used
+    │   ├── ServerDownError        8   it did not reply at all
+    │   ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
+    │   │   └── StaleWeightsError  8   it serves other weights than the run put there
+    │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
+    └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
+
+``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
+
+A failure of the *repair* is never an exception: it is a :class:`repairgym.records.Verdict`. An exception raised
+inside an episode is infrastructure trouble and makes the verdict *invalid*, never a reward of 0.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NO_ROOM_BYTES = 64 << 10
+"""Less than one block of a tensor file."""
+
+
+class RepairGymError(Exception):
+    """Base of all deliberate errors: one line saying what was got, what was expected and what to do."""
+
+    exit_code: int = 1
+
+
+class ConfigError(RepairGymError, ValueError):
+    """A configuration that cannot be used."""
+
+    exit_code = 2
+
+
+class InputError(RepairGymError, ValueError):
+    """A file or folder named by the user that cannot be used."""
+
+    exit_code = 3
+
+
+class ModelFolderError(InputError):
+    """A folder that does not hold a Hugging Face causal language model with a tokenizer."""
+
+
+class IndexUnavailableError(RepairGymError, ConnectionError):
+    """No package index could be reached."""
+
+    exit_code = 4
+
+
+class PackageNotFoundError(IndexUnavailableError):
+    """The index answered, but the package, version or sdist is not there."""
+
+
+class SandboxError(RepairGymError, RuntimeError):
+    """The sandbox could not do its work; says nothing about the code inside."""
+
+    exit_code = 5
+
+
+class SandboxContentError(SandboxError):
+    """What code inside left does not let this be done: no room, more bytes or files than the bounds, a file in the way.
+
+    The one sandbox error that says something about the code: whoever judges code counts it as a failure, never as
+    *invalid*, or code that does not work could choose not to be judged. Trying again in another sandbox ends the same.
+    """
+
+
+class SandboxUnavailableError(SandboxError):
+    """This machine cannot provide the requested isolation."""
+
+
+class SandboxLostError(SandboxError):
+    """A live sandbox or its spawner ended without being asked to."""
+
+
+class KnowledgeUnavailableError(RepairGymError, RuntimeError):
+    """The knowledge base cannot be read now; says nothing about the agent that asked."""
+
+
+class DiskFullError(RepairGymError, OSError):
+    """The disk is full; what was written before is intact."""
+
+    exit_code = 6
+
+
+class TaskError(RepairGymError, RuntimeError):
+    """A task that is broken or whose certificate does not hold."""
+
+    exit_code = 7
+
+
+class ModelServerError(RepairGymError, RuntimeError):
+    """A model server gave no usable reply, however often it was asked; says nothing about the episode."""
+
+    exit_code = 8
+
+
+class ModelReplyError(ModelServerError):
+    """A reply that cannot be used: cut off, without choices, or with counts that contradict what it holds."""
+
+
+class ServerDownError(ModelServerError):
+    """No connection, or no reply in time, however often it was tried: another server may do."""
+
+
+class ServerRefusedError(ModelServerError):
+    """A request that the server will refuse again: wrong key, unknown model, a parameter that it does not know."""
+
+
+class StaleWeightsError(ServerRefusedError):
+    """A server that samples with weights that the run did not put there, or no longer uses."""
+
+
+class PromptTooLongError(ModelServerError):
+    """The prompt leaves no room for a token in the server's context: the episode is at its end, not in trouble."""
+
+
+class ClusterError(RepairGymError, RuntimeError):
+    """A cluster that cannot be reached, has no room for a worker, or whose nodes do not fit this program."""
+
+    exit_code = 9
+
+
+class Interrupted(RepairGymError):
+    """Ctrl-C: the run folder is resumable."""
+
+    exit_code = 130
+
+
+@contextmanager
+def disk_full_as_repairgym_error(path: object) -> Iterator[None]:
+    """Turn a full disk while writing ``path`` into :class:`DiskFullError`, whatever the writer makes of it.
+
+    Python raises ``ENOSPC`` or ``EDQUOT``; shutil and safetensors raise errors of their own that quote the system;
+    torch raises a ``RuntimeError`` about positions in its file, so the device itself is asked.
+
+    Raises:
+        DiskFullError: the device that holds ``path`` has no room left.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_disk_full(error, path):
+            raise
+        raise DiskFullError(
+            f"no space left on the device that holds {path}; free some, then run the command again "
+            "(repairgym demo: with --resume)"
+        ) from error
+
+
+def _is_disk_full(error: Exception, path: object) -> bool:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if os.strerror(errno.ENOSPC) in str(error) or os.strerror(errno.EDQUOT) in str(error):
+        return True
+    if not isinstance(error, RuntimeError) or isinstance(error, RepairGymError):
+        return False
+    folder = next((place for place in Path(str(path)).absolute().parents if place.is_dir()), Path("/"))
+    return shutil.disk_usage(folder).free < _NO_ROOM_BYTES

@@ -1,0 +1,81 @@
+"""Runs against each other: the same stage on the same test set, paired by task.
+
+Reads the stores of several runs; makes comparisons with the first run as reference. Invariants: only tasks that both
+runs tried count; what is compared has the same stage and test set, or is named by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from repairgym.errors import InputError
+from repairgym.evaluation.bootstrap import NUM_RESAMPLES
+from repairgym.evaluation.pass_at_k import TaskVerdicts, verdicts_by_task
+from repairgym.evaluation.significance import Comparison, compare
+from repairgym.evaluation.stages import parse_eval_phase, stage_label, stage_order
+from repairgym.rollout.rows import TrajectoryRow
+from repairgym.rollout.store import RunStore
+
+
+def evaluations(store: RunStore) -> dict[str, TaskVerdicts]:
+    """Evaluation phase -> verdicts by task, by test set and in the order of training."""
+    rows: dict[str, list[TrajectoryRow]] = {}
+    for row in store.rows(phase_prefix="eval/"):
+        if parse_eval_phase(row.phase):
+            rows.setdefault(row.phase, []).append(row)
+    return {phase: verdicts_by_task(rows[phase]) for phase in sorted(rows, key=_order)}
+
+
+def _order(phase: str) -> tuple[str, tuple[int, int, str]]:
+    found = parse_eval_phase(phase)
+    return (found.test_set, stage_order(found.stage)) if found else ("", (0, 0, phase))
+
+
+def compare_runs(
+    runs: Mapping[str, Mapping[str, TaskVerdicts]], *, num_resamples: int = NUM_RESAMPLES
+) -> list[Comparison]:
+    """Each run against the first one, on every evaluation that both have.
+
+    Args:
+        runs: Name of the run -> its `evaluations`.
+        num_resamples: Number of bootstrap samples.
+    """
+    (reference, first), *others = runs.items()
+    found = []
+    for name, phases in others:
+        for phase in first.keys() & phases.keys():
+            one = compare_phases(phases[phase], first[phase], (name, reference), phase, num_resamples=num_resamples)
+            if one:
+                found.append((_order(phase), one))
+    return [one for _, one in sorted(found, key=lambda pair: (pair[0], pair[1].treatment))]
+
+
+def compare_phases(
+    treatment: TaskVerdicts,
+    reference: TaskVerdicts,
+    runs: tuple[str, str],
+    phase: str,
+    *,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Comparison | None:
+    """One phase of two runs; None when they share no task."""
+    parsed = parse_eval_phase(phase)
+    stage, test_set = (stage_label(parsed.stage), parsed.test_set) if parsed else (phase, phase)
+    names = (f"{stage} of {runs[0]}", f"{stage} of {runs[1]}")
+    return compare(treatment, reference, names=names, test_set=test_set, num_resamples=num_resamples)
+
+
+def choose_phase(store: RunStore, wanted: str) -> str:
+    """The phase ``wanted``, or the only evaluation of the run.
+
+    Raises:
+        InputError: there is no such phase, or none or several to choose from.
+    """
+    known = {row.phase: None for row in store.rows()}
+    if wanted in known:
+        return wanted
+    phases = [phase for phase in known if parse_eval_phase(phase)]
+    if wanted or len(phases) != 1:
+        problem = f"has no phase {wanted!r}" if wanted else f"has {len(phases)} evaluations"
+        raise InputError(f"{store.path} {problem}; name one of: {', '.join(known) or 'none'}")
+    return phases[0]

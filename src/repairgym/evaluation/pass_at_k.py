@@ -1,0 +1,146 @@
+"""Pass@1 and Pass@k with their uncertainty, strict and without invalids; restored, exploited and invalid rates.
+
+Reads the verdicts of each task's samples in the order of their seeds; makes estimates. Invariants: *strict* counts an
+invalid or exploited sample as not passed; *without invalids* leaves invalid samples out and never reads them as
+failures; what cannot be scored is None, never 0 or 1.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from repairgym.evaluation.bootstrap import NUM_RESAMPLES, bootstrap_spread
+from repairgym.records import Record, VerdictKind
+from repairgym.rollout.rows import TrajectoryRow
+
+TaskVerdicts = Mapping[str, Sequence[VerdictKind]]
+"""Task id -> verdicts of its samples, by seed."""
+
+
+class Estimate(Record):
+    """A mean of per-task success rates."""
+
+    value: float
+    standard_error: float
+    """Of the mean when tasks are drawn anew (bootstrap over tasks): covers tasks and samples."""
+    ci_low: float
+    ci_high: float
+    """95 % interval, bootstrap over tasks."""
+    standard_error_runs: float | None
+    """Standard error over runs on these same tasks (paper B, Table 1: mean of 10 runs ± SEM); run r is the r-th sample
+    of each task. Covers sampling only. None with fewer than two runs."""
+    num_tasks: int
+    num_samples: int
+
+
+class PassAtK(Record):
+    """Unbiased Pass@k."""
+
+    k: int
+    value: float | None
+    """None when no task has k samples."""
+    num_tasks: int
+    """Tasks with at least k samples; the mean is over these."""
+
+
+def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKind]]:
+    """Verdicts of each task's samples, ordered by seed, then id."""
+    verdicts: dict[str, list[VerdictKind]] = {}
+    for row in sorted(rows, key=lambda row: (row.task_id, row.seed, row.id)):
+        verdicts.setdefault(row.task_id, []).append(row.verdict)
+    return verdicts
+
+
+def without_invalids(verdicts: TaskVerdicts) -> dict[str, list[VerdictKind]]:
+    """The same without invalid samples; a task that has no other sample is gone."""
+    kept: dict[str, list[VerdictKind]] = {}
+    for task, kinds in verdicts.items():
+        kept[task] = [kind for kind in kinds if kind != VerdictKind.INVALID]
+    return {task: kinds for task, kinds in kept.items() if kinds}
+
+
+def success_rates(verdicts: TaskVerdicts) -> dict[str, float]:
+    """Share of each task's samples that passed."""
+    return {task: num_passed(kinds) / len(kinds) for task, kinds in verdicts.items() if kinds}
+
+
+def num_passed(kinds: Sequence[VerdictKind]) -> int:
+    """How many samples passed."""
+    return sum(kind is VerdictKind.PASSED for kind in kinds)
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
+    """Chance that at least one of k samples passes: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, section 2.1).
+
+    None (unscored) when there are fewer than k samples.
+
+    Raises:
+        ValueError: k is not positive, or more samples are correct than there are.
+    """
+    if k < 1 or not 0 <= num_correct <= num_samples:
+        raise ValueError(f"got n={num_samples}, c={num_correct}, k={k}; expected k >= 1 and 0 <= c <= n")
+    if num_samples < k:
+        return None
+    return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+def mean_pass_at_k(verdicts: TaskVerdicts, k: int) -> PassAtK:
+    """Mean of :func:`pass_at_k` over the tasks that have k samples."""
+    scores = [pass_at_k(len(kinds), num_passed(kinds), k) for kinds in verdicts.values()]
+    scored = [score for score in scores if score is not None]
+    return PassAtK(k=k, value=statistics.fmean(scored) if scored else None, num_tasks=len(scored))
+
+
+def pass_at_1(verdicts: TaskVerdicts, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimate | None:
+    """Mean over tasks of each task's success rate; strict unless invalids were taken out. None without tasks."""
+    rates = success_rates(verdicts)
+    if not rates:
+        return None
+    values = [rates[task] for task in sorted(rates)]
+    spread = bootstrap_spread(values, bounds=(0.0, 1.0), seed=seed, num_resamples=num_resamples)
+    return Estimate(
+        value=statistics.fmean(values),
+        standard_error=spread.standard_error,
+        ci_low=spread.ci_low,
+        ci_high=spread.ci_high,
+        standard_error_runs=standard_error_over_runs(verdicts),
+        num_tasks=len(values),
+        num_samples=sum(len(kinds) for kinds in verdicts.values()),
+    )
+
+
+def standard_error_over_runs(verdicts: TaskVerdicts) -> float | None:
+    """Standard deviation of the run means over the root of their number (paper B, Table 1).
+
+    There are as many runs as every task has samples; None when fewer than two.
+    """
+    num_runs = min((len(kinds) for kinds in verdicts.values()), default=0)
+    if num_runs < 2:
+        return None
+    means = [
+        statistics.fmean(kinds[run] is VerdictKind.PASSED for kinds in verdicts.values()) for run in range(num_runs)
+    ]
+    return statistics.stdev(means) / math.sqrt(num_runs)
+
+
+def share(verdicts: TaskVerdicts, kind: VerdictKind) -> float:
+    """Share of all samples with this verdict (exploited rate, invalid rate); 0 without samples."""
+    kinds = [one for samples in verdicts.values() for one in samples]
+    return sum(one is kind for one in kinds) / len(kinds) if kinds else 0.0
+
+
+def restored_rate(rows: Iterable[TrajectoryRow]) -> float | None:
+    """Mean over tasks of the share of samples that put the source back as it was (strict); invalids count as not.
+
+    None when no sample was compared with the source.
+    """
+    restored: dict[str, list[bool]] = {}
+    is_compared = False
+    for row in rows:
+        is_compared |= row.is_restored is not None
+        restored.setdefault(row.task_id, []).append(row.is_restored is True)
+    if not is_compared:
+        return None
+    return statistics.fmean(statistics.fmean(values) for values in restored.values())

@@ -1,0 +1,152 @@
+"""Is one policy better than another on the same tasks?
+
+Reads two policies' verdicts; makes a paired comparison over the tasks that both were tried on. Invariants: tasks, not
+samples, are the unit; the sentence claims a difference only when the 95 % interval leaves zero out. The interval covers
+the choice of tasks and the luck of sampling, not that of training: one training run per policy.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+
+from repairgym.evaluation.bootstrap import NUM_RESAMPLES, Spread, bootstrap_spread
+from repairgym.evaluation.pass_at_k import TaskVerdicts, num_passed, success_rates, without_invalids
+from repairgym.evaluation.stages import label_of_test_set, stage_label
+from repairgym.records import Record
+
+
+class Comparison(Record):
+    """Difference of mean per-task success rates, treatment minus reference, strict (invalid = not passed)."""
+
+    treatment: str
+    reference: str
+    test_set: str
+    num_tasks: int
+    num_treatment_samples: int
+    num_reference_samples: int
+    treatment_value: float
+    reference_value: float
+    difference: float
+    standard_error: float
+    ci_low: float
+    ci_high: float
+    """95 % interval, paired bootstrap over tasks."""
+    difference_without_invalids: float | None
+    num_clusters: int | None = None
+    cluster_ci_low: float | None = None
+    cluster_ci_high: float | None = None
+    """95 % interval when whole clusters (packages) are resampled: whether the gain carries to other packages."""
+    mcnemar_p: float | None = None
+    """Exact two-sided p of McNemar's test; None unless each task has one sample on both sides."""
+    sentence: str
+
+    @property
+    def is_clear(self) -> bool:
+        """True when the 95 % interval leaves zero out."""
+        return self.ci_low > 0.0 or self.ci_high < 0.0
+
+
+def compare(
+    treatment: TaskVerdicts,
+    reference: TaskVerdicts,
+    *,
+    names: tuple[str, str],
+    test_set: str,
+    clusters: Mapping[str, str] | None = None,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Comparison | None:
+    """Compare on the tasks that both have; None when there are none.
+
+    Args:
+        treatment: Task id -> verdicts of the policy that is claimed to be better.
+        reference: Task id -> verdicts of the policy that it is compared with.
+        names: Of treatment and reference.
+        test_set: What the tasks are.
+        clusters: Task id -> cluster (package); used when each common task has one and there are two or more.
+        seed: Of the bootstrap.
+        num_resamples: Number of bootstrap samples.
+    """
+    tasks = sorted(task for task in treatment.keys() & reference.keys() if treatment[task] and reference[task])
+    if not tasks:
+        return None
+    left, right = {task: treatment[task] for task in tasks}, {task: reference[task] for task in tasks}
+    differences = paired_differences(left, right)
+    difference = statistics.fmean(differences.values())
+    values = list(differences.values())
+    spread = bootstrap_spread(values, bounds=(-1.0, 1.0), seed=seed, num_resamples=num_resamples)
+    return Comparison(
+        treatment=names[0],
+        reference=names[1],
+        test_set=test_set,
+        num_tasks=len(tasks),
+        num_treatment_samples=sum(map(len, left.values())),
+        num_reference_samples=sum(map(len, right.values())),
+        treatment_value=statistics.fmean(success_rates(left).values()),
+        reference_value=statistics.fmean(success_rates(right).values()),
+        difference=difference,
+        **spread.model_dump(),
+        difference_without_invalids=_valid_difference(left, right),
+        mcnemar_p=_mcnemar(left, right),
+        sentence=_sentence(names, difference, spread, f"{len(tasks)} {label_of_test_set(test_set)}"),
+        **_clustered(differences, clusters, seed, num_resamples),
+    )
+
+
+def paired_differences(left: TaskVerdicts, right: TaskVerdicts) -> dict[str, float]:
+    """Success rate of ``left`` minus that of ``right`` for each task that has samples on both sides, by task id."""
+    rates = success_rates(left), success_rates(right)
+    return {task: rates[0][task] - rates[1][task] for task in sorted(rates[0].keys() & rates[1].keys())}
+
+
+def _sentence(names: tuple[str, str], difference: float, spread: Spread, place: str) -> str:
+    """Claims a difference only when the interval leaves zero out."""
+    treatment, reference = stage_label(names[0]), stage_label(names[1])
+    interval = f"95 % interval {100 * spread.ci_low:+.1f} to {100 * spread.ci_high:+.1f}"
+    tail = f"on {place} ({100 * difference:+.1f} points, {interval})."
+    if spread.ci_low > 0.0:
+        return f"{treatment} solves more than {reference} {tail}"
+    if spread.ci_high < 0.0:
+        return f"{treatment} solves less than {reference} {tail}"
+    return f"{treatment} and {reference} cannot be told apart {tail}"
+
+
+def mcnemar_exact(num_only_left: int, num_only_right: int) -> float:
+    """Two-sided exact p of McNemar's test: the discordant pairs fall like a fair coin (McNemar 1947).
+
+    Args:
+        num_only_left: Tasks that only the first policy solved.
+        num_only_right: Tasks that only the second policy solved.
+    """
+    num_discordant = num_only_left + num_only_right
+    fewer = min(num_only_left, num_only_right)
+    tail = float(sum(math.comb(num_discordant, i) for i in range(fewer + 1)) / 2**num_discordant)
+    return min(1.0, 2.0 * tail)
+
+
+def _mcnemar(left: TaskVerdicts, right: TaskVerdicts) -> float | None:
+    if any(len(kinds) != 1 for side in (left, right) for kinds in side.values()):
+        return None
+    pairs = [(num_passed(left[task]), num_passed(right[task])) for task in left]
+    return mcnemar_exact(pairs.count((1, 0)), pairs.count((0, 1)))
+
+
+def _valid_difference(left: TaskVerdicts, right: TaskVerdicts) -> float | None:
+    differences = paired_differences(without_invalids(left), without_invalids(right))
+    return statistics.fmean(differences.values()) if differences else None
+
+
+def _clustered(
+    differences: Mapping[str, float], clusters: Mapping[str, str] | None, seed: int, num_resamples: int
+) -> dict[str, float]:
+    if clusters is None or any(task not in clusters for task in differences):
+        return {}
+    labels = [clusters[task] for task in differences]
+    if len(set(labels)) < 2:
+        return {}
+    spread = bootstrap_spread(
+        list(differences.values()), bounds=(-1.0, 1.0), clusters=labels, seed=seed, num_resamples=num_resamples
+    )
+    return {"num_clusters": len(set(labels)), "cluster_ci_low": spread.ci_low, "cluster_ci_high": spread.ci_high}

@@ -1,0 +1,104 @@
+"""Names of evaluation phases: ``eval/<stage>/<test set>``, their order and what they stand for.
+
+Reads and makes names only. A stage is a policy at one moment of a run, or a control: ``base``, ``sft``, ``rft`` (where
+RL starts), ``dapo-step-0010``, ``dapo``; ``rft-t0.5`` (the start at another temperature), ``sft-continued`` (as much
+further supervised training), ``random``, ``submit-at-once``; ``rft-pass-at-k`` is the start with many samples on a part
+of the tasks, for Pass@k alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from repairgym.recipes.plan import CONTINUED
+from repairgym.recipes.plan import MUTATIONS as MUTATIONS
+from repairgym.recipes.plan import RELEASES as RELEASES
+from repairgym.recipes.plan import VALIDATION as VALIDATION
+from repairgym.records import Record
+
+START = "rft"
+TREATMENT = "dapo"
+MANY_SAMPLES = "rft-pass-at-k"
+
+TEST_SET_LABELS = {
+    MUTATIONS: "held-out mutation tasks",
+    VALIDATION: "validation mutation tasks",
+    RELEASES: "real release-pair tasks",
+}
+
+_FIXED = {
+    "submit-at-once": (0, "submits at once"),
+    "random": (1, "random actions"),
+    "base": (2, "base model"),
+    "sft": (3, "SFT"),
+    START: (4, "RFT (start of RL)"),
+    MANY_SAMPLES: (4, "RFT, many samples"),
+    CONTINUED: (6, "SFT continued"),
+    TREATMENT: (8, "DAPO"),
+}
+_TEMPERATURE = re.compile(r"(.+)-t(\d+(?:\.\d+)?)")
+_STEP = re.compile(r"(.+)-step-(\d+)")
+
+
+class EvalPhase(Record):
+    """What is evaluated on what."""
+
+    stage: str
+    test_set: str
+
+
+def parse_eval_phase(name: str) -> EvalPhase | None:
+    """Stage and test set of a phase name; None for other phases."""
+    parts = name.split("/")
+    if len(parts) != 3 or parts[0] != "eval":
+        return None
+    return EvalPhase(stage=parts[1], test_set=parts[2])
+
+
+def training_step(stage: str, run: str = TREATMENT) -> int | None:
+    """Training iteration of a checkpoint stage: 10 of ``dapo-step-0010``, 0 of the start; None for other stages."""
+    if stage == START:
+        return 0
+    match = _STEP.fullmatch(stage)
+    return int(match[2]) if match and match[1] == run else None
+
+
+def is_temperature_control(stage: str) -> bool:
+    """True for an untrained-further policy at another sampling temperature, e.g. ``rft-t0.5``."""
+    return _TEMPERATURE.fullmatch(stage) is not None
+
+
+def is_checkpoint(stage: str) -> bool:
+    """True for a policy during training; its evaluation is part of the training phase."""
+    return stage != START and training_step(stage) is not None
+
+
+def is_control(stage: str) -> bool:
+    """True for a stage that the trained policy is compared with, other than its start."""
+    return is_temperature_control(stage) or (stage in _FIXED and stage not in (START, TREATMENT, MANY_SAMPLES))
+
+
+def stage_label(stage: str) -> str:
+    """What a person calls the stage."""
+    if stage in _FIXED:
+        return _FIXED[stage][1]
+    if match := _TEMPERATURE.fullmatch(stage):
+        return f"{match[1].upper()} at temperature {match[2]}"
+    if match := _STEP.fullmatch(stage):
+        return f"{match[1].upper()} after {int(match[2])} iterations"
+    return stage
+
+
+def stage_order(stage: str) -> tuple[int, int, str]:
+    """Sort key: controls without a model first, then as training goes."""
+    if stage in _FIXED:
+        return (_FIXED[stage][0], 0, stage)
+    if is_temperature_control(stage):
+        return (5, 0, stage)
+    step = training_step(stage)
+    return (7, step, stage) if step is not None else (9, 0, stage)
+
+
+def label_of_test_set(test_set: str) -> str:
+    """What a person calls the test set."""
+    return TEST_SET_LABELS.get(test_set, test_set)

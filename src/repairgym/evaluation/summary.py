@@ -1,0 +1,266 @@
+"""``summary.json``: what a run shows, in numbers.
+
+Reads a run store and the resolved config; makes one `Summary`. Invariants: the same store gives the same summary, byte
+for byte; every rate comes with its number of tasks; a comparison is paired on equal tasks; phases that did not finish
+are named in ``missing``, and their numbers are over what there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from repairgym.evaluation.bootstrap import NUM_RESAMPLES
+from repairgym.evaluation.pass_at_k import (
+    Estimate,
+    PassAtK,
+    TaskVerdicts,
+    mean_pass_at_k,
+    pass_at_1,
+    restored_rate,
+    verdicts_by_task,
+    without_invalids,
+)
+from repairgym.evaluation.significance import Comparison, compare
+from repairgym.evaluation.stages import (
+    MUTATIONS,
+    START,
+    TREATMENT,
+    is_checkpoint,
+    is_control,
+    is_temperature_control,
+    parse_eval_phase,
+    stage_order,
+)
+from repairgym.records import SCHEMA_VERSION, Record, VerdictKind
+from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.rows import PhaseRow, TrajectoryRow
+from repairgym.rollout.store import RunStore
+
+REQUIRED_PHASES = ("rft", "dapo", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
+"""Without these there is no headline; named as missing also when the run planned nothing. A run that only evaluates
+(a matrix, a study) or only trains needs none of them."""
+_OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in (START, TREATMENT))})
+"""A run with one of these is meant to be the whole loop."""
+
+_KS = (2, 4, 8, 10, 16)
+
+
+class StageResult(Record):
+    """One stage on one test set."""
+
+    stage: str
+    test_set: str
+    status: str
+    """Of the phase; anything but ``done`` means that the numbers are over a part."""
+    pass_at_1: Estimate
+    """Strict: an invalid or exploited sample is not passed."""
+    pass_at_1_without_invalids: Estimate | None
+    pass_at_k: tuple[PassAtK, ...]
+    """Strict, unbiased, for k up to the number of samples per task."""
+    restored_rate: float | None
+    """Share of samples that put the source back as it was (mean over tasks)."""
+    num_tasks: int
+    num_samples: int
+    num_passed: int
+    num_failed: int
+    num_exploited: int
+    num_suspicious: int
+    """Passed beside a finding that is no proof."""
+    num_invalid: int
+    disabled_gates: tuple[str, ...]
+    """Gates that a grading of the stage ran without; with any, the numbers prove less than they say."""
+
+
+class Summary(Record):
+    """Everything that a run shows, in numbers; keys of ``summary.json``."""
+
+    schema_version: int = SCHEMA_VERSION
+    headline: Comparison | None
+    """DAPO against its start on the held-out mutation tasks: the one comparison fixed in advance."""
+    stages: tuple[StageResult, ...]
+    """By test set, then in the order of training."""
+    comparisons: tuple[Comparison, ...]
+    """Every paired comparison, the headline among them; read those others as secondary."""
+    phases: tuple[PhaseRow, ...]
+    """Seconds, peak memory and detail per phase."""
+    missing: tuple[str, ...]
+    """Phases that were planned or are needed, and are not done."""
+    wall_s: float
+    cpu_s: float
+    """Sums over the phases; evaluations of checkpoints ran within training and are counted there."""
+    peak_rss_bytes: int
+    event_counts: dict[str, int]
+    """Kind of event (``sandbox_lost``, ...) -> how often."""
+    digests: dict[str, str]
+    """``config`` (SHA-256 of the canonical JSON), what the caller adds, and each phase detail that names a digest."""
+    config: dict[str, Any]
+    """The resolved configuration of the run."""
+
+    def stage(self, stage: str, test_set: str) -> StageResult | None:
+        """The result of ``stage`` on ``test_set``."""
+        return next((one for one in self.stages if (one.stage, one.test_set) == (stage, test_set)), None)
+
+
+def build_summary(
+    store: RunStore,
+    config: Mapping[str, Any],
+    *,
+    packages: Mapping[str, str] | None = None,
+    digests: Mapping[str, str] | None = None,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Summary:
+    """Compute the summary of a run, finished or not.
+
+    Args:
+        store: The run's store.
+        config: The resolved configuration, JSON-serialisable.
+        packages: Task id -> package, for intervals over packages.
+        digests: Further digests to quote, e.g. of the task set and the code.
+        num_resamples: Number of bootstrap samples.
+    """
+    results = _evaluations(store)
+    gradings = _gradings(store)
+    phases = store.phases()
+    comparisons = tuple(_comparisons(results, packages, num_resamples))
+    statuses = {phase.name: phase.status for phase in phases}
+    return Summary(
+        headline=next((one for one in comparisons if _is_headline(one)), None),
+        stages=tuple(_stage_results(results, gradings, statuses, num_resamples)),
+        comparisons=comparisons,
+        phases=tuple(phases),
+        missing=_missing(statuses),
+        wall_s=sum(phase.wall_s for phase in phases if not _is_nested(phase)),
+        cpu_s=sum(phase.cpu_s for phase in phases if not _is_nested(phase)),
+        peak_rss_bytes=max((phase.peak_rss_bytes for phase in phases), default=0),
+        event_counts=dict(sorted(Counter(event.kind for event in store.events()).items())),
+        digests=_digests(config, phases, digests or {}),
+        config=dict(config),
+    )
+
+
+def write_summary(summary: Summary, path: Path) -> None:
+    """Write ``summary.json``, whole or not at all."""
+    partial = path.with_suffix(".json.part")
+    partial.write_text(json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
+    partial.replace(path)
+
+
+def _evaluations(store: RunStore) -> dict[tuple[str, str], list[TrajectoryRow]]:
+    """(test set, stage) -> rows, sorted by test set and training order."""
+    found: dict[tuple[str, str], list[TrajectoryRow]] = {}
+    for row in store.rows(phase_prefix="eval/"):
+        if phase := parse_eval_phase(row.phase):
+            found.setdefault((phase.test_set, phase.stage), []).append(row)
+    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], stage_order(key[1])))}
+
+
+class _Gradings(NamedTuple):
+    """What rows do not tell of the verdicts of a phase."""
+
+    num_suspicious: int
+    disabled_gates: tuple[str, ...]
+
+
+def _gradings(store: RunStore) -> dict[str, _Gradings]:
+    """Phase -> suspicious passes and gates that were off."""
+    suspicious: Counter[str] = Counter()
+    gates: dict[str, set[str]] = {}
+    for row, document in store.documents(phase_prefix="eval/"):
+        verdict = document.verdict
+        gates.setdefault(row.phase, set()).update(verdict.disabled_gates)
+        is_passed = verdict.kind is VerdictKind.PASSED
+        suspicious[row.phase] += is_passed and any(one.severity == "suspicious" for one in verdict.findings)
+    return {phase: _Gradings(suspicious[phase], tuple(sorted(found))) for phase, found in gates.items()}
+
+
+def _stage_results(
+    results: Mapping[tuple[str, str], list[TrajectoryRow]],
+    gradings: Mapping[str, _Gradings],
+    statuses: Mapping[str, str],
+    num_resamples: int,
+) -> Iterator[StageResult]:
+    for (test_set, stage), rows in results.items():
+        verdicts = verdicts_by_task(rows)
+        strict = pass_at_1(verdicts, num_resamples=num_resamples)
+        if strict is None:
+            continue
+        kinds = Counter(row.verdict for row in rows)
+        grading = gradings[eval_phase(stage, test_set)]
+        yield StageResult(
+            stage=stage,
+            test_set=test_set,
+            status=statuses.get(eval_phase(stage, test_set), "missing"),
+            pass_at_1=strict,
+            pass_at_1_without_invalids=pass_at_1(without_invalids(verdicts), num_resamples=num_resamples),
+            pass_at_k=tuple(mean_pass_at_k(verdicts, k) for k in _ks(verdicts)),
+            restored_rate=restored_rate(rows),
+            num_tasks=len(verdicts),
+            num_samples=len(rows),
+            num_passed=kinds[VerdictKind.PASSED],
+            num_failed=kinds[VerdictKind.FAILED],
+            num_exploited=kinds[VerdictKind.EXPLOITED],
+            num_suspicious=grading.num_suspicious,
+            num_invalid=kinds[VerdictKind.INVALID],
+            disabled_gates=grading.disabled_gates,
+        )
+
+
+def _ks(verdicts: TaskVerdicts) -> list[int]:
+    most = max(len(kinds) for kinds in verdicts.values())
+    return sorted({k for k in (*_KS, most) if 2 <= k <= most})
+
+
+def _comparisons(
+    results: Mapping[tuple[str, str], list[TrajectoryRow]], packages: Mapping[str, str] | None, num_resamples: int
+) -> Iterator[Comparison]:
+    verdicts = {key: verdicts_by_task(rows) for key, rows in results.items()}
+    for test_set in sorted({key[0] for key in results}):
+        for treatment, reference in _pairs([stage for one, stage in results if one == test_set]):
+            found = compare(
+                verdicts[test_set, treatment],
+                verdicts[test_set, reference],
+                names=(treatment, reference),
+                test_set=test_set,
+                clusters=packages,
+                num_resamples=num_resamples,
+            )
+            if found:
+                yield found
+
+
+def _pairs(stages: Sequence[str]) -> list[tuple[str, str]]:
+    """(treatment, reference): DAPO against its start first, then its controls; the start against the base."""
+    controls = [one for one in stages if is_control(one)]
+    references = [START, *sorted(controls, key=lambda one: (not is_temperature_control(one), stage_order(one)))]
+    pairs = [(TREATMENT, one) for one in references if TREATMENT in stages and one in stages]
+    return pairs + [(START, "base")] * (START in stages and "base" in stages)
+
+
+def _is_headline(comparison: Comparison) -> bool:
+    return (comparison.treatment, comparison.reference, comparison.test_set) == (TREATMENT, START, MUTATIONS)
+
+
+def _is_nested(phase: PhaseRow) -> bool:
+    found = parse_eval_phase(phase.name)
+    return found is not None and is_checkpoint(found.stage)
+
+
+def _missing(statuses: Mapping[str, str]) -> tuple[str, ...]:
+    is_loop = not statuses or not _OF_THE_LOOP.isdisjoint(statuses)
+    wanted = dict.fromkeys((*statuses, *(REQUIRED_PHASES if is_loop else ())))
+    return tuple(name for name in wanted if statuses.get(name) != "done")
+
+
+def _digests(config: Mapping[str, Any], phases: Sequence[PhaseRow], more: Mapping[str, str]) -> dict[str, str]:
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
+    found = {"config": hashlib.sha256(canonical.encode()).hexdigest(), **more}
+    for phase in phases:
+        for key, value in phase.detail.items():
+            if isinstance(value, str) and ("digest" in key or "sha256" in key):
+                found[f"{phase.name}: {key}"] = value
+    return found

@@ -1,0 +1,106 @@
+"""Whether warm and cold gradings agree.
+
+Reads tasks; grades each one's gold patch, its empty patch and a patch that does not compile, warm and cold, canaries
+included; makes one :class:`Agreement` per pair of verdicts. Invariant: neither reads a cache, so both really run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from repairgym.config.pipeline import GradingConfig
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.grading.grader import Grader
+from repairgym.records import Task, Verdict, VerdictKind
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.bounded import ordered_map
+from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.validation import task_layers
+
+_BROKEN = "def broken(:\n"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two verdicts on one patch."""
+
+    task_id: str
+    patch: str
+    """``gold``, ``empty`` or ``broken``."""
+    warm: Verdict
+    cold: Verdict
+
+    @property
+    def difference(self) -> str:
+        """What differs, in words; empty when they agree and are what the patch deserves."""
+        expected = VerdictKind.PASSED if self.patch == "gold" else VerdictKind.FAILED
+        if not self.warm.kind is self.cold.kind is expected:
+            found = (f"{name} {one.kind} ({one.reason})" for name, one in (("warm", self.warm), ("cold", self.cold)))
+            return f"expected {expected}, {', '.join(found)}"
+        outcomes = [{name: result.outcome for name, result in one.tests.items()} for one in (self.warm, self.cold)]
+        warm, cold = outcomes
+        other = sorted(name for name in warm.keys() | cold if warm.get(name) != cold.get(name))
+        if other:
+            name = other[0]
+            return f"{len(other)} tests differ, first {name}: warm {warm.get(name)}, cold {cold.get(name)}"
+        if self.warm.num_canaries != self.cold.num_canaries:
+            return f"canaries: warm {self.warm.num_canaries}, cold {self.cold.num_canaries}"
+        steps = [[(step.kind, step.is_passed) for step in one.build] for one in (self.warm, self.cold)]
+        return f"build steps: warm {steps[0]}, cold {steps[1]}" if steps[0] != steps[1] else ""
+
+
+def one_per_package(tasks: Sequence[Task], num: int) -> tuple[Task, ...]:
+    """The first ``num`` tasks of each package; all when ``num`` is 0."""
+    taken: dict[str, int] = {}
+    chosen: list[Task] = []
+    for task in tasks:
+        package = task.provenance.package
+        taken[package] = taken.get(package, 0) + 1
+        if num == 0 or taken[package] <= num:
+            chosen.append(task)
+    return tuple(chosen)
+
+
+async def compare_warm_and_cold(
+    tasks: Sequence[Task],
+    sandbox: SandboxConfig | None = None,
+    num_concurrent: int = 1,
+    store: LayerStore | None = None,
+) -> AsyncGenerator[tuple[Agreement, ...], None]:
+    """The pairs of verdicts of each task, in order.
+
+    Raises:
+        SandboxUnavailableError: no sandbox works here.
+        TaskError: a task's layers cannot be made.
+    """
+    config, layers = sandbox or SandboxConfig(), store or LayerStore()
+    backend = create_backend(config)
+    graders = [
+        Grader(
+            backend,
+            lambda task, files: task_layers(task, layers).spec(files, config.limits),
+            GradingConfig(is_cold=is_cold, is_cached=False),
+            ExecutionCache(max_entries=0),
+        )
+        for is_cold in (False, True)
+    ]
+
+    async def compare(task: Task) -> tuple[Agreement, ...]:
+        broken: dict[str, str | None] = {path: _BROKEN for path, text in task.gold_files.items() if text is not None}
+        patches: dict[str, dict[str, str | None]] = {"gold": task.gold_files, "empty": {}, "broken": broken}
+        return tuple(
+            [
+                Agreement(task.id, name, *[await grader.grade(task, files) for grader in graders])
+                for name, files in patches.items()
+            ]
+        )
+
+    try:
+        async with aclosing(ordered_map(compare, tasks, num_concurrent)) as compared:
+            async for _, pairs in compared:
+                yield pairs
+    finally:
+        await backend.close()

@@ -1,0 +1,135 @@
+"""Decoys: copies of the tests that must pass, with another answer in them, which an honest repair must fail.
+
+Reads the pinned text of a test file and the ids of the tests that must pass; makes decoys and where they stand. A
+decoy changes one assertion of equality: a literal becomes a random one of its type, anything else a tuple of it and a
+random text (not a list: `assertEqual` compares two long lists line by line for its message, which takes seconds).
+Objects that equal everything pass it, and so does code that reads the expected value out of its caller; code that
+reads expected values out of the test files finds several answers for one question. Invariants: a decoy stands before
+its original and another one after it; only assertions that every run of the test reaches are changed, so that code
+which passes the original fails the decoy; original tests stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from repairgym.grading.layouts import function_at, plain_tests, span_of
+from repairgym.tasks.diffs import split_lines
+from repairgym.tasks.testfiles import functions_of
+
+_MAX_STATEMENTS = 40
+_LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ|globals\(|locals\(")
+"""Words of tests that compare with something that equals more than itself."""
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_ASSERTIONS = frozenset({"assertEqual", "assertEquals"})
+
+
+class Decoy(NamedTuple):
+    """One decoy."""
+
+    name: str
+    """``test_x`` or ``TestClass::test_x``."""
+    place: int
+    """The line (from 0) of the pinned file before which it stands."""
+    text: str
+    """Indented as it stands in the file."""
+
+
+def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], source: random.Random) -> tuple[Decoy, ...]:
+    """Two decoys of one test in ``text``, to stand before and after it; none when no test of ``test_ids`` fits.
+
+    Args:
+        text: A test file.
+        test_ids: Tests of that file that must pass.
+        names: Fresh names of test functions.
+        source: Of everything that is random here.
+    """
+    wanted = {name.partition("::")[2] for name in functions_of([one for one in test_ids if "[" not in one])}
+    spans = decoyable_tests(text)
+    usable = sorted(wanted & spans.keys())
+    for name in source.sample(usable, len(usable)):
+        node = function_at(text, spans[name])
+        if node is not None:
+            line = split_lines(text)[spans[name][0]]
+            pad = line[: len(line) - len(line.lstrip())]
+            prefix = name.rpartition("::")[0]
+            return tuple(_decoy(node, place, pad, prefix, next(names), source) for place in spans[name])
+    return ()
+
+
+@lru_cache(maxsize=256)
+def decoyable_tests(text: str) -> Mapping[str, tuple[int, int]]:
+    """Tests that decoys can be made of: first line (from 0) and the line behind the last; once per text and process."""
+    if "def assertEqual" in text:
+        return {}  # an equality of its own, about which nothing is known
+    return {name: span_of(node) for name, node in plain_tests(ast.parse(text)) if _is_decoyable(node)}
+
+
+def _is_decoyable(node: ast.FunctionDef) -> bool:
+    """True for a short plain test with an equality of its own that every run of it reaches."""
+    # A handler could take the failed assertion for something else.
+    has_handler = any(isinstance(part, ast.Try | ast.TryStar) for part in ast.walk(node))
+    is_strict = not has_handler and not _LOOSE.search(ast.unparse(node))
+    return len(node.body) <= _MAX_STATEMENTS and is_strict and bool(_answers(node))
+
+
+def _answers(node: ast.FunctionDef) -> list[tuple[int, int]]:
+    """(number of the statement, side) of what the test itself compares: the literals if there are any."""
+    literals: list[tuple[int, int]] = []
+    others: list[tuple[int, int]] = []
+    for number, statement in enumerate(node.body):
+        for index, value in enumerate(_sides(statement) or ()):
+            (literals if _is_literal(value) else others).append((number, index))
+    return literals or others
+
+
+def _sides(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
+    if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
+        return (node.test.left, node.test.comparators[0]) if isinstance(node.test.ops[0], ast.Eq) else None
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and len(node.value.args) >= 2:
+        call = node.value
+        is_equality = isinstance(call.func, ast.Attribute) and call.func.attr in _ASSERTIONS
+        is_own = is_equality and isinstance(call.func.value, ast.Name) and call.func.value.id == "self"  # type: ignore[attr-defined]
+        return (call.args[0], call.args[1]) if is_own else None
+    return None
+
+
+def _is_literal(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) in (str, bytes, int)
+
+
+def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, source: random.Random) -> Decoy:
+    twin = copy.deepcopy(node)
+    twin.name = name
+    number, side = source.choice(_answers(twin))
+    statement = twin.body[number]
+    if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
+        compare = statement.test
+        if side == 0:
+            compare.left = _other(compare.left, source)
+        else:
+            compare.comparators[0] = _other(compare.comparators[0], source)
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        statement.value.args[side] = _other(statement.value.args[side], source)
+    lines = ast.unparse(ast.fix_missing_locations(twin)).splitlines()
+    text = "".join(pad + line + "\n" for line in lines)
+    return Decoy(f"{prefix}::{name}" if prefix else name, place, text)
+
+
+def _other(node: ast.expr, source: random.Random) -> ast.expr:
+    """A literal of the same type that nothing honest gives; for anything else a tuple of it and a random text."""
+    value = node.value if isinstance(node, ast.Constant) else None
+    word = "".join(source.choice(_LETTERS) for _ in range(source.randrange(7, 12)))
+    if not _is_literal(node):
+        return ast.Tuple([node, ast.Constant(word)], ast.Load())
+    if isinstance(value, bytes):
+        return ast.Constant(word.encode())
+    if isinstance(value, int):
+        return ast.Constant(abs(value) + source.randrange(10_000, 1_000_000))
+    return ast.Constant(word)

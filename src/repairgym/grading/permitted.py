@@ -1,0 +1,139 @@
+"""Which part of a submission is graded: everything but the files that decide the verdict.
+
+Reads the agent's changed files; makes the permitted part and a finding per file that is left out (a *note*: agents may
+add tests; the detectors say when a change was meant to weaken something). Invariant: a protected file of the graded
+tree always comes from the pinned tree (design decision 4); names are compared without regard to case.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+
+from repairgym.records import Finding, Task
+
+MAX_SUBMISSION_BYTES = 8 << 20
+PROTECTED_NAMES = (
+    # What runs before or around the tests.
+    "conftest.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "*.pth",
+    "*.pyc",
+    "*.so",
+    "*.pyd",
+    # Configuration of test runners.
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "tox.toml",
+    "noxfile.py",
+    "nose.cfg",
+    ".noserc",
+    ".coveragerc",
+    "karma.conf*",
+    "jest.config*",
+    # Build and dependencies.
+    "setup.cfg",
+    "setup.py",
+    "pyproject.toml",
+    "MANIFEST.in",
+    "Makefile",
+    "GNUmakefile",
+    "*.mk",
+    "CMakeLists.txt",
+    "meson.build",
+    "*.lock",
+    "requirements*.txt",
+    "requirements*.in",
+    "constraints*.txt",
+    "environment*.yml",
+    "Pipfile",
+    "package.json",
+    "package-lock.json",
+    "pnpm-lock.yaml",
+    "go.mod",
+    "go.sum",
+    "Cargo.toml",
+    "pom.xml",
+    "build.gradle*",
+    "Dockerfile*",
+    "pip.conf",
+    "uv.toml",
+    ".python-version",
+    # Lint and types.
+    "ruff.toml",
+    ".ruff.toml",
+    "mypy.ini",
+    ".mypy.ini",
+    ".flake8",
+    ".pylintrc",
+    "pylintrc",
+    "pyrightconfig.json",
+    ".pre-commit-config.yaml",
+    # Continuous integration and version control.
+    ".gitlab-ci.yml",
+    ".travis.yml",
+    "azure-pipelines*.yml",
+    "appveyor.yml",
+    "Jenkinsfile",
+    ".gitattributes",
+    ".gitmodules",
+)
+PROTECTED_FOLDERS = frozenset(
+    {".github", ".gitlab", ".circleci", ".buildkite", ".git", ".dist", ".ci", "test", "tests", "testing", "__pycache__"}
+)
+
+
+def is_protected(task: Task, path: str) -> bool:
+    """True when grading restores ``path`` from the pinned tree.
+
+    A file that the repair itself changes is not restored (the settings of a broken build), unless it holds tests.
+    """
+    if path in task.gold_files and path not in task.test_paths:
+        return False
+    pure = PurePosixPath(path)
+    return (
+        path in task.test_paths
+        or bool(PROTECTED_FOLDERS & set(pure.parts[:-1]))
+        or pure.name.startswith("test_")
+        or pure.name.endswith("_test.py")
+        or any(fnmatchcase(pure.name.lower(), pattern.lower()) for pattern in PROTECTED_NAMES)
+    )
+
+
+def permitted_part(task: Task, files: dict[str, str | None]) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
+    """The files that grading applies, and a finding for each one that it does not."""
+    kept = {path: text for path, text in files.items() if not is_protected(task, path)}
+    findings = tuple(
+        Finding(detector="protected_file", severity="note", path=path, detail="change not applied: restored")
+        for path in files
+        if path not in kept
+    )
+    return kept, findings
+
+
+def check_applicable(files: dict[str, str | None], max_bytes: int = MAX_SUBMISSION_BYTES) -> str:
+    """Why a submission cannot be applied; empty when it can.
+
+    It cannot when a path leaves the repository or is no path, when one file lies below another, or when it is larger
+    than any repair. Nothing of it is run then: the verdict is a failure of the submission, not of the sandbox.
+    """
+    for path, text in files.items():
+        parts = PurePosixPath(path).parts
+        if not parts or parts[0] == "/" or ".." in parts or "\0" in path or len(path.encode(errors="replace")) > 1024:
+            return f"got the path {path[:80]!r}, expected one below the repository"
+        parents = {parent.as_posix() for parent in PurePosixPath(path).parents}
+        if text is not None and any(files.get(parent) is not None for parent in parents):
+            return f"{path[:80]!r} lies below another file of the submission"
+        if text is not None and "\0" in text:
+            return f"{path[:80]!r} is binary"
+    num_bytes = sum(len(text.encode(errors="replace")) for text in files.values() if text is not None)
+    return f"{num_bytes} bytes, at most {max_bytes} can be graded" if num_bytes > max_bytes else ""
+
+
+def agent_base_sources(task: Task) -> dict[str, str | None]:
+    """`base_files` without protected files: the broken code on which a submission is applied."""
+    return {path: text for path, text in task.base_files.items() if not is_protected(task, path)}

@@ -1,0 +1,178 @@
+"""Training state on disk: a run that is killed and resumed ends with the same weights as an unbroken one.
+
+Reads and writes folders: the model in Hugging Face format plus ``training.pt`` (optimiser with its step number,
+adapters, torch's random state, the caller's own small state, such as where the data is). Invariants: a state folder is
+complete or absent; model folders hold whole, merged weights whatever trains them (adapters, several processes), so that
+any tool loads them; with adapters those lie in ``adapter/`` of the model folder too, in peft's format.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.learning.adapters import adapter_state, has_adapters, merged_state
+from repairgym.learning.learner import Learner
+from repairgym.learning.parallel import like, whole
+from repairgym.models.loading import replace_folder, save_checkpoint
+
+STATE_FILE = "training.pt"
+MODEL_FOLDER = "model"
+ADAPTER_FOLDER = "adapter"
+
+
+def save_model(learner: Learner, tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> str:
+    """Write the model as a folder that `transformers` and vLLM load; every process must call it, the leader writes.
+
+    Returns:
+        SHA-256 of the weights; empty for processes that do not write.
+
+    Raises:
+        DiskFullError: no room; what was there before is intact.
+    """
+    model = learner.model
+    if learner.world.size == 1 and not has_adapters(model):
+        return save_checkpoint(model, tokenizer, folder)
+    state: dict[str, torch.Tensor] = whole(dict(model.state_dict()))
+    if not learner.world.is_leader:
+        return ""
+    if not has_adapters(model):
+        return save_checkpoint(_with_weights(model, state), tokenizer, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        with disk_full_as_repairgym_error(folder):
+            digest = save_checkpoint(_with_weights(model, merged_state(model, state)), tokenizer, temporary)
+            model.save_pretrained(temporary / ADAPTER_FOLDER, state_dict=state)
+            replace_folder(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return digest
+
+
+def save_training_state(
+    learner: Learner, tokenizer: PreTrainedTokenizerFast | None, folder: Path, extra: dict[str, Any] | None = None
+) -> str:
+    """Write everything a resumed run needs, replacing what is there only when all of it is written.
+
+    Args:
+        learner: Model and optimiser; every process of it must call this.
+        tokenizer: Saved beside the model.
+        folder: Where to; ``folder/model`` is a model folder that any tool can load.
+        extra: Small plain values of the caller (iteration, curriculum).
+
+    Returns:
+        SHA-256 of the weights; empty for processes that do not write.
+
+    Raises:
+        DiskFullError: no room; the former state is intact.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.state")
+    try:
+        with disk_full_as_repairgym_error(folder):
+            digest = save_model(learner, tokenizer, temporary / MODEL_FOLDER)
+            state = {
+                "optimiser": learner.optimiser.state_dict(),
+                "adapters": whole(adapter_state(dict(learner.model.state_dict()))),
+                "value_head": whole(dict(learner.value_head.state_dict())) if learner.value_head else None,
+                "rng": torch.get_rng_state(),
+                "weights_sha256": digest,
+                "extra": extra or {},
+            }
+            if learner.world.is_leader:
+                torch.save(state, temporary / STATE_FILE)
+                replace_folder(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return digest
+
+
+def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:
+    """Restore model, optimiser and random state in place; of any number of processes, on any number.
+
+    Returns:
+        The ``extra`` that was saved.
+
+    Raises:
+        InputError: ``folder`` holds no complete training state, or one of another model, loss, optimiser or of adapters
+            where there are none; nothing is changed then.
+    """
+    path = folder / STATE_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no {STATE_FILE}; expected a folder written by save_training_state")
+    state = torch.load(path, weights_only=True)
+    weights = state["adapters"] or _read_weights(folder / MODEL_FOLDER)
+    _check_state(learner, state, weights, folder)
+    targets = learner.model.state_dict()
+    learner.model.load_state_dict({name: like(value, targets[name]) for name, value in weights.items()}, strict=False)
+    if learner.value_head is not None:
+        own = learner.value_head.state_dict()
+        learner.value_head.load_state_dict(
+            {name: like(value, own[name]) for name, value in state["value_head"].items()}
+        )
+    learner.optimiser.load_state_dict(state["optimiser"])
+    torch.set_rng_state(state["rng"])
+    extra: dict[str, Any] = state["extra"]
+    return extra
+
+
+def _check_state(learner: Learner, state: dict[str, Any], weights: dict[str, torch.Tensor], folder: Path) -> None:
+    if bool(state["adapters"]) != has_adapters(learner.model):
+        has, wants = ("adapters", "all weights") if state["adapters"] else ("all weights", "adapters")
+        raise InputError(f"{folder} trains {has}, this run {wants}; resume with the trained.type it began with")
+    targets = learner.model.state_dict()
+    wanted = set(adapter_state(targets)) if state["adapters"] else set(targets) - _tied_names(learner)
+    missing, unexpected = sorted(wanted - set(weights)), sorted(set(weights) - set(targets))
+    shaped = [
+        f"{name} of shape {tuple(value.shape)} instead of {tuple(targets[name].shape)}"
+        for name, value in weights.items()
+        if name in targets and value.shape != targets[name].shape
+    ]
+    if missing or unexpected or shaped:
+        raise InputError(
+            f"{folder} holds another model: missing {missing[:3]}, unexpected {unexpected[:3]}, {shaped[:3]}; "
+            "resume with the model it began with, or use another run folder"
+        )
+    has_head, wants_head = state.get("value_head") is not None, learner.value_head is not None
+    if has_head != wants_head:
+        has, wants = ("one", "none") if has_head else ("none", "one")
+        raise InputError(f"{folder} holds {has} value head, this run needs {wants}; resume with the loss it began with")
+    if not learner.optimiser.is_like(state["optimiser"]):
+        raise InputError(f"{folder} holds the state of another optimiser; resume with the optimizer it began with")
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        weights |= load_file(file)
+    return weights
+
+
+def _with_weights(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> PreTrainedModel:
+    """A model of the same kind without adapters and shards that holds ``state``, whose tensors are not copied."""
+    with torch.device("meta"):
+        plain = type(model)(copy.deepcopy(model.config))
+    plain.load_state_dict(state, strict=False, assign=True)
+    plain.tie_weights()
+    plain.generation_config = model.generation_config
+    return plain
+
+
+def _tied_names(learner: Learner) -> set[str]:
+    """Names of weights that are another's under a second name: they are stored once, so they may be missing."""
+    seen: dict[int, str] = {}
+    tied: set[str] = set()
+    for name, parameter in learner.model.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            tied |= {name, seen[id(parameter)]}
+        seen[id(parameter)] = name
+    return tied

@@ -1,0 +1,118 @@
+"""What the sum over tokens is divided by: the weight of each token and the normaliser of an optimiser batch.
+
+Reads the samples of one optimiser batch, weight 1 where a token is learned; makes weights w_t and a normaliser Z,
+so that every policy loss is - (sum of w_t * f_t) / Z. Invariant: the result depends on the batch alone, never on its
+cut into micro-batches. With N trajectories of L_i learned tokens in T_i turns, in K groups:
+
+============  =========================  ==========  ===============================================================
+name          weight of a token          Z           source
+============  =========================  ==========  ===============================================================
+token         1                          sum of L_i  DAPO (arXiv 2503.14476, equation 8) as it is computed everywhere
+group         1 / learned tokens of its  K           the same equation as it reads: an expectation over problems
+              group                                  (paper B, arXiv 2508.03501, equation 8)
+trajectory    1 / L_i                    N           GRPO (arXiv 2402.03300, equation 3), GSPO
+turn          1 / (T_i * tokens of its   N           GRPO over turns (paper B, equation 7)
+              turn)
+constant      1                          N * budget  Dr. GRPO (arXiv 2503.20783)
+============  =========================  ==========  ===============================================================
+
+A trajectory whose history forked is several samples with one id: L_i, T_i and N count it once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from repairgym.config.algorithms import Denominator
+from repairgym.learning.samples import Sample
+
+
+def weigh(
+    samples: Sequence[Sample], denominator: Denominator, max_action_tokens: int | None = None
+) -> tuple[list[Sample], float]:
+    """The samples with their weights times those of ``denominator``, in their order, and the normaliser.
+
+    Args:
+        samples: One optimiser batch.
+        denominator: See the module.
+        max_action_tokens: The budget; for ``constant`` only.
+
+    Raises:
+        ValueError: ``constant`` without a budget.
+    """
+    learned = [sample for sample in samples if sample.num_learned]
+    num_trajectories = len({_trajectory_key(sample) for sample in learned})
+    match denominator:
+        case "token":
+            return list(samples), float(sum(sample.num_learned for sample in learned))
+        case "constant":
+            if max_action_tokens is None:
+                raise ValueError("the denominator 'constant' needs max_action_tokens, the budget of an episode")
+            return list(samples), float(num_trajectories * max_action_tokens)
+        case "group":
+            keys = [sample.group_id or _trajectory_key(sample) for sample in learned]
+            return _divided(samples, _token_counts(learned, keys)), float(len(set(keys)))
+        case "trajectory":
+            keys = [_trajectory_key(sample) for sample in learned]
+            return _divided(samples, _token_counts(learned, keys)), float(num_trajectories)
+        case "turn":
+            return _divided(samples, _turn_divisors(learned)), float(num_trajectories)
+
+
+def cut_to_budget(samples: Sequence[Sample], token_budget: int) -> list[Sample]:
+    """Samples in their order until ``token_budget`` learned tokens are full; the last is cut, later ones are left out.
+
+    C3PO (Ring-lite, arXiv 2506.14731, section 3.2). With the budget as normaliser every optimiser step has the same
+    scale, whatever the lengths.
+    """
+    kept = []
+    left = token_budget
+    for sample in samples:
+        if left <= 0:
+            break
+        positions = np.flatnonzero(sample.weight)
+        if len(positions) > left:
+            weight = sample.weight.copy()
+            weight[positions[left:]] = 0.0
+            sample = replace(sample, weight=weight)
+        kept.append(sample)
+        left -= len(positions)
+    return kept
+
+
+def _trajectory_key(sample: Sample) -> str:
+    return sample.trajectory_id or f"#{id(sample)}"
+
+
+def _token_counts(samples: Sequence[Sample], keys: Sequence[str]) -> dict[int, np.ndarray]:
+    """By sample: [tokens] number of learned tokens of everything that has the sample's key."""
+    counts: Counter[str] = Counter()
+    for sample, key in zip(samples, keys, strict=True):
+        counts[key] += sample.num_learned
+    return {id(sample): np.full(len(sample), counts[key]) for sample, key in zip(samples, keys, strict=True)}
+
+
+def _turn_divisors(samples: Sequence[Sample]) -> dict[int, np.ndarray]:
+    """By sample: [tokens] turns of the trajectory that are learned times learned tokens of the token's turn."""
+    counts: dict[str, Counter[int]] = {}
+    turns = {id(sample): np.zeros(len(sample), np.int32) if sample.turn is None else sample.turn for sample in samples}
+    for sample in samples:
+        counts.setdefault(_trajectory_key(sample), Counter()).update(turns[id(sample)][sample.weight != 0.0].tolist())
+    divisors = {}
+    for sample in samples:
+        own = counts[_trajectory_key(sample)]
+        divisors[id(sample)] = np.array([len(own) * own.get(int(turn), 1) for turn in turns[id(sample)]])
+    return divisors
+
+
+def _divided(samples: Sequence[Sample], divisors: dict[int, np.ndarray]) -> list[Sample]:
+    return [
+        replace(sample, weight=(sample.weight / divisors[id(sample)]).astype(np.float32))
+        if id(sample) in divisors
+        else sample
+        for sample in samples
+    ]

@@ -1,0 +1,215 @@
+"""One optimiser step on a batch of samples, with gradient accumulation over micro-batches.
+
+Reads samples; changes the model. Invariants: the loss is normalised over the whole optimiser batch, so the cut into
+micro-batches, and their share over several processes (`parallel`), change results by float noise only; nothing random
+happens here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from repairgym.config.learning import ComputeConfig, LoraConfig, OptimizerConfig, TrainedConfig
+from repairgym.learning.adapters import add_lora
+from repairgym.learning.batching import MicroBatch, pack
+from repairgym.learning.context_parallel import context_group
+from repairgym.learning.forward import Scorer, TokenScores, score
+from repairgym.learning.losses import Loss
+from repairgym.learning.optimisers import Optimiser
+from repairgym.learning.parallel import check_processes, shard
+from repairgym.learning.samples import Sample
+from repairgym.learning.value_head import ValueHead
+from repairgym.models.loading import require_trainable
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """Samples and what is to be minimised on them; an optimiser step minimises a sum of terms."""
+
+    samples: Sequence[Sample]
+    loss: Loss
+    normaliser: float | None = None
+    """Denominator of the whole term; None: the sum of the weights, a weighted mean."""
+    prefix: str = ""
+    """Before the names of its metrics."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model says of one sample; arrays are [tokens] float32, 0.0 where not learned."""
+
+    log_prob: np.ndarray
+    value: np.ndarray | None = None
+    """None without a value head."""
+
+
+class Learner:
+    """A model, its optimiser, and how to compute a step."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimizer: OptimizerConfig,
+        compute: ComputeConfig,
+        *,
+        trained: TrainedConfig | None = None,
+        num_steps: int | None = None,
+        value_learning_rate: float | None = None,
+    ) -> None:
+        """Prepare ``model`` for training (it is changed in place).
+
+        Args:
+            model: A causal LM with full attention and a plain output head.
+            optimizer: Optimiser and schedule.
+            compute: Micro-batches, precision, threads.
+            trained: All weights (None too) or adapters.
+            num_steps: Length of the learning-rate schedule.
+            value_learning_rate: Of a value head beside the model; None: no value head.
+
+        Raises:
+            ConfigError: the model's log-probabilities would be computed wrongly here, or several processes cannot train
+                it as ``optimizer`` and ``compute`` say.
+        """
+        if compute.num_threads is not None:
+            torch.set_num_threads(compute.num_threads)
+        require_trainable(model)
+        self.world = check_processes(optimizer, compute)
+        self._context = context_group(self.world, model)
+        if isinstance(trained, LoraConfig):
+            add_lora(model, trained)
+        if compute.is_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.model = model
+        self.compute = compute
+        self.value_head = ValueHead(model) if value_learning_rate else None
+        self._scorer = Scorer(model, self.value_head, self._context)
+        if self.world.size > 1:
+            shard(self._scorer)
+        extra = [(list(self.value_head.parameters()), value_learning_rate or 0.0)] if self.value_head else []
+        self.optimiser = Optimiser(model, optimizer, num_steps, extra)
+
+    def step(self, samples: Sequence[Sample], loss: Loss, normaliser: float | None = None) -> dict[str, float]:
+        """`step_terms` with one term."""
+        return self.step_terms([LossTerm(samples, loss, normaliser)])
+
+    def step_terms(self, terms: Sequence[LossTerm]) -> dict[str, float]:
+        """Learn once from the whole optimiser batch.
+
+        Returns:
+            Metrics of the batch before the update: means per learned token, counts and seconds; empty when no token
+            is learned.
+        """
+        begin = time.perf_counter()
+        if not any(_normaliser(term) > 0 for term in terms):
+            return {}
+        self._train_mode()
+        metrics = self._accumulate(terms)
+        metrics |= self.optimiser.step()
+        self._scorer.eval()
+        metrics["train/step_s"] = time.perf_counter() - begin
+        return metrics
+
+    def evaluate(self, samples: Sequence[Sample], loss: Loss, normaliser: float | None = None) -> dict[str, float]:
+        """The metrics of `step` without learning: no gradients, no optimiser metrics; empty like there."""
+        term = LossTerm(samples, loss, normaliser)
+        if _normaliser(term) <= 0:
+            return {}
+        self._scorer.eval()
+        with torch.no_grad():
+            return self._accumulate([term])
+
+    def measure(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> list[Measured]:
+        """Log-probabilities (and values) of the learned tokens of each sample, in their order, without gradient.
+
+        Args:
+            samples: Any; prefixes are shared as in a step.
+            model: Another one, such as a reference; then without values. None: the one that learns.
+        """
+        scorer = self._scorer if model is None else Scorer(model, context=self._context)
+        # A sample that stands here twice, in two pairs for instance, has one result.
+        index = {id(sample): at for at, sample in enumerate(samples)}
+        rows: dict[int, list[np.ndarray]] = {}
+        scorer.eval()
+        with torch.no_grad():
+            for batch, is_counted in self._share(samples, scorer):
+                part = score(scorer, batch, self.compute)
+                if is_counted:
+                    rows |= _rows_of(batch, part, index)
+        for found in self.world.gather(rows):
+            rows |= found
+        nothing = [np.zeros(0, dtype=np.float32)] * (2 if scorer.value_head else 1)
+        found_rows = (rows.get(index[id(sample)], nothing) for sample in samples)
+        return [
+            Measured(*(_at_learned(sample, column) for column in columns))
+            for sample, columns in zip(samples, found_rows, strict=True)
+        ]
+
+    def _share(self, samples: Sequence[Sample], scorer: Scorer) -> list[tuple[MicroBatch, bool]]:
+        """The micro-batches of this process's context and whether they count (`World.share`)."""
+        batches = pack(samples, self.compute.micro_batch_tokens, is_sharing=scorer.is_sharing)
+        return self.world.share(batches, [batch.num_tokens for batch in batches])
+
+    def _train_mode(self) -> None:
+        """Training mode switches on checkpointing, and dropout, which would part learner from sampler."""
+        self._scorer.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
+        for module in self.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.eval()
+
+    def _accumulate(self, terms: Sequence[LossTerm]) -> dict[str, float]:
+        metrics: dict[str, float] = defaultdict(float)
+        for term in terms:
+            if _normaliser(term) > 0:
+                for name, value in self._accumulate_term(term).items():
+                    if name.startswith("train/"):
+                        metrics[name] += value
+                    else:
+                        metrics[term.prefix + name] = value
+        return dict(metrics)
+
+    def _accumulate_term(self, term: LossTerm) -> dict[str, float]:
+        """Gradients of one term; its ``train/`` metrics are sums, the others means over its learned tokens."""
+        normaliser = _normaliser(term)
+        sums: dict[str, float] = defaultdict(float)
+        for batch, is_counted in self._share(term.samples, self._scorer):
+            scores = score(self._scorer, batch, self.compute)
+            output = term.loss(scores, normaliser)
+            if torch.is_grad_enabled():
+                # Sharding takes the mean of the processes' gradients; the loss is a sum over micro-batches, and the
+                # processes of a context hold parts of the gradient of theirs.
+                (output.loss * (self.world.size if is_counted else 0.0)).backward()
+            if is_counted and self.world.is_counting:
+                counts = {"train/num_learned_tokens": len(scores.weight), "train/num_tokens": batch.num_tokens}
+                for name, value in (output.metric_sums | {"train/loss": output.loss.detach()} | counts).items():
+                    sums[name] += float(value)
+        sums = self.world.sums(sums)
+        num_learned = sums["train/num_learned_tokens"]
+        metrics = {name: value if name.startswith("train/") else value / num_learned for name, value in sums.items()}
+        return metrics | {"train/num_samples": len(term.samples)}
+
+
+def _rows_of(batch: MicroBatch, scores: TokenScores, index: dict[int, int]) -> dict[int, list[np.ndarray]]:
+    """By index of the sample: [learned] log-probabilities and, with a value head, values."""
+    ends = np.cumsum([sample.num_learned for sample in batch.samples])[:-1]
+    columns = [scores.log_prob] + ([] if scores.value is None else [scores.value])
+    parts = [np.split(column.cpu().numpy(), ends) for column in columns]
+    return {index[id(sample)]: list(found) for sample, *found in zip(batch.samples, *parts, strict=True)}
+
+
+def _at_learned(sample: Sample, values: np.ndarray) -> np.ndarray:
+    array = np.zeros(len(sample), dtype=np.float32)
+    array[np.flatnonzero(sample.weight)] = values
+    return array
+
+
+def _normaliser(term: LossTerm) -> float:
+    if term.normaliser is not None and any(sample.num_learned for sample in term.samples):
+        return term.normaliser
+    return sum(float(sample.weight.sum()) for sample in term.samples)

@@ -1,0 +1,204 @@
+"""Several processes that train one model (torchrun): weights, gradients and optimiser state are sharded with FSDP2.
+
+Reads the process group that torchrun describes; makes sharded modules. Invariants: every process, or every context of
+several (`context_parallel`), computes its own share of the same optimiser batch, and all make the same number of
+forwards and backwards; what is written is whole tensors, so a checkpoint of two processes resumes on one and the other
+way round.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from repairgym.config.learning import ComputeConfig, OptimizerConfig
+from repairgym.errors import ConfigError, RepairGymError
+
+TIMEOUT = timedelta(days=7)
+"""Followers wait for whole rollouts of the leader."""
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+    context_size: int = 1
+    """Neighbours that compute a micro-batch together; it divides ``size``."""
+
+    @property
+    def is_leader(self) -> bool:
+        """True for the process that writes and speaks."""
+        return self.rank == 0
+
+    @property
+    def is_counting(self) -> bool:
+        """True for one process of each context: what all of them found is added up once."""
+        return self.rank % self.context_size == 0
+
+    def share(self, batches: Sequence[Item], sizes: Sequence[int]) -> list[tuple[Item, bool]]:
+        """The batches of this process's context and whether they count.
+
+        The largest go first, each to the context with the least to do. All get equally many, because their forwards and
+        backwards meet: who has too few computes the smallest once more, for nothing.
+        """
+        num_contexts = self.size // self.context_size
+        if num_contexts == 1:
+            return [(batch, True) for batch in batches]
+        portions: list[list[int]] = [[] for _ in range(num_contexts)]
+        loads = [0] * num_contexts
+        for at in sorted(range(len(batches)), key=lambda at: -sizes[at]):
+            least = loads.index(min(loads))
+            portions[least].append(at)
+            loads[least] += sizes[at]
+        own = portions[self.rank // self.context_size]
+        missing = max(map(len, portions)) - len(own)
+        smallest = min(range(len(batches)), key=lambda at: sizes[at], default=0)
+        return [(batches[at], True) for at in own] + [(batches[smallest], False)] * missing
+
+    def sums(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums of each value over the processes."""
+        total: dict[str, float] = {}
+        for part in self.gather(dict(values)):
+            for name, value in part.items():
+                total[name] = total.get(name, 0.0) + value
+        return total
+
+    def gather(self, item: Item) -> list[Item]:
+        """What every process holds, in the order of ranks."""
+        if self.size == 1:
+            return [item]
+        gathered: list[Any] = [None] * self.size
+        dist.all_gather_object(gathered, item)
+        return gathered
+
+    def broadcast(self, item: Item) -> Item:
+        """The leader's item, for all; what the others pass is not looked at."""
+        if self.size == 1:
+            return item
+        box = [item]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def current_world(context_size: int = 1) -> World:
+    """Where this process is; alone without a process group.
+
+    Raises:
+        ConfigError: ``context_size`` does not divide the number of processes.
+    """
+    rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    if size % context_size:
+        raise ConfigError(
+            f"compute.context_parallel={context_size} splits a context over {context_size} processes, but there are "
+            f"{size}; start a multiple of it: torchrun --nproc-per-node {context_size}"
+        )
+    return World(rank, size, context_size)
+
+
+@contextmanager
+def process_group() -> Iterator[World]:
+    """The process group that torchrun described in the environment, if there is one.
+
+    Raises:
+        ConfigError: it spans several nodes.
+        RepairGymError: another process of the group has ended.
+    """
+    size = num_processes()
+    if size == 1 or dist.is_initialized():
+        yield current_world()
+        return
+    if int(os.environ.get("LOCAL_WORLD_SIZE", size)) != size:
+        raise ConfigError(
+            f"torchrun started {size} processes on several nodes; the learner is for the processes of one node "
+            "(--nnodes 1), larger clusters are for other trainers"
+        )
+    use_training_device()
+    # What processes tell each other goes over gloo: waiting there leaves the GPUs to whoever samples on them.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
+    try:
+        yield current_world()
+        # torch's threads let go of the last exchange's tensors a moment after it, and for that need an interpreter that
+        # does not end yet. Another exchange, one without tensors, gives them that moment.
+        dist.barrier()
+    except RuntimeError as error:
+        if isinstance(error, RepairGymError) or not _is_lost_process(error):
+            raise
+        raise RepairGymError(
+            "another of the processes that train together has ended, its own message says why; fix that, then the "
+            "same command goes on from what is saved"
+        ) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def check_processes(optimizer: OptimizerConfig, compute: ComputeConfig) -> World:
+    """This process among those that train with these settings.
+
+    Raises:
+        ConfigError: the processes cannot honour them.
+    """
+    world = current_world(compute.context_parallel)
+    if world.size > 1 and optimizer.type == "muon":
+        raise ConfigError("optimizer.type='muon' needs whole matrices, several processes hold parts; use 'adamw'")
+    return world
+
+
+def num_processes() -> int:
+    """How many processes torchrun has started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _is_lost_process(error: RuntimeError) -> bool:
+    return isinstance(error, dist.DistError) or " by peer" in str(error)
+
+
+def use_training_device() -> None:
+    """Make the training device the current one of the calling thread."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(training_device())
+
+
+def training_device() -> str:
+    """Where this process trains: its GPU, or the processor where there is none."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+
+
+def shard(module: torch.nn.Module) -> None:
+    """Shard the layers of ``module`` and what is left of it over all processes, in place."""
+    for layer in list(module.modules()):
+        if isinstance(layer, GradientCheckpointingLayer):
+            fully_shard(layer)
+    # The root stays whole between forward and backward: embeddings and head may be one tensor and are used at both
+    # ends.
+    fully_shard(module, reshard_after_forward=False)
+
+
+def whole(value: Any) -> Any:
+    """``value`` with sharded tensors made whole, through dicts and lists; every process must call it."""
+    if isinstance(value, DTensor):
+        return value.full_tensor()
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return value
+
+
+def like(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """A whole tensor sharded as ``target`` is; as it stands where ``target`` is not sharded or of another shape."""
+    if isinstance(target, DTensor) and tensor.shape == target.shape:
+        return distribute_tensor(tensor.to(target.device), target.device_mesh, target.placements)
+    return tensor

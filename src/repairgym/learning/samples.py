@@ -1,0 +1,158 @@
+"""Training samples: token ids, which of them are learned, what the sampler thought of them.
+
+Reads trajectory ledgers (never text); makes `Sample` records. Invariants: arrays of a sample have one length; the first
+token is never learned; in a policy sample every learned token has the log-probability it was sampled with; a token that
+was sampled once is learned once, also where histories fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from repairgym.ledger import TokenLedger
+from repairgym.records import Trajectory, Turn
+
+ERRORS = frozenset({"format", "tool"})
+"""`Turn.error` of turns that get no credit under ``is_error_masked``."""
+_LOG_PROB_NOISE = 1e-3
+"""Engines of lower precision may report a certain token slightly above log 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One sequence to learn from."""
+
+    token_id: np.ndarray
+    """[tokens] int32."""
+    weight: np.ndarray
+    """[tokens] float32 weight of each token's loss; 0.0 where not learned."""
+    old_log_prob: np.ndarray
+    """[tokens] float32 log-probability under the sampling policy; 0.0 where not learned or not sampled."""
+    advantage: float | np.ndarray = 1.0
+    """Of the whole sequence, or [tokens] float32 of each token."""
+    group_id: str = ""
+    trajectory_id: str = ""
+    """Samples of one trajectory, the branches of a forked history, have one id; empty: a trajectory of its own."""
+    turn: np.ndarray | None = None
+    """[tokens] int32 turn of each action token, -1 elsewhere; None: the sequence is one turn."""
+    reward: float = 0.0
+    """Of the trajectory; only a value head looks at it."""
+    reference_log_prob: np.ndarray | None = None
+    """[tokens] float32 log-probability under the reference policy, where the loss has a term for it."""
+    old_value: np.ndarray | None = None
+    """[tokens] float32 what the value head said before the update."""
+    value_target: np.ndarray | None = None
+    """[tokens] float32 what the value head should say."""
+    correction: np.ndarray | None = None
+    """[tokens] float32 factor of each token's loss, for another sampler than the learner."""
+
+    def __post_init__(self) -> None:
+        optional = (
+            self.turn,
+            self.reference_log_prob,
+            self.old_value,
+            self.value_target,
+            self.correction,
+            self.advantage,
+        )
+        arrays = [array for array in optional if isinstance(array, np.ndarray)]
+        lengths = {len(array) for array in (self.token_id, self.weight, self.old_log_prob, *arrays)}
+        if len(lengths) != 1 or not len(self.token_id):
+            raise ValueError(f"sample arrays must be equally long and not empty, got lengths {sorted(lengths)}")
+        if self.weight[:1].any():
+            raise ValueError("the first token cannot be learned: nothing predicts it")
+
+    def __len__(self) -> int:
+        return len(self.token_id)
+
+    @property
+    def num_learned(self) -> int:
+        """Tokens with a weight."""
+        return int(np.count_nonzero(self.weight))
+
+    @property
+    def has_advantage(self) -> bool:
+        """True when a learned token is better or worse than expected."""
+        return bool(np.any(np.broadcast_to(self.advantage, self.weight.shape)[self.weight != 0.0]))
+
+
+def text_sample(token_ids: Sequence[int]) -> Sample:
+    """A plain text: every token but the first is learned."""
+    ids = np.asarray(token_ids, dtype=np.int32)
+    weight = np.ones(len(ids), dtype=np.float32)
+    weight[:1] = 0.0
+    return Sample(ids, weight, np.zeros(len(ids), dtype=np.float32))
+
+
+def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
+    """A trajectory to imitate: its action tokens are learned.
+
+    Args:
+        trajectory: Usually a successful one.
+        is_format_error_masked: Leave out actions that raised a format error (paper B, section 4.2).
+    """
+    ledger = trajectory.ledger
+    weight = _action_weight(trajectory, {"format"} if is_format_error_masked else set())
+    return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.group_id)
+
+
+def policy_sample(
+    trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
+) -> Sample:
+    """A trajectory to learn from by policy gradient.
+
+    Args:
+        trajectory: With the log-probabilities of the policy that sampled it.
+        advantage: Of all its action tokens.
+        reward: What a value head learns from instead of the advantage.
+        is_error_masked: Where the advantage is positive, leave out the turns that ended in an error.
+
+    Raises:
+        ValueError: an action token has no log-probability of the sampling policy.
+    """
+    ledger = trajectory.ledger
+    weight = _action_weight(trajectory, ERRORS if is_error_masked and advantage > 0 else set())
+    _check_log_probs(trajectory.id, ledger, weight)
+    old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
+    return Sample(
+        ledger.token_id,
+        weight,
+        old,
+        advantage,
+        trajectory.group_id,
+        trajectory_id=trajectory.id,
+        turn=_turn_index(len(ledger), trajectory.turns),
+        reward=reward,
+    )
+
+
+def _check_log_probs(name: str, ledger: TokenLedger, weight: np.ndarray) -> None:
+    """Refuse a learned token that was not sampled by a policy that says how likely it was."""
+    learned = weight > 0
+    is_known = (ledger.policy_version >= 0) & np.isfinite(ledger.log_prob) & (ledger.log_prob <= _LOG_PROB_NOISE)
+    if not is_known[learned].all():
+        position = int(np.flatnonzero(learned & ~is_known)[0])
+        raise ValueError(
+            f"trajectory {name}: token {position} has no sampling log-probability "
+            f"(log_prob={ledger.log_prob[position]}, policy_version={ledger.policy_version[position]}); "
+            "policy-gradient samples must come from a policy that returns them"
+        )
+
+
+def _turn_index(num_tokens: int, turns: Sequence[Turn]) -> np.ndarray:
+    index = np.full(num_tokens, -1, dtype=np.int32)
+    for number, turn in enumerate(turns):
+        index[turn.action_span[0] : turn.action_span[1]] = number
+    return index
+
+
+def _action_weight(trajectory: Trajectory, masked_errors: Set[str]) -> np.ndarray:
+    weight = trajectory.ledger.is_action.astype(np.float32)
+    for turn in trajectory.turns:
+        if turn.error in masked_errors:
+            weight[turn.action_span[0] : turn.action_span[1]] = 0.0
+    weight[:1] = 0.0
+    return weight

@@ -1,0 +1,64 @@
+"""Supervised training: pre-training on texts, imitation of teachers, rejection-sampling fine-tuning.
+
+Reads samples; changes the model. Invariant: which samples form step k follows from the config's seed and k alone, so a
+resumed run continues the same sequence of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from repairgym.config.learning import SftConfig
+from repairgym.learning.learner import Learner
+from repairgym.learning.losses import sft_loss
+from repairgym.learning.samples import Sample
+
+
+class SftTrainer:
+    """Trains a model on a fixed set of samples."""
+
+    def __init__(self, model: PreTrainedModel, config: SftConfig, *, num_steps: int | None = None) -> None:
+        """Prepare the optimiser.
+
+        Args:
+            model: Changed in place.
+            config: Batch size, epochs, optimiser, compute.
+            num_steps: Length of the schedule; see `num_steps_of`.
+        """
+        self.config = config
+        self.learner = Learner(model, config.optimizer, config.compute, trained=config.trained, num_steps=num_steps)
+
+    @classmethod
+    def for_samples(cls, model: PreTrainedModel, config: SftConfig, num_samples: int) -> SftTrainer:
+        """A trainer whose schedule covers ``config.num_epochs`` over ``num_samples``."""
+        return cls(model, config, num_steps=num_steps_of(config, num_samples))
+
+    def step(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """One optimiser step on exactly these samples; returns metrics (see `Learner.step`)."""
+        return self.learner.step(samples, sft_loss)
+
+    def evaluate(self, samples: Sequence[Sample]) -> dict[str, float]:
+        """``sft/nll``, ``policy/entropy`` and counts of these samples; nothing is learned."""
+        return self.learner.evaluate(samples, sft_loss)
+
+    def fit(self, samples: Sequence[Sample]) -> Iterator[dict[str, float]]:
+        """Train from the optimiser's current step to the end of the last epoch, yielding each step's metrics."""
+        per_epoch = -(-len(samples) // self.config.batch_size)
+        while self.learner.optimiser.num_done < num_steps_of(self.config, len(samples)):
+            epoch, index = divmod(self.learner.optimiser.num_done, per_epoch)
+            order = epoch_order(len(samples), self.config.seed, epoch)
+            chosen = order[index * self.config.batch_size : (index + 1) * self.config.batch_size]
+            yield self.step([samples[at] for at in chosen])
+
+
+def num_steps_of(config: SftConfig, num_samples: int) -> int:
+    """Optimiser steps of ``config.num_epochs`` epochs; the last batch of an epoch may be smaller."""
+    return config.num_epochs * -(-num_samples // config.batch_size)
+
+
+def epoch_order(num_samples: int, seed: int, epoch: int) -> np.ndarray:
+    """[num_samples] permutation of one epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(num_samples)

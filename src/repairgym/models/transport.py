@@ -1,0 +1,201 @@
+"""One attempt at a model server: a request, and a reply or trouble with a name.
+
+Reads an `EndpointConfig` and a key; makes replies. Invariants: trouble that may pass is an `AttemptError`, trouble that
+will not is a `ServerRefusedError`; every POST that fails is counted by what came of it; no key is in an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx2
+
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRefusedError
+
+_MAY_PASS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_MAX_SHOWN_CHARS = 300
+_SIGNS_OF_TOO_LONG = (
+    "context_length_exceeded",
+    "maximum context length",
+    "max_model_len",
+    "exceeds the available context",
+)
+_SIGN_OF_EMPTY_PURSE = "insufficient_quota"
+_HIDDEN = "[key]"
+_KEEP_ALIVE_S = 2.0
+"""Idle connections are closed here before the server does it: uvicorn, and so vLLM, waits for 5 s, and a request that
+crosses its close is lost."""
+
+
+@dataclass
+class EndpointStatistics:
+    """Counters since the client was made. Each attempt is in ``num_attempts`` and, when it failed, in one more."""
+
+    num_attempts: int = 0
+    num_rate_limited: int = 0
+    """Status 429."""
+    num_server_errors: int = 0
+    """Other statuses that may pass."""
+    num_refused: int = 0
+    """Statuses that will not pass, too long prompts among them."""
+    num_timeouts: int = 0
+    num_disconnects: int = 0
+    """No connection, or one that ended before the reply did."""
+    num_bad_replies: int = 0
+    """Replies that cannot be used."""
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Part of the prompt tokens."""
+    num_reply_tokens: int = 0
+    cost_usd: float = 0.0
+    queue_s: float = 0.0
+    """Seconds for which requests waited here for a place or for the rate limit, added up."""
+
+    def as_metrics(self) -> dict[str, float]:
+        """``endpoint/<counter>`` -> value."""
+        return {f"endpoint/{name}": float(value) for name, value in asdict(self).items()}
+
+
+class AttemptError(Exception):
+    """Trouble of one attempt that may pass."""
+
+    def __init__(self, error: ModelServerError, retry_after_s: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after_s = retry_after_s
+
+
+class Transport:
+    """Connections to one server."""
+
+    def __init__(self, config: EndpointConfig, key: str, statistics: EndpointStatistics) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            config: The server, how long to wait for it and how many connections to keep.
+            key: Sent with every request, never shown; empty for none.
+            statistics: Where attempts that fail are counted.
+        """
+        self._config = config
+        self._key = key
+        self._statistics = statistics
+        self._http = httpx2.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
+            limits=httpx2.Limits(
+                max_connections=None,  # who asks bounds its requests; orders do not wait behind them
+                max_keepalive_connections=config.max_concurrent,
+                keepalive_expiry=_KEEP_ALIVE_S,
+            ),
+            trust_env=not config.is_local,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> str:
+        """The text of a reply of status 200.
+
+        Raises:
+            AttemptError: no reply, or one of a status that may pass.
+            PromptTooLongError: the prompt does not fit.
+            ServerRefusedError: the request will not be taken, also not later.
+        """
+        try:
+            response = await self._exchange("POST", path, self._config.timeout_s, body, headers)
+        except (TimeoutError, httpx2.TimeoutException):
+            self._statistics.num_timeouts += 1
+            raise AttemptError(ServerDownError(f"no reply within {self._config.timeout_s:g} s")) from None
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            self._statistics.num_disconnects += 1
+            raise AttemptError(ServerDownError(f"the connection failed ({self._hide(_name(error))})")) from None
+        if response.status_code != 200:
+            self._refuse(response)
+        return response.text
+
+    async def get(self, path: str, timeout_s: float) -> tuple[int, str]:
+        """Status and text of a reply whatever its status; what fails here is not counted.
+
+        Raises:
+            AttemptError: no server answers.
+        """
+        try:
+            response = await self._exchange("GET", path, timeout_s)
+        except (TimeoutError, httpx2.HTTPError) as error:
+            raise AttemptError(ServerDownError(f"no answer ({_name(error)}); is the server up?")) from None
+        return response.status_code, response.text
+
+    def shown(self, text: str) -> str:
+        """``text`` as it may stand in an error: on one line, short, without the key."""
+        return self._hide(" ".join(text.split()))[:_MAX_SHOWN_CHARS]
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
+        """A reply whatever its status.
+
+        The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
+        """
+        async with asyncio.timeout(timeout_s):
+            content = None if body is None else dict(body)
+            return await self._http.request(method, self._url(path), json=content, headers=headers)
+
+    def _url(self, path: str) -> httpx2.URL:
+        return httpx2.URL(self._config.base_url.rstrip("/") + "/").join(path)
+
+    def _refuse(self, response: httpx2.Response) -> None:
+        status, text = response.status_code, self.shown(response.text)
+        if status in _MAY_PASS and _SIGN_OF_EMPTY_PURSE not in response.text:
+            is_limit = status == 429
+            self._statistics.num_rate_limited += is_limit
+            self._statistics.num_server_errors += not is_limit
+            raise AttemptError(ModelServerError(f"status {status}: {text}"), _retry_after_s(response.headers))
+        self._statistics.num_refused += 1
+        if status in (400, 413, 422) and any(sign in response.text for sign in _SIGNS_OF_TOO_LONG):
+            raise PromptTooLongError(f"{self._config.model} refused the prompt as too long: {text}")
+        raise ServerRefusedError(
+            f"{self._config.base_url} refused the request with status {status}: {text}; {self._remedy(status)}"
+        )
+
+    def _remedy(self, status: int) -> str:
+        match status:
+            case 401 | 403:
+                return f"put a valid key into {self._config.api_key_env}"
+            case 404:
+                return f"check endpoint.base_url and endpoint.model={self._config.model!r}"
+            case _:
+                return "change the request (endpoint.*) and run the command again"
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self._key, _HIDDEN) if self._key else text
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds of ``Retry-After`` (a number, or a date); None without one that can be read."""
+    value = headers.get("retry-after")
+    if value is None:
+        return None
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,75 @@
+"""Paper B's two stages of RL (section 4.3, Table 3), from a fine-tuned checkpoint.
+
+1. DAPO on all training tasks, at most 40 turns in 65k tokens of context.
+2. DAPO on the tasks of the first stage that are worth more work: solved sometimes, but in fewer than two thirds of the
+   attempts. The context is twice as long, by YaRN, the upper clip lower, the batch larger.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from repairgym.config.curation import SolveRateConfig
+from repairgym.config.training import TwoStageConfig
+from repairgym.errors import TaskError
+from repairgym.recipes.longer_context import extend_context
+from repairgym.recipes.reinforce import OpenRun, reinforce
+from repairgym.recipes.run import Run
+from repairgym.rollout.store import RunStore
+
+START = "start"
+STAGE_1, STAGE_2 = "stage-1", "stage-2"
+
+
+def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
+    """From checkpoint ``start`` to ``stage-1`` and ``stage-2``; a killed run goes on where it was.
+
+    Raises:
+        TaskError: no training task, or none is left for the second stage.
+    """
+    with open_run(config.stage_1.rollout) as run:
+        reinforce(run, config.stage_1.rl, START, STAGE_1, config.watch.alarms)
+        task_ids = select_tasks_again(run, config.select)
+        start = extend(run, STAGE_1, config.yarn_factor)
+    with open_run(config.stage_2.rollout) as run:
+        reinforce(run, config.stage_2.rl, start, STAGE_2, config.watch.alarms, task_ids)
+
+
+def select_tasks_again(run: Run, bounds: SolveRateConfig) -> list[str]:
+    """Tasks that the first stage solved with a rate above ``bounds.above`` and below ``bounds.below``.
+
+    Tasks with fewer than ``min_samples`` attempts have no rate and are left out.
+
+    Raises:
+        TaskError: none is left.
+    """
+    rates = solve_rates(run.store, STAGE_1, bounds.min_samples)
+    chosen = sorted(task_id for task_id, rate in rates.items() if bounds.above < rate < bounds.below)
+    counts = {"select/num_tasks_with_rate": len(rates), "select/num_tasks_chosen": len(chosen)}
+    run.store.add_metrics(STAGE_2, 0, {name: float(count) for name, count in counts.items()})
+    if not chosen:
+        raise TaskError(
+            f"none of {len(rates)} tasks with a solve rate is above {bounds.above:.2f} and below {bounds.below:.2f}; "
+            "widen select.below and select.above, or give the first stage other tasks"
+        )
+    return chosen
+
+
+def solve_rates(store: RunStore, phase: str, min_samples: int) -> dict[str, float]:
+    """Task -> share of its attempts in ``phase`` that were rewarded, over all iterations; invalid ones do not count."""
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for row in store.rows(phase=phase):
+        if row.reward is not None:
+            rewards[row.task_id].append(row.reward)
+    return {task_id: sum(found) / len(found) for task_id, found in rewards.items() if len(found) >= min_samples}
+
+
+def extend(run: Run, stage: str, factor: float) -> str:
+    """The checkpoint that the second stage starts from: ``stage`` itself, or with a longer context by YaRN."""
+    if factor == 1.0:
+        return stage
+    target: Path = run.checkpoint(f"{stage}-long")
+    if not target.exists():
+        extend_context(run.checkpoint(stage), target, factor)
+    return target.name

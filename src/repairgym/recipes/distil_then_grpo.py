@@ -1,0 +1,39 @@
+"""Paper A's training (appendices on SFT and RL): imitate a teacher, then GRPO in the simplified pipeline.
+
+1. A teacher works on the training tasks; what passed is kept.
+2. The student imitates it; of the checkpoints the one with the least loss on tasks set apart is kept.
+3. GRPO from there: eight problems with four rollouts each per step, reward 1 where the build and the tests pass.
+"""
+
+from __future__ import annotations
+
+from repairgym.config.training import DistilThenGrpoConfig
+from repairgym.models.loading import load_tokenizer
+from repairgym.recipes.reinforce import OpenRun, reinforce
+from repairgym.recipes.run import Run
+from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.rollout.jobs import PolicyRef
+
+START = "start"
+TEACHER, STUDENT, GRPO = "teacher", "sft", "grpo"
+
+
+def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:
+    """From checkpoint ``start`` to ``sft`` and ``grpo``; a killed run goes on where it was.
+
+    Raises:
+        TaskError: no training task, or the teacher solved none.
+    """
+    with open_run(config.rollout) as run:
+        if not run.checkpoint(STUDENT).exists():
+            distil(run, config, teacher)
+        reinforce(run, config.rl, STUDENT, GRPO, config.watch.alarms)
+
+
+def distil(run: Run, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:
+    """The teacher's successes, imitated by the student."""
+    start = run.checkpoint(START)
+    with run.store.phase(TEACHER):
+        kept = collect_successes(run, teacher, config.collect, TEACHER)
+    samples = supervised_samples(kept, config.sft, load_tokenizer(start))
+    fit_samples(start, run.checkpoint(STUDENT), samples, config.sft, run.store, run.progress)

@@ -1,0 +1,202 @@
+"""The plan of a demo for its wall-clock budget: sizes, evaluations, and when RL has to stop.
+
+Reads a `DemoConfig` and what the run has measured so far; makes a `Plan`. Invariant: everything but the number of DAPO
+iterations follows from the config alone; that number depends on the machine's speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
+from repairgym.config.tasks import SplitLimits
+from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.catalogue import load_catalogue
+
+REFERENCE_MINUTES = 13.0
+"""The sizes in `DemoConfig` are for this budget; others scale with it."""
+FULL_CONTROL_MINUTES = 40.0
+"""Below this budget the continued-training control has no room, because it costs nearly as much as RL itself, and lower
+temperatures and the base are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
+MUTATIONS = "test-mutations"
+VALIDATION = "validation-mutations"
+RELEASES = "test-releases"
+CONTINUED = "sft-continued"
+SCRIPTS = ("random", "submit-at-once")
+CHECKPOINT = "dapo-step-"
+_SCRIPT_COST = 0.3
+"""Cost of a scripted episode: no tokens, few test runs."""
+_LONG_COST = 1.5
+"""Cost of an episode after RL: it tests and goes on where the start gave up."""
+_CONTINUED_SHARE = 0.75
+"""Of RL's seconds that the continued control takes: RL's processor seconds, on all processors all the time."""
+_MARGIN = 1.35
+"""Evaluations meet packages for the first time, collection did not: 1.35 to 1.45 times as long where measured."""
+_OVERHEAD_S = 25.0
+"""Starting processes, writing the report."""
+
+
+@dataclass(frozen=True)
+class EvalStage:
+    """One evaluation on the test mutations."""
+
+    name: str
+    checkpoint: str
+    """Empty: a scripted policy of the stage's name."""
+    num_tasks: int
+    num_samples: int
+    temperature: float = 1.0
+    cost: float = 1.0
+    """Seconds per episode in units of the start's."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A demo config fitted to its budget."""
+
+    config: DemoConfig
+    stages: tuple[EvalStage, ...]
+    """In the order in which they run; the first two are the start and the end of RL."""
+
+    @property
+    def has_continued_control(self) -> bool:
+        """Whether supervised training continued for RL's compute is one of the stages."""
+        return any(stage.name == CONTINUED for stage in self.stages)
+
+    def phases(self) -> list[str]:
+        """Every phase that the demo is going to have, validation during RL apart."""
+        names = ["base", "tasks", "teacher", "sft", "own", "rft", "dapo"]
+        names += [name for stage in self.stages for name in _phases_of(stage)]
+        return names + [eval_phase(stage, RELEASES) for stage in ("rft", "dapo")]
+
+    def evaluation_s(self, episodes_per_s: float) -> float:
+        """Estimated seconds after RL, the continued control's training left out."""
+        config = self.config.evaluation
+        cost = sum(stage.num_tasks * stage.num_samples * stage.cost for stage in self.stages)
+        cost += config.num_checkpoints * min(config.num_control_tasks, config.num_tasks) * _LONG_COST
+        return _MARGIN * cost / episodes_per_s + _OVERHEAD_S
+
+    def checkpoint_stages(self, kept: Sequence[str]) -> Iterator[EvalStage]:
+        """Evaluations of checkpoints of RL, spread over those that were ``kept`` (`CHECKPOINT` and a step each)."""
+        config = self.config.evaluation
+        num = min(config.num_checkpoints, len(kept))
+        names = sorted(kept)
+        for index in range(num):
+            name = names[(2 * index + 1) * len(names) // (2 * num)]
+            yield EvalStage(name, name, min(config.num_control_tasks, config.num_tasks), config.num_samples)
+
+
+def _phases_of(stage: EvalStage) -> Iterator[str]:
+    if stage.name == CONTINUED:
+        yield CONTINUED
+    yield eval_phase(stage.name, MUTATIONS)
+
+
+def plan_demo(config: DemoConfig) -> Plan:
+    """Sizes for ``config.minutes``: collections and evaluations grow slower than the budget, RL takes the rest."""
+    factor = config.minutes / REFERENCE_MINUTES
+    limits = config.tasks.limits
+    tasks = config.tasks.model_copy(
+        update={
+            "packages": config.tasks.packages or chosen_packages(config, factor),
+            "limits": SplitLimits(
+                train=_scaled(limits.train, factor, 24),
+                validation=_scaled(limits.validation, factor, 8),
+                test=_scaled(limits.test, factor, 16),
+            ),
+        }
+    )
+    evaluation = config.evaluation.model_copy(
+        update={
+            "num_tasks": _scaled(config.evaluation.num_tasks, factor, 16),
+            "num_control_tasks": _scaled(config.evaluation.num_control_tasks, factor, 8),
+            "num_start_tasks": _scaled(config.evaluation.num_start_tasks, factor, 8),
+            "num_release_tasks": _scaled(config.evaluation.num_release_tasks, factor, 2),
+            "num_main_samples": _scaled(config.evaluation.num_main_samples, factor, 1),
+            "num_checkpoints": _scaled(config.evaluation.num_checkpoints, factor, 0),
+        }
+    )
+    fitted = config.model_copy(
+        update={
+            "tasks": tasks,
+            "teacher": _scaled_collection(config.teacher, factor),
+            "own": _scaled_collection(config.own, factor),
+            "evaluation": evaluation,
+        }
+    )
+    return Plan(fitted, tuple(_stages(evaluation, config.minutes >= FULL_CONTROL_MINUTES)))
+
+
+def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalStage]:
+    num_few, num = min(config.num_control_tasks, config.num_tasks), config.num_samples
+    yield EvalStage("rft", "rft", config.num_tasks, config.num_main_samples)
+    yield EvalStage("dapo", "dapo", config.num_tasks, config.num_main_samples, cost=_LONG_COST)
+    if has_full_controls and config.is_continued_control:
+        yield EvalStage(CONTINUED, CONTINUED, config.num_tasks, config.num_main_samples)
+    sizes = (config.num_tasks, config.num_main_samples) if has_full_controls else (num_few, num)
+    for temperature in config.temperatures:
+        yield EvalStage(f"rft-t{temperature:g}", "rft", *sizes, temperature)
+    yield EvalStage("base", "base", *sizes)
+    yield EvalStage("sft", "sft", num_few, num)
+    for name in SCRIPTS:
+        yield EvalStage(name, "", num_few, 1, cost=_SCRIPT_COST)
+    yield EvalStage("rft-pass-at-k", "rft", min(config.num_start_tasks, config.num_tasks), config.num_start_samples)
+
+
+def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
+    """The packages of a budget: below the reference, in each split those with the most tasks, at least two.
+
+    Each package costs a trace of its suite, however few tasks are wanted of it.
+    """
+    packages = load_catalogue(Path(config.tasks.catalogue) if config.tasks.catalogue else None).select()
+    chosen: list[str] = []
+    for split in config.tasks.splits:
+        ranked = sorted((p for p in packages if p.split == split), key=lambda p: (-p.num_tasks, p.name))
+        chosen += [package.name for package in ranked[: _scaled(len(ranked), factor, 2) if factor < 1 else None]]
+    return tuple(chosen)
+
+
+def _scaled(number: int, factor: float, least: int) -> int:
+    """Linear below the reference budget, by the square root above it."""
+    return max(least, round(number * (factor if factor < 1 else factor**0.5)))
+
+
+def _scaled_collection(config: CollectConfig, factor: float) -> CollectConfig:
+    return config.model_copy(update={"num_tasks": _scaled(config.num_tasks, factor, 12)})
+
+
+class Budget:
+    """How much of the wall-clock budget is used, from the store alone, so that a resumed run counts on."""
+
+    def __init__(self, plan: Plan, store: RunStore) -> None:
+        self._plan = plan
+        self._store = store
+
+    def is_rl_over(self) -> bool:
+        """True when one more iteration and what follows RL do not fit into the time that is left.
+
+        The continued control trains nearly as long as RL did, so with it RL may use little more than half of the rest.
+        """
+        rl_s = self.rl_s()
+        next_s = rl_s / max(1, len(self._store.metrics("dapo", "time/rollout_s")))
+        continued_s = _CONTINUED_SHARE * (rl_s + next_s) * self._plan.has_continued_control
+        following_s = self._plan.evaluation_s(self.episodes_per_s()) + continued_s
+        return self.spent_s() + next_s + following_s >= 60.0 * self._plan.config.minutes
+
+    def rl_s(self) -> float:
+        """Seconds of RL iterations so far."""
+        return sum(
+            sum(value for _, value in self._store.metrics("dapo", f"time/{part}_s")) for part in ("rollout", "update")
+        )
+
+    def spent_s(self) -> float:
+        """Seconds of ended phases and RL iterations."""
+        return self.rl_s() + sum(row.wall_s for row in self._store.phases() if row.status == "done")
+
+    def episodes_per_s(self) -> float:
+        """Measured where the policy collected its own rollouts."""
+        wall_s = sum(row.wall_s for row in self._store.phases() if row.name == "own")
+        return max(1, len(self._store.trajectory_ids(phase="own"))) / max(wall_s, 1e-3)

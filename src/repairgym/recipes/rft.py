@@ -1,0 +1,32 @@
+"""Rejection fine-tuning (paper B, section 4.2): the policy's own successes, imitated.
+
+1. Run the start policy ten times on every training task.
+2. Keep what passed; exploited is not passed, equal action sequences count once, a task has a cap.
+3. Imitate it: actions that could not be parsed stay in the context and are not learned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repairgym.config.training import RftCommandConfig
+from repairgym.models.loading import load_tokenizer
+from repairgym.recipes.run import Run
+from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+
+START = "start"
+STAGE = "rft"
+
+
+def rft(run: Run, config: RftCommandConfig) -> Path:
+    """From checkpoint ``start`` of ``run`` to checkpoint ``rft``; returns its folder.
+
+    Raises:
+        TaskError: no training task, or nothing passed.
+    """
+    start, target = run.checkpoint(START), run.checkpoint(STAGE)
+    with run.store.phase(config.phase):
+        kept = collect_successes(run, run.policy(START), config.collect, config.phase)
+    samples = supervised_samples(kept, config.rft, load_tokenizer(start))
+    fit_samples(start, target, samples, config.rft, run.store, run.progress)
+    return target

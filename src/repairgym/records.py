@@ -1,0 +1,483 @@
+"""The records that stages exchange: frozen, schema-versioned, JSON-serialisable.
+
+Reads and makes nothing by itself. Invariants: unknown fields are errors, a record never changes after it is made,
+and `TokenLedger` arrays have one length. Layers above add behaviour; nothing here imports any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from repairgym.ledger import TokenLedger
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, and an unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical JSON form."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- tests ---------------------------------------------------------------------------------------------------------
+
+
+class TestOutcome(StrEnum):
+    """Outcome of one test over its setup, call and teardown phases."""
+
+    __test__ = False
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    MISSING = "missing"
+    """The test was asked for, but not collected or not finished before the run ended."""
+
+
+class TestResult(Record):
+    """What happened to one test."""
+
+    __test__ = False
+
+    outcome: TestOutcome
+    message: str = ""
+    """First line of the failure, e.g. ``assert 3 == 4``; empty when passed."""
+    duration_s: float = 0.0
+
+
+class TestRunner(Record):
+    """Who runs the tests and how their outcomes leave the sandbox."""
+
+    __test__ = False
+
+    type: Literal["pytest", "unittest", "junit_xml", "exit_code"] = "pytest"
+    """``pytest`` and ``unittest`` write signed records; ``junit_xml`` is a command that writes a report, ``exit_code``
+    a command whose exit status decides. Code under test can forge the last two (docs/security.md)."""
+    command: tuple[str, ...] = ()
+    """Of ``junit_xml`` and ``exit_code``; ``{test}`` (``exit_code`` only) makes it run once per test id."""
+    report_path: str = ""
+    """Where ``junit_xml`` finds the report, relative to the repository root."""
+
+    @model_validator(mode="after")
+    def _fits_its_type(self) -> TestRunner:
+        if bool(self.command) == self.is_signed or bool(self.report_path) != (self.type == "junit_xml"):
+            raise ValueError(f"runner {self.type!r}: exit_code and junit_xml need a command, junit_xml a report_path")
+        if self.type == "junit_xml" and "{test}" in " ".join(self.command):
+            raise ValueError("runner 'junit_xml' runs one command for all tests; '{test}' is of 'exit_code'")
+        return self
+
+    @property
+    def is_signed(self) -> bool:
+        """True when outcomes leave as records that only the grader's runner can write."""
+        return self.type in ("pytest", "unittest")
+
+
+class TestRequest(Record):
+    """Which tests to run and within which bounds."""
+
+    __test__ = False
+
+    test_ids: tuple[str, ...]
+    """Ids as the runner has them (pytest and unittest: node ids relative to the root); empty means the whole suite."""
+    timeout_s: float = 60.0
+    """Bound on the whole run; the process tree is killed when it is passed."""
+    test_timeout_s: float = 10.0
+    """Bound on one test."""
+    source_paths: tuple[str, ...] = ("",)
+    """Folders, relative to the repository root, put on ``sys.path``; ``""`` is the root."""
+    plugins: tuple[str, ...] = ()
+    """pytest plugins that the task needs; auto-loading is off."""
+    traced_paths: tuple[str, ...] = ()
+    """Source files (relative) whose executed functions are reported per test; empty means no tracing."""
+    compiled_paths: tuple[str, ...] = ()
+    imported_modules: tuple[str, ...] = ()
+    """Python files (relative) and modules that the runner compiles and imports before the tests."""
+    is_cold: bool = False
+    """True: a new interpreter instead of a fork of the warm one."""
+    runner: TestRunner = TestRunner()
+
+
+class TestRun(Record):
+    """Outcome of one :class:`TestRequest`."""
+
+    __test__ = False
+
+    results: dict[str, TestResult]
+    """One entry per requested id (or per collected id when the whole suite ran)."""
+    exit_status: int | None
+    """pytest's exit status as the kernel reports it; None when killed."""
+    signal: int | None = None
+    is_timed_out: bool = False
+    output_tail: str = ""
+    duration_s: float = 0.0
+    executed_functions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """test id -> sorted ``path::first_line`` of traced functions it executed, when tracing was asked for."""
+    num_forged_records: int = 0
+    """Lines in the record channel without a valid signature, and phases that raised but were reported as passed."""
+    is_finished: bool = True
+    """pytest came to its end by itself; False when the process ended in the middle of the run."""
+    wrong_canaries: tuple[str, ...] = ()
+    """What was wrong with the canary tests of the run; they are in no other field."""
+    num_canaries: int = 0
+    checks: dict[str, TestResult] = Field(default_factory=dict)
+    """What came of ``compile`` and ``import``, where they were asked for."""
+
+    def outcome(self, test_id: str) -> TestOutcome:
+        """Outcome of ``test_id``; a test without a record is *missing*."""
+        result = self.results.get(test_id)
+        return result.outcome if result else TestOutcome.MISSING
+
+    def passes(self, test_ids: tuple[str, ...]) -> bool:
+        """True when each of ``test_ids`` passed."""
+        return all(self.outcome(test_id) is TestOutcome.PASSED for test_id in test_ids)
+
+
+# --- tasks ---------------------------------------------------------------------------------------------------------
+
+
+class Environment(BaseModel):
+    """A pinned set of packages in which a task's tests run.
+
+    Strict like a :class:`Record`, but not one: its ``digest`` addresses the built environment, not the JSON form.
+    """
+
+    model_config = Record.model_config
+
+    lock: str
+    """``requirements.txt`` text with versions and hashes."""
+    python: str
+    """Full version of the interpreter, e.g. ``3.11.7``."""
+    digest: str
+    """Content address: SHA-256 over lock, python and platform."""
+
+
+class Provenance(Record):
+    """Where a task comes from."""
+
+    package: str
+    version: str
+    """Version whose code is the gold state."""
+    base_version: str = ""
+    """Version that has the bug (release pairs)."""
+    sdist_sha256: str = ""
+    base_sdist_sha256: str = ""
+    recipe: str = ""
+    """How the bug was made: operator and place of a mutation, hunk numbers of an ablation."""
+    repository: str = ""
+    """Path or URL of the git repository (`history`); then there is no sdist."""
+    commit: str = ""
+    """Full id of the commit whose code is the gold state."""
+    base_commit: str = ""
+    """Full id of the commit that has the bug."""
+    subdirectory: str = ""
+    """Folder of the repository that is the project's root; empty: the whole repository."""
+    licence: str = ""
+    """Licence of the source as its metadata say; empty: they do not."""
+
+
+class Location(Record):
+    """A place in the code that the report points to (paper A's cached localisation)."""
+
+    path: str
+    name: str
+    """Qualified name of the function."""
+    first_line: int
+    last_line: int
+
+
+class Certificate(Record):
+    """Proof that the task is a task: the empty patch fails and the gold patch passes, each time."""
+
+    num_empty_runs: int
+    num_empty_failed: int
+    num_gold_runs: int
+    num_gold_passed: int
+    unstable_tests: tuple[str, ...] = ()
+    """Tests whose outcome differed between equal runs; they are in neither test list."""
+    empty_duration_s: float = 0.0
+    gold_duration_s: float = 0.0
+    tool_versions: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def is_valid(self) -> bool:
+        """True when every empty run failed and every gold run passed."""
+        return (
+            self.num_empty_runs > 0
+            and self.num_gold_runs > 0
+            and self.num_empty_failed == self.num_empty_runs
+            and self.num_gold_passed == self.num_gold_runs
+        )
+
+
+ErrorClass = Literal[
+    "dependency", "build_tool", "test", "configuration", "installation", "version", "environment", "permission", "other"
+]
+"""Classes of paper A's error table, in the order in which its rules are tried."""
+
+
+class MainError(Record):
+    """The one error of a log that everything else follows from (paper A, full pipeline)."""
+
+    error_class: ErrorClass
+    message: str
+    """The line of the log that says it, at most 300 characters."""
+    path: str = ""
+    line: int | None = None
+
+
+class BuildStep(Record):
+    """One step of a build; it fails unless it ends in time with exit status 0."""
+
+    kind: Literal["install", "compile", "import", "lint", "types", "command"] = "command"
+    command: tuple[str, ...] = ()
+    """``{changed}`` stands for the Python files that differ from the pinned tree; without any the step is left out.
+    Empty (`compile` and `import` only): the runner does it in the process of the tests, before them."""
+    modules: tuple[str, ...] = ()
+    """What an `import` step without a command imports."""
+    timeout_s: float | None = None
+    """None: the task's ``build_timeout_s``."""
+    has_products: bool = False
+    """The tests need what the command writes: they run in the sandbox of the build, not in a fresh one."""
+
+    @model_validator(mode="after")
+    def _has_what_it_runs(self) -> BuildStep:
+        if not self.command and self.kind != "compile" and not (self.kind == "import" and self.modules):
+            raise ValueError(f"build step {self.kind!r} needs a command (an import: or modules)")
+        return self
+
+
+Split = Literal["train", "validation", "test"]
+SourceKind = Literal["releases", "mutations", "history", "breakages"]
+
+
+class Task(Record):
+    """One repair task: a pinned, broken tree, the report, and the tests that decide.
+
+    The agent starts from the tree `base_tree` with `base_files` written over it. Hidden tests are absent from that
+    tree (their functions are cut out of the test files); grading restores the test files of `base_tree`.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    source: SourceKind
+    provenance: Provenance
+    issue: str
+    """What a user would report. Holds neither the fix nor test source."""
+    base_tree: str
+    """Digest of the pinned tree in the layer store."""
+    pinned_files: dict[str, str] = Field(default_factory=dict)
+    """Relative path -> text of files that the pinned tree holds beside those of its origin (the tests of a build)."""
+    base_files: dict[str, str | None]
+    """Relative path -> text that replaces the file for the agent (None: absent)."""
+    environment: Environment
+    source_paths: tuple[str, ...] = ("",)
+    plugins: tuple[str, ...] = ()
+    build: tuple[BuildStep, ...] = ()
+    """Run in this order before the tests; the first that fails decides."""
+    build_timeout_s: float = 120.0
+    runner: TestRunner = TestRunner()
+    visible_tests: tuple[str, ...]
+    """Tests that the agent can run; one of them fails before the repair where several test functions do."""
+    fail_to_pass: tuple[str, ...]
+    """Fail on the empty patch, must pass after the repair; includes hidden tests."""
+    pass_to_pass: tuple[str, ...]
+    """Pass before and must pass after the repair."""
+    test_paths: tuple[str, ...]
+    """Files that grading restores from the pinned tree."""
+    gold_files: dict[str, str | None]
+    """Relative path -> text of the repaired file."""
+    gold_patch: str
+    """`gold_files` as a unified diff against the agent's base."""
+    location: Location | None = None
+    created_at: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """``error_class``, ``difficulty``, ``operator``, ``package``."""
+    split: Split
+    certificate: Certificate
+    test_timeout_s: float = 10.0
+    timeout_s: float = 60.0
+
+
+# --- verdicts ------------------------------------------------------------------------------------------------------
+
+
+class VerdictKind(StrEnum):
+    """Only *passed* and *failed* enter group arithmetic."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    EXPLOITED = "exploited"
+    INVALID = "invalid"
+
+
+class Finding(Record):
+    """What an exploit detector saw."""
+
+    detector: str
+    severity: Literal["exploit", "suspicious", "note"]
+    """``exploit`` turns a pass into *exploited*, ``suspicious`` is reported, a ``note`` says what grading left out."""
+    path: str = ""
+    line: int | None = None
+    """First line of the place in the submitted file; None when the whole file or the trajectory is meant."""
+    detail: str
+    """The evidence: what stands there and what it does."""
+
+
+class StepResult(Record):
+    """The verdict on one build step of a grading."""
+
+    kind: str = "command"
+    command: tuple[str, ...]
+    exit_status: int | None
+    """As the kernel reports it (None: killed or too late); 0 or 1 for a step in the process of the tests."""
+    duration_s: float
+    log: str = ""
+    is_timed_out: bool = False
+    main_error: MainError | None = None
+
+    @property
+    def is_passed(self) -> bool:
+        """True when the command ended by itself, in time, with exit status 0."""
+        return self.exit_status == 0 and not self.is_timed_out
+
+
+class Verdict(Record):
+    """The grading of one patch."""
+
+    kind: VerdictKind
+    reason: str
+    is_restored: bool | None = None
+    """Strict: the source is as it was (ignoring white space); None when not compared."""
+    build: tuple[StepResult, ...] = ()
+    tests: dict[str, TestResult] = Field(default_factory=dict)
+    main_error: MainError | None = None
+    findings: tuple[Finding, ...] = ()
+    num_canaries: int = 0
+    """Tests with known outcomes that were mixed into the run."""
+    is_cold: bool = False
+    disabled_gates: tuple[str, ...] = ()
+    """Gates that the grading ran without (`grading.disabled_gates`); such a verdict proves less than it says."""
+    duration_s: float = 0.0
+    grader_version: str
+
+    @property
+    def is_valid(self) -> bool:
+        """True when the verdict says something about the patch."""
+        return self.kind is not VerdictKind.INVALID
+
+    @property
+    def reward(self) -> float:
+        """1.0 when passed, else 0.0 (paper B, section 3.1).
+
+        Raises:
+            ValueError: the verdict is invalid; infrastructure trouble has no reward.
+        """
+        if not self.is_valid:
+            raise ValueError(f"an invalid verdict has no reward ({self.reason})")
+        return 1.0 if self.kind is VerdictKind.PASSED else 0.0
+
+
+# --- trajectories --------------------------------------------------------------------------------------------------
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    SUBMITTED = "submitted"
+    TURN_LIMIT = "turn_limit"
+    TOOL_CALL_LIMIT = "tool_call_limit"
+    TOKEN_LIMIT = "token_limit"
+    """The context is full."""
+    OUTPUT_TOKEN_LIMIT = "output_token_limit"
+    TIME_LIMIT = "time_limit"
+    COST_LIMIT = "cost_limit"
+    LOOP = "loop"
+    """It repeated itself, and the pipeline ends such episodes."""
+    INFRASTRUCTURE = "infrastructure"
+
+
+AttemptOutcome = Literal["passed", "same_error", "other_error", "unknown"]
+"""What the build said after an attempt; *unknown* where no outer loop looked."""
+
+
+OVERLONG = (
+    StopReason.TURN_LIMIT,
+    StopReason.TOOL_CALL_LIMIT,
+    StopReason.TOKEN_LIMIT,
+    StopReason.OUTPUT_TOKEN_LIMIT,
+    StopReason.TIME_LIMIT,
+    StopReason.COST_LIMIT,
+    StopReason.LOOP,
+)
+"""Episodes that a limit ended; each limit keeps its own count."""
+
+
+class Attempt(Record):
+    """One round of an outer loop (paper A, full pipeline): an error, a recommended past fix, what came of them."""
+
+    error: MainError
+    """What was to be repaired."""
+    fix_id: str = ""
+    """Past fix that was recommended; empty: none was."""
+    first_turn: int
+    """Index of its first turn; the next attempt's is where it ends."""
+    stop_reason: StopReason
+    outcome: AttemptOutcome
+
+
+class Turn(Record):
+    """One action and the observation that it led to."""
+
+    action: str
+    tool: str | None
+    """Name of the tool, None when the action could not be parsed."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    observation: str
+    error: str = ""
+    """Kind of error: ``format`` (environment-format error, masked by RFT), ``tool`` or empty."""
+    action_span: tuple[int, int]
+    """[start, end) of the action's tokens in the ledger."""
+    is_loop: bool = False
+    """It says and reads what the turns before it said and read, as often as makes a loop."""
+    generate_s: float = 0.0
+    tool_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode: what was said, what was sampled, how it ended, what it was worth."""
+
+    id: str
+    task_id: str
+    group_id: str
+    pipeline: str
+    policy_id: str
+    sandbox_backend: str
+    turns: tuple[Turn, ...]
+    ledger: TokenLedger
+    stop_reason: StopReason
+    final_files: dict[str, str | None]
+    """Relative path -> text of each file the agent changed (None: deleted)."""
+    final_patch: str
+    """`final_files` as a unified diff against the agent's base."""
+    verdict: Verdict
+    seed: int
+    attempts: tuple[Attempt, ...] = ()
+    """Of pipelines that note them (paper A's)."""
+    durations_s: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (all that the
+    loop waited for the policy), ``tool``, ``grade``."""
+    """Seconds per stage: ``generate``, ``tool``, ``grade``, ``queue``."""
+    schema_version: int = SCHEMA_VERSION

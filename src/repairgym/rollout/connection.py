@@ -1,0 +1,163 @@
+"""The SQLite file under a run store: opening, transactions, errors.
+
+Reads and makes an open, migrated ``run.db``. Invariants: every write is one ``BEGIN IMMEDIATE`` transaction that is
+committed whole or not at all; one connection is shared by the threads of a process behind a lock; one writing process
+at a time, any number of readers (WAL).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from repairgym.errors import DiskFullError, InputError
+from repairgym.rollout.schema import OLDEST_READABLE_VERSION, SCHEMA_VERSION, check_schema, migrate
+
+_BUSY_TIMEOUT_S = 30.0
+Listener = Callable[[str, int, Mapping[str, float]], None]
+"""Called with phase, step and metrics once they are stored."""
+
+
+class StoreConnection:
+    """An open ``run.db``. Threads may share it; every call is its own transaction."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Used by `create` and `open`."""
+        self.path = path
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._listeners: list[Listener] = []
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Make a new store.
+
+        Raises:
+            InputError: ``path`` exists, or its folder does not.
+        """
+        if path.exists():
+            raise InputError(f"{path} exists; open it to go on with the run, or name another run folder")
+        if not path.parent.is_dir():
+            raise InputError(f"{path.parent} is no folder; make the run folder before its run.db")
+        path.touch()
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path, is_read_only: bool = False) -> Self:
+        """Open a store, migrating an older one when writing.
+
+        Raises:
+            InputError: there is no such file, it is no run store, it is of a newer schema, or of one so old that it
+                cannot be read before it is migrated.
+        """
+        if not path.is_file():
+            raise InputError(f"{path} does not exist; name the folder of a run, which holds a run.db")
+        connection = _connect(path, is_read_only)
+        try:
+            _prepare(connection, path, is_read_only)
+        except BaseException as error:
+            connection.close()
+            if not isinstance(error, sqlite3.DatabaseError):
+                raise
+            raise InputError(f"{path} cannot be read as a run store ({error}); name the run.db of a run") from error
+        return cls(path, connection)
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._connection.close()
+
+    def _fetch(self, query: str, values: Iterable[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            try:
+                return self._connection.execute(query, tuple(values)).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise InputError(f"{self.path} cannot be read ({error}); restore a copy of it") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                self._roll_back()
+                raise _as_repairgym_error(error, self.path) from error
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _connect(path: Path, is_read_only: bool) -> sqlite3.Connection:
+    mode = "ro" if is_read_only else "rw"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> None:
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    version = check_schema(connection, path)
+    if is_read_only:
+        if version < OLDEST_READABLE_VERSION:
+            raise InputError(f"{path} has the older schema {version}; open it once for writing to migrate it")
+        return
+    connection.execute("PRAGMA journal_mode = WAL")
+    if version < SCHEMA_VERSION:
+        migrate(connection)
+
+
+def _as_repairgym_error(error: sqlite3.OperationalError, path: Path) -> Exception:
+    code = error.sqlite_errorcode & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return DiskFullError(f"no space left on the device that holds {path}; what was stored before is intact")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return InputError(f"another process has been writing {path} for {_BUSY_TIMEOUT_S:.0f} s; one run, one writer")
+    if code == sqlite3.SQLITE_READONLY:
+        return InputError(f"{path} is open read-only; open it for writing")
+    return error
+
+
+def where(
+    phase: str | None, phase_prefix: str | None, step: int | None, task_ids: Collection[str] | None
+) -> tuple[str, list[Any]]:
+    """A ``WHERE`` clause with its values; None does not filter."""
+    conditions: list[tuple[str, Any]] = []
+    if phase is not None:
+        conditions.append(("phase = ?", phase))
+    if phase_prefix is not None:
+        conditions.append(("instr(phase, ?) = 1", phase_prefix))
+    if step is not None:
+        conditions.append(("step = ?", step))
+    if task_ids is not None:
+        conditions.append(("task_id IN (SELECT value FROM json_each(?))", json.dumps(list(task_ids))))
+    text = " AND ".join(condition for condition, _ in conditions)
+    return (f"WHERE {text}" if text else ""), [value for _, value in conditions]
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601 with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

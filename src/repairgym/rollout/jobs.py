@@ -1,0 +1,94 @@
+"""What is asked of the rollout workers, and how jobs are numbered.
+
+Invariants: a trajectory id names phase, step, task and index, so a resumed run makes the same ids; all members of a
+group have one task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.records import Task, Trajectory
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """One episode to run."""
+
+    trajectory_id: str
+    group_id: str
+    task_id: str
+    seed: int
+
+
+ServerProtocol = Literal["openai", "vllm"]
+
+
+@dataclass(frozen=True)
+class PolicyRef:
+    """Which policy runs: a scripted one by name, the weights of a model folder, or a model behind a server."""
+
+    name: str
+    folder: str = ""
+    """Model folder; empty for a scripted policy and a server."""
+    version: int = 0
+    temperature: float = 1.0
+    protocol: ServerProtocol = "openai"
+    """How the server is spoken to: ``openai`` in text, ``vllm`` in token ids."""
+    endpoint: EndpointConfig | None = None
+    """The server, where there is one."""
+    lineage: str = ""
+    """Of servers whose weights change: each token must say which ones of this lineage (`models/vllm/versions.py`)
+    sampled it, ``version`` or newer. Empty: they stay."""
+
+
+def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:
+    """``size`` jobs of one task; ids and seeds depend on the arguments alone."""
+    group_id = f"{phase}/{step}/{task_id}"
+    return [_job(group_id, task_id, index, seed) for index in range(start, start + size)]
+
+
+def _job(group_id: str, task_id: str, index: int, seed: int) -> EpisodeJob:
+    trajectory_id = f"{group_id}#{index}"
+    return EpisodeJob(trajectory_id, group_id, task_id, episode_seed(seed, trajectory_id))
+
+
+def episode_seed(seed: int, trajectory_id: str) -> int:
+    """Seed of one episode's sampling: 32 bits that follow from the run's ``seed`` and the id."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{trajectory_id}".encode()).digest()[:4], "big")
+
+
+def make_groups(phase: str, step: int, task_ids: Sequence[str], size: int, seed: int) -> list[EpisodeJob]:
+    """Jobs of one group per task, group after group."""
+    return [job for task_id in task_ids for job in make_group(phase, step, task_id, size, seed)]
+
+
+class Pool(Protocol):
+    """Something that runs jobs."""
+
+    @property
+    def config(self) -> RolloutConfig:
+        """How episodes run."""
+        ...
+
+    @property
+    def is_draining(self) -> bool:
+        """True after Ctrl-C, while episodes in flight end."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """What engines, caches and clients of servers have counted, of all workers together."""
+        ...
+
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """Graded trajectories as they end, one per job.
+
+        Raises:
+            SandboxError: the pool cannot go on.
+        """
+        ...

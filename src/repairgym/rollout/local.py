@@ -1,0 +1,94 @@
+"""A pool without processes: episodes run in this one, for tests and for debugging with breakpoints.
+
+Reads and makes what :class:`~repairgym.rollout.pool.WorkerPool` does. Invariant: same trajectories for same jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Self
+
+from repairgym.config.rollout import RolloutConfig
+from repairgym.models.renderer import ChatRenderer
+from repairgym.records import Task, Trajectory
+from repairgym.rollout.failures import FailureStreak
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef
+from repairgym.rollout.policies import PolicyCache
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.base import SandboxBackend
+from repairgym.tasks.validation import TaskLayers
+
+
+class LocalPool:
+    """Runs jobs in the calling process; each call has its own event loop, engine and sandbox back end."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        make_backend: Callable[[], SandboxBackend],
+        find_layers: Callable[[Task], TaskLayers],
+        renderer: ChatRenderer,
+    ) -> None:
+        self._config = config
+        self._make_backend = make_backend
+        self._find_layers = find_layers
+        self._renderer = renderer
+        self._failures = FailureStreak(config.max_failures_in_row)
+        self._counters = Counter[str]()
+
+    def __enter__(self) -> Self:
+        """The pool itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing stays open between calls."""
+
+    @property
+    def config(self) -> RolloutConfig:
+        """How episodes run."""
+        return self._config
+
+    @property
+    def is_draining(self) -> bool:
+        """Never: Ctrl-C stops this process at once."""
+        return False
+
+    def counters(self) -> dict[str, float]:
+        """Counters of all calls, added up."""
+        return dict(self._counters)
+
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """Run all ``jobs``; yields trajectories as they end. Episodes stand still while the caller works.
+
+        Raises:
+            SandboxError: too many invalid episodes in a row.
+        """
+        self._failures.forget()
+        with asyncio.Runner() as loop:
+            found = self._run(policy, jobs, tasks)
+            while (trajectory := loop.run(_next(found))) is not None:
+                yield from self._failures.admit(trajectory)
+        yield from self._failures.release()
+
+    async def _run(
+        self, ref: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]
+    ) -> AsyncIterator[Trajectory]:
+        if not jobs:
+            return
+        backend = self._make_backend()
+        policies = PolicyCache(self.config, self._renderer)
+        try:
+            runner = Runner(self.config, backend, self._find_layers, self._renderer)
+            policy = await policies.get(ref)
+            async for trajectory in runner.run(jobs, tasks, policy, ref.temperature):
+                yield trajectory
+        finally:
+            self._counters.update(policies.counters())
+            await policies.close()
+            await backend.close()
+
+
+async def _next(found: AsyncIterator[Trajectory]) -> Trajectory | None:
+    return await anext(found, None)

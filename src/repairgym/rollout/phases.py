@@ -1,0 +1,125 @@
+"""Phases of a run: what was planned, what ran, how long, how much memory.
+
+Reads and makes the ``phases`` table. Names: ``teacher``, ``rft``, ``dapo`` for training (step = iteration) and
+``eval/<stage>/<test set>`` for evaluation. Invariants: a resumed phase adds to its seconds and keeps its first start;
+the peak is the largest seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from repairgym.errors import InputError, Interrupted
+from repairgym.rollout.connection import StoreConnection, now
+from repairgym.rollout.rows import PhaseRow
+from repairgym.rollout.usage import TreeUsage
+
+_COLUMNS = "name, status, started_at, ended_at, wall_s, cpu_s, peak_rss_bytes, detail"
+
+
+AUDIT = "audit/"
+"""Prefix of the phase, and of the trajectory ids, of an audit."""
+
+
+def eval_phase(stage: str, test_set: str) -> str:
+    """The phase name of an evaluation."""
+    return f"eval/{stage}/{test_set}"
+
+
+def cell_stage(policy: str, environment: str) -> str:
+    """Stage name of a policy in an environment of a matrix."""
+    return f"{policy}@{environment}"
+
+
+def audit_phase(phase: str) -> str:
+    """The phase name of an audit: the submissions of ``phase``, graded again with every gate."""
+    return f"{AUDIT}{phase}"
+
+
+def audit_id(trajectory_id: str) -> str:
+    """Id of a trajectory's audited copy."""
+    return f"{AUDIT}{trajectory_id}"
+
+
+class PhaseTable(StoreConnection):
+    """The phases of a run."""
+
+    def plan_phases(self, names: Iterable[str]) -> None:
+        """Say which phases the run is going to have, so that a report can name those that are missing."""
+        with self._transaction() as connection:
+            connection.executemany(
+                "INSERT OR IGNORE INTO phases (name, status) VALUES (?, 'planned')", [(name,) for name in names]
+            )
+
+    def start_phase(self, name: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Start or resume a phase; ``detail`` is merged into what is there."""
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO phases (name, status) VALUES (?, 'planned')", (name,))
+            connection.execute(
+                "UPDATE phases SET status = 'running', started_at = coalesce(started_at, ?1), resumed_at = ?1, "
+                "ended_at = NULL, detail = json_patch(detail, ?2) WHERE name = ?3",
+                (now(), json.dumps(detail or {}), name),
+            )
+
+    def end_phase(
+        self,
+        name: str,
+        *,
+        status: str = "done",
+        cpu_s: float = 0.0,
+        peak_rss_bytes: int = 0,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End a phase: its wall and CPU seconds since the last start are added to those before.
+
+        Raises:
+            InputError: the phase is not running.
+        """
+        with self._transaction() as connection:
+            found = connection.execute("SELECT status, resumed_at FROM phases WHERE name = ?", (name,)).fetchone()
+            if not found or found[0] != "running":
+                raise InputError(f"phase {name!r} is {found[0] if found else 'unknown'}, not running; start it first")
+            ended_at = now()
+            wall_s = (datetime.fromisoformat(ended_at) - datetime.fromisoformat(found[1])).total_seconds()
+            connection.execute(
+                "UPDATE phases SET status = ?, ended_at = ?, wall_s = wall_s + ?, cpu_s = cpu_s + ?, "
+                "peak_rss_bytes = max(peak_rss_bytes, ?), detail = json_patch(detail, ?) WHERE name = ?",
+                (status, ended_at, wall_s, cpu_s, peak_rss_bytes, json.dumps(detail or {}), name),
+            )
+
+    @contextmanager
+    def phase(self, name: str, detail: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
+        """Run a phase and measure it; what is put into the yielded dict becomes part of its detail.
+
+        CPU seconds and memory are those of the process tree (`TreeUsage`). An exception ends the phase as
+        ``interrupted`` (Ctrl-C) or ``failed``. Phases may be nested: the outer one includes the inner.
+        """
+        more: dict[str, Any] = {}
+        self.start_phase(name, detail)
+        status = "failed"
+        usage = TreeUsage()
+        try:
+            with usage:
+                yield more
+            status = "done"
+        except (KeyboardInterrupt, Interrupted, asyncio.CancelledError):
+            status = "interrupted"
+            raise
+        finally:
+            self.end_phase(name, status=status, cpu_s=usage.cpu_s, peak_rss_bytes=usage.peak_bytes, detail=more)
+
+    def phase_status(self, name: str) -> str:
+        """Status of a phase; ``missing`` when nothing is known of it."""
+        found = self._fetch("SELECT status FROM phases WHERE name = ?", (name,))
+        return str(found[0][0]) if found else "missing"
+
+    def phases(self) -> list[PhaseRow]:
+        """All phases, in the order in which they were planned or first started."""
+        found = self._fetch(f"SELECT {_COLUMNS} FROM phases ORDER BY number", ())
+        rows = [dict(zip(PhaseRow.model_fields, values, strict=True)) for values in found]
+        return [PhaseRow.model_validate({**row, "detail": json.loads(row["detail"])}) for row in rows]

@@ -1,0 +1,105 @@
+"""The policies of one process: scripted ones by name, servers, a model's weights kept until others are asked for.
+
+Reads `PolicyRef` records; makes policies. Invariants: one engine per process; asking for another folder or version
+swaps its weights between generations; one client per server, with this process's share of the limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ConfigError
+from repairgym.models.base import Policy
+from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.models.endpoint import EndpointClient
+from repairgym.models.loading import load_model
+from repairgym.models.openai import OpenAIPolicy
+from repairgym.models.renderer import ChatRenderer
+from repairgym.models.vllm.policy import VllmPolicy
+from repairgym.models.vllm.server import TokenServer
+from repairgym.models.vllm.versions import Lineage
+from repairgym.rollout.jobs import PolicyRef, ServerProtocol
+
+
+class PolicyCache:
+    """The policy of the last request; weights are loaded when folder or version change."""
+
+    def __init__(self, config: RolloutConfig, renderer: ChatRenderer) -> None:
+        """Nothing is loaded before it is asked for."""
+        self._config = config
+        self._renderer = renderer
+        self._embedded: EmbeddedPolicy | None = None
+        self._loaded: tuple[str, int] | None = None
+        self._served: dict[tuple[ServerProtocol, str, str], Policy] = {}
+        self._clients: list[EndpointClient] = []
+        self._lock = asyncio.Lock()
+
+    async def get(self, ref: PolicyRef) -> Policy:
+        """The policy that ``ref`` names.
+
+        Raises:
+            ConfigError: no script has that name, the engine cannot serve the model, or a server is not described.
+            ModelFolderError: the folder holds no model.
+        """
+        if ref.endpoint is not None:
+            return self._connect(ref, ref.endpoint)
+        if not ref.folder:
+            return ScriptedPolicy(ref.name, self._renderer)
+        async with self._lock:
+            return await self._load(ref)
+
+    def _connect(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
+        key = (ref.protocol, endpoint.model_dump_json(), ref.lineage)
+        if key not in self._served:
+            if self._config.pipeline.max_cost_usd is not None and endpoint.model not in endpoint.prices:
+                raise ConfigError(
+                    f"pipeline.max_cost_usd is set, but endpoint.prices has no {endpoint.model!r}; add its price"
+                )
+            self._served[key] = self._open(ref, endpoint.share_of(self._config.num_workers))
+        policy = self._served[key]
+        if isinstance(policy, VllmPolicy):
+            policy.expect(ref.version)
+        return policy
+
+    def _open(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
+        if ref.protocol == "openai":
+            endpoint.require_one_server()
+        clients = [EndpointClient(one) for one in endpoint.servers()]
+        self._clients += clients
+        if ref.protocol == "openai":
+            return OpenAIPolicy(clients[0], self._renderer)
+        servers = [TokenServer(client, is_versioned=bool(ref.lineage)) for client in clients]
+        return VllmPolicy(servers, ref.version, Lineage(ref.lineage) if ref.lineage else None)
+
+    async def _load(self, ref: PolicyRef) -> EmbeddedPolicy:
+        if self._embedded is None:
+            self._embedded = EmbeddedPolicy.from_folder(Path(ref.folder), self._config.engine)
+            self._loaded = None
+        if self._loaded != (ref.folder, ref.version):
+            # Through the model, not the file: tied weights are stored once.
+            state = load_model(Path(ref.folder)).state_dict()
+            await self._embedded.load_state(state, ref.version)
+            self._loaded = (ref.folder, ref.version)
+        self._embedded.id = ref.name
+        return self._embedded
+
+    def counters(self) -> dict[str, float]:
+        """Counters of the engine and of the servers' clients; empty when there is neither."""
+        found = Counter[str]()
+        if self._embedded is not None:
+            found.update({f"engine/{name}": float(n) for name, n in self._embedded.statistics.as_metrics().items()})
+        for client in self._clients:
+            found.update(client.statistics.as_metrics())
+        return dict(found)
+
+    async def close(self) -> None:
+        """End the engine and close all connections."""
+        for client in self._clients:
+            await client.close()
+        if self._embedded is not None:
+            await self._embedded.close()

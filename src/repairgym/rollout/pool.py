@@ -1,0 +1,158 @@
+"""A pool of rollout workers: jobs in, graded trajectories out, groups kept together.
+
+Reads jobs; makes trajectories in the order in which they end. Invariants: every job gives one trajectory or the run
+stops with the reason; a group's members run in one worker (they share its prompt and its test runs), and groups begin
+in the order of the jobs, so that they end about in it, too; what a lost worker had in flight is run again by another,
+`max_attempts` times, then it is *invalid*; after Ctrl-C nothing new begins; closing the pool, or the death of this
+process, ends every worker and sandbox.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import groupby
+from types import TracebackType
+from typing import Self
+
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import RepairGymError
+from repairgym.records import Task, Trajectory
+from repairgym.rollout.draining import Drain, draining_on_interrupt
+from repairgym.rollout.failures import FailureStreak
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef
+from repairgym.rollout.runner import never_run
+from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
+from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers
+
+_DRAIN_POLL_S = 1.0
+
+
+class WorkerPool:
+    """Hands jobs to workers, started on first use. Use as a context manager."""
+
+    def __init__(
+        self, setup: WorkerSetup, workers: Workers | None = None, on_loss: Callable[[str], None] = lambda text: None
+    ) -> None:
+        """``workers``: processes of this machine by default; ``on_loss`` hears of each lost worker in words."""
+        self._config = setup.config
+        self._workers = workers or ProcessWorkers(setup)
+        self._on_loss = on_loss
+        self._failures = FailureStreak(setup.config.max_failures_in_row)
+        self._drain = Drain()
+        self._reports: dict[Hashable, WorkReport] = {}
+        self._losses = Counter[str]()
+        self._num_lost_workers = 0
+        self._num_retried = 0
+
+    @property
+    def is_draining(self) -> bool:
+        """True after Ctrl-C, while episodes in flight end."""
+        return self._drain.is_asked
+
+    @property
+    def config(self) -> RolloutConfig:
+        """How episodes run."""
+        return self._config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
+        """Run all ``jobs``; yields trajectories as they end.
+
+        Raises:
+            SandboxError: too many invalid episodes in a row, or a worker process died.
+            RepairGymError: what stopped a worker.
+            KeyboardInterrupt: Ctrl-C, after the episodes in flight have been yielded or `drain_timeout_s` is over.
+        """
+        self._workers.start()
+        self._failures.forget()
+        self._losses.clear()
+        with draining_on_interrupt() as self._drain:
+            for trajectory in self._run(policy, _portions(jobs), tasks):
+                yield from self._failures.admit(trajectory)
+            yield from self._failures.release()
+            if self._drain.is_asked:
+                raise KeyboardInterrupt
+
+    def _run(
+        self, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]], tasks: Mapping[str, Task]
+    ) -> Iterator[Trajectory]:
+        load = Counter[Hashable]()
+        while not self._drain.is_over(self.config.drain_timeout_s):
+            if not self._drain.is_asked:
+                self._hand_out(policy, waiting, tasks, load)
+            load = +load
+            if not load and (self._drain.is_asked or not waiting):
+                return
+            for worker, message in self._workers.receive(load.keys(), _DRAIN_POLL_S):
+                if isinstance(message, Trajectory):
+                    yield message
+                elif isinstance(message, JobsLost):
+                    load[worker] -= len(message.jobs)
+                    yield from self._retry(message, policy, waiting)
+                else:
+                    load[worker] -= self._note(worker, message)
+
+    def _hand_out(
+        self,
+        policy: PolicyRef,
+        waiting: list[tuple[EpisodeJob, ...]],
+        tasks: Mapping[str, Task],
+        load: Counter[Hashable],
+    ) -> None:
+        for worker in self._workers.ready():
+            while waiting and load[worker] + len(waiting[-1]) <= max(self._room(waiting), len(waiting[-1])):
+                jobs = waiting.pop()
+                self._workers.give(worker, WorkRequest(policy, jobs, {job.task_id: tasks[job.task_id] for job in jobs}))
+                load[worker] += len(jobs)
+
+    def _room(self, waiting: Sequence[tuple[EpisodeJob, ...]]) -> int:
+        """Jobs that one worker may hold: its bound, or its share of what is left, so that workers end together."""
+        left = sum(map(len, waiting))
+        return min(self.config.max_in_flight, -(-left // self.config.num_workers))
+
+    def _note(self, worker: Hashable, message: Message) -> int:
+        """Take a report; returns the number of jobs that it ends."""
+        if isinstance(message, WorkFailure):
+            raise message.error or RepairGymError(message.message)
+        assert isinstance(message, WorkReport)
+        self._reports[worker] = message
+        return message.num_jobs
+
+    def _retry(self, lost: JobsLost, policy: PolicyRef, waiting: list[tuple[EpisodeJob, ...]]) -> Iterator[Trajectory]:
+        """Put the lost jobs first in line; those that were lost too often end as invalid."""
+        self._num_lost_workers += 1
+        self._losses.update(job.trajectory_id for job in lost.jobs)
+        spent = [job for job in lost.jobs if self._losses[job.trajectory_id] >= self.config.max_attempts]
+        again = [job for job in lost.jobs if job not in spent]
+        self._num_retried += len(again)
+        self._on_loss(f"{lost.reason}; {len(again)} of its episodes are run again, {len(spent)} are invalid")
+        waiting += _portions(again)
+        for job in spent:
+            reason = f"the workers that ran it were lost {self.config.max_attempts} times; the last: {lost.reason}"
+            yield never_run(job, policy.name, self.config, reason)
+
+    def counters(self) -> dict[str, float]:
+        """Counters of all workers at their last report, added up, and how many workers were lost."""
+        found = Counter[str]()
+        for report in self._reports.values():
+            found.update(report.counters)
+        losses = {"pool/num_lost_workers": self._num_lost_workers, "pool/num_retried_episodes": self._num_retried}
+        return {**found, **losses}
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        self._workers.close()
+        self._reports.clear()
+
+
+def _portions(jobs: Sequence[EpisodeJob]) -> list[tuple[EpisodeJob, ...]]:
+    """Whole groups, the first one last."""
+    return [tuple(group) for _, group in groupby(jobs, key=lambda job: job.group_id)][::-1]

@@ -1,0 +1,186 @@
+"""Runs and grades episodes in one process, many at a time.
+
+Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
+fresh one and ends as an *invalid* verdict; trouble of a model's server, which its client has tried again, ends as one
+at once and keeps the turns before it; every job gives exactly one trajectory; nothing here knows a learner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+
+from repairgym.agent.episode import Episode, EpisodeRunner
+from repairgym.agent.replay import ReplayPolicy
+from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import SandboxError
+from repairgym.grading.execution import GRADER_VERSION
+from repairgym.grading.grader import Grader
+from repairgym.grading.judge.opening import open_judge
+from repairgym.ledger import LedgerBuilder
+from repairgym.models.base import Policy
+from repairgym.models.renderer import ChatRenderer
+from repairgym.pipelines.registry import make_pipeline
+from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
+from repairgym.rollout.jobs import EpisodeJob
+from repairgym.rollout.stage_times import TimedPolicy
+from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.lease import LeasedBackend
+from repairgym.tasks.bounded import as_they_end
+from repairgym.tasks.diffs import unified_diff
+from repairgym.tasks.validation import TaskLayers
+from repairgym.tools.base import ToolContext
+from repairgym.tools.workspace import Workspace, base_text
+
+_UNBOUNDED_TOKENS = 1 << 30
+
+
+class Runner:
+    """One process's episodes: a sandbox back end, a grader and an execution cache, shared by all of them."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        backend: SandboxBackend,
+        find_layers: Callable[[Task], TaskLayers],
+        renderer: ChatRenderer,
+    ) -> None:
+        self._config = config
+        self._backend = LeasedBackend(backend, config.max_sandboxes)
+        self._find_layers = find_layers
+        self._renderer = renderer
+        self._layers: dict[str, TaskLayers] = {}
+        self._gate = asyncio.Semaphore(config.max_in_flight)
+        self.cache = ExecutionCache()
+        self._pipeline = make_pipeline(config.pipeline, self.cache)
+        self._grader = Grader(self._backend, self._spec, config.grading, self.cache, open_judge(config.grading.judge))
+
+    async def run(
+        self, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task], policy: Policy, temperature: float = 1.0
+    ) -> AsyncGenerator[Trajectory, None]:
+        """Graded trajectories as they end, one per job."""
+        begun_at_s = time.monotonic()
+
+        async def bounded(job: EpisodeJob) -> Trajectory:
+            async with self._gate:
+                queue_s = time.monotonic() - begun_at_s
+                return await self.run_job(job, tasks[job.task_id], policy, temperature, queue_s)
+
+        async with aclosing(as_they_end(bounded(job) for job in jobs)) as ended:
+            async for trajectory in ended:
+                yield trajectory
+
+    async def run_job(
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
+    ) -> Trajectory:
+        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid.
+
+        ``queue_s``: seconds for which the job has waited for a place.
+        """
+        trouble = ""
+        for attempt in range(self._config.max_attempts):
+            try:
+                return await self._attempt(job, task, policy, temperature, attempt, queue_s)
+            except SandboxError as error:
+                trouble = str(error)
+        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
+        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})
+        return self._trajectory(job, task, policy, empty, verdict)
+
+    async def _attempt(
+        self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int, queue_s: float
+    ) -> Trajectory:
+        workspace = Workspace(
+            self._task_layers(task).tree,
+            task.base_files,
+            lambda files: self._sandbox(task, files),
+            self._pipeline.prepare if self._pipeline.is_prepared else None,
+        )
+        context = ToolContext(task=task, workspace=workspace)
+        session_id = f"{job.trajectory_id}~{attempt}"
+        if isinstance(policy, ScriptedPolicy):
+            policy.begin_session(session_id, task, job.seed, self._pipeline)
+        timed = TimedPolicy(policy)
+        runner = EpisodeRunner(
+            self._pipeline, timed, self._renderer, temperature=temperature, limits=self._limits_of(policy)
+        )
+        try:
+            episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
+        finally:
+            await workspace.close()
+        episode.durations_s.update(timed.durations_s)
+        episode.durations_s["queue"] += queue_s
+        if episode.trouble:
+            return self._trajectory(job, task, policy, episode, _invalid(episode.trouble))
+        started = time.monotonic()
+        verdict = await self._grader.grade(task, episode.files, episode.turns)
+        episode.durations_s["grade"] = time.monotonic() - started
+        return self._trajectory(job, task, policy, episode, verdict)
+
+    def _limits_of(self, policy: Policy) -> PipelineConfig:
+        """A script has no context window: whole files that the oracle writes do not end its episode or its replay."""
+        pipeline = self._config.pipeline
+        is_scripted = isinstance(policy, ScriptedPolicy | ReplayPolicy)
+        return pipeline.model_copy(update={"max_len_tokens": _UNBOUNDED_TOKENS}) if is_scripted else pipeline
+
+    def _trajectory(
+        self, job: EpisodeJob, task: Task, policy: Policy, episode: Episode, verdict: Verdict
+    ) -> Trajectory:
+        tree = self._task_layers(task).tree
+        base = {path: base_text(tree, task.base_files, path) for path in episode.files}
+        return Trajectory(
+            id=job.trajectory_id,
+            task_id=task.id,
+            group_id=job.group_id,
+            pipeline=self._config.pipeline.type,
+            policy_id=policy.id,
+            sandbox_backend=self._backend.name,
+            turns=episode.turns,
+            ledger=episode.ledger,
+            stop_reason=episode.stop_reason,
+            final_files=episode.files,
+            final_patch=unified_diff(base, episode.files),
+            verdict=verdict,
+            seed=job.seed,
+            attempts=episode.attempts,
+            durations_s=episode.durations_s,
+        )
+
+    def _task_layers(self, task: Task) -> TaskLayers:
+        if task.id not in self._layers:
+            self._layers[task.id] = self._find_layers(task)
+        return self._layers[task.id]
+
+    def _spec(self, task: Task, files: dict[str, str | None]) -> SandboxSpec:
+        return self._task_layers(task).spec(files, self._config.sandbox.limits)
+
+    async def _sandbox(self, task: Task, files: dict[str, str | None]) -> Sandbox:
+        return await self._backend.create(self._spec(task, files))
+
+
+def never_run(job: EpisodeJob, policy_id: str, config: RolloutConfig, reason: str) -> Trajectory:
+    """The invalid trajectory of a job whose episode nobody could run to an end."""
+    return Trajectory(
+        id=job.trajectory_id,
+        task_id=job.task_id,
+        group_id=job.group_id,
+        pipeline=config.pipeline.type,
+        policy_id=policy_id,
+        sandbox_backend="",
+        turns=(),
+        ledger=LedgerBuilder().build(),
+        stop_reason=StopReason.INFRASTRUCTURE,
+        final_files={},
+        final_patch="",
+        verdict=_invalid(reason),
+        seed=job.seed,
+    )
+
+
+def _invalid(reason: str) -> Verdict:
+    return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)

@@ -1,0 +1,147 @@
+"""The back end that lets bubblewrap (``bwrap``) draw the walls: for machines that grant namespaces to it alone.
+
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (:mod:`.guest.staging` prepares its
+mounts, :mod:`.guest.contained` serves in it). Invariants: nothing inside has a capability, the trusted process
+included; as root everything runs as a user that nobody else is; sandboxes die with the process that made them.
+Tests always run cold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
+from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
+from repairgym.sandbox.branching import refuse_snapshot
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
+from repairgym.sandbox.interpreter import find_interpreter_folders
+from repairgym.sandbox.serving import ServingProcess
+
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from guest.staging import main; main()"
+_OVERLAY_VERSION = (0, 11)
+"""The first version that mounts overlays itself."""
+_OLDEST_VERSION = (0, 5)
+"""The first version with ``--clearenv``."""
+
+
+class BubblewrapBackend:
+    """Implements :class:`~repairgym.sandbox.base.SandboxBackend`.
+
+    Args:
+        program: Name or path of bwrap.
+    """
+
+    def __init__(self, program: str = "bwrap") -> None:
+        self.name = "bubblewrap"
+        self._program = program
+        self._version: tuple[int, ...] = ()
+        self._live: set[GuestSandbox] = set()
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A fresh sandbox; there are no snapshots here.
+
+        Raises:
+            InputError: no interpreter in the environment, no such tree, or a file outside of it.
+            SandboxUnavailableError: there is no bwrap, or the kernel refuses it what it needs.
+            SandboxError: the sandbox could not be made, or a snapshot was given.
+        """
+        refuse_snapshot(self.name, snapshot)
+        if not spec.tree.is_dir():
+            raise InputError(f"got the tree {spec.tree}, expected a folder")
+        path = find_program(self._program)
+        self._version = self._version or read_version(path)
+        command = _Command(path, self._version >= _OVERLAY_VERSION, os.getuid() == 0, spec)
+        process = await ServingProcess.start(command.arguments)
+
+        async def release() -> None:
+            self._live.discard(sandbox)
+            await process.end()
+
+        try:
+            answer = await start(process.channel, {}, spec)
+        except BaseException as error:
+            process.channel.close()
+            log = process.log
+            await process.end()
+            if isinstance(error, SandboxLostError):
+                raise explain(log) from error
+            raise
+        sandbox = GuestSandbox(self.name, process.channel, bool(answer["has_pytest"]), release)
+        self._live.add(sandbox)
+        return sandbox
+
+    async def close(self) -> None:
+        """End all sandboxes; safe to call twice."""
+        for sandbox in list(self._live):
+            await sandbox.close()
+
+
+def find_program(name: str) -> str:
+    """Absolute path of ``name``.
+
+    Raises:
+        SandboxUnavailableError: it is not installed.
+    """
+    path = shutil.which(name)
+    if path is None:
+        raise SandboxUnavailableError(f"the program {name} is not installed")
+    return os.path.realpath(path)
+
+
+def read_version(path: str) -> tuple[int, ...]:
+    """Version of the bwrap at ``path``, e.g. ``(0, 8, 0)``.
+
+    Raises:
+        SandboxUnavailableError: it does not say, or is too old.
+    """
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise SandboxUnavailableError(f"{path} does not run: {error}") from error
+    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
+    version = tuple(int(part) for part in found.groups(default="0")) if found else ()
+    if version < _OLDEST_VERSION:
+        raise SandboxUnavailableError(f"got bubblewrap {done.stdout.strip() or '?'}, expected 0.5 or newer")
+    return version
+
+
+class _Command:
+    """The command line of one sandbox."""
+
+    def __init__(self, bwrap: str, has_overlay: bool, is_root: bool, spec: SandboxSpec) -> None:
+        self._bwrap = bwrap
+        self._is_root = is_root
+        self._request = {
+            "bwrap": bwrap,
+            "has_overlay": has_overlay,
+            "is_root": is_root,
+            "layout": {
+                "environment": str(spec.environment.resolve()),
+                "tree": str(spec.tree.resolve()),
+                "guest": str(GUEST_FOLDER),
+                "binds": list(find_interpreter_folders(spec.environment)),
+            },
+        }
+
+    def arguments(self, connection: int) -> list[str]:
+        request = json.dumps({**self._request, "connection": connection})
+        stage = [sys.executable, "-I", "-S", "-c", _BOOT, str(GUEST_FOLDER.parent), request]
+        if self._is_root:
+            return stage
+        # The mounts need a user namespace, and on some machines only bwrap may make one.
+        outer = ["--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--dev-bind", "/", "/"]
+        return [self._bwrap, *outer, "--die-with-parent", "--", *stage]
+
+
+def explain(log: str) -> SandboxError:
+    """The error for a process that ended before the sandbox was ready."""
+    if "bwrap:" in log:
+        return SandboxUnavailableError(
+            f"bubblewrap cannot make a sandbox here: {log}; 'repairgym doctor' says what to change"
+        )
+    return SandboxError(f"the environment's interpreter did not start: {log or 'it said nothing'}")

@@ -1,0 +1,319 @@
+"""Control groups for the untrusted processes of sandboxes: version 2, version 1 (also hybrid), or none.
+
+Reads ``/proc/self/mountinfo`` and ``/proc/self/cgroup``, makes one group per sandbox below a folder of this process,
+itself below the group this process is in. Invariants: nothing is believed that was not written and read back; the name
+of the folder says who owns it (process id and start time), so what a killed owner left is found and removed by the next
+one; a process of a living owner is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from repairgym.config.sandbox import SandboxLimits
+from repairgym.sandbox.guest import groups
+from repairgym.sandbox.owner import Owner
+
+_NAME = re.compile(r"repairgym-([\w-]+:\d+:\d+:\d+)-\w+")
+_LEAF = "host"
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mounted hierarchy and the folder of this process in it."""
+
+    version: int
+    controllers: frozenset[str]
+    own: Path
+
+
+@dataclass(frozen=True)
+class _Driver:
+    """File names and forms of one version."""
+
+    memory_limits: tuple[str, ...]
+    events: str
+    peaks: tuple[str, ...]
+    kill: str
+
+
+_DRIVERS = {
+    1: _Driver(
+        ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
+        "memory.oom_control",
+        ("memory.max_usage_in_bytes",),
+        "",
+    ),
+    2: _Driver(("memory.max",), "memory.events", ("memory.peak",), "cgroup.kill"),
+}
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def find_mounts(mountinfo: str, membership: str) -> list[Mount]:
+    """Hierarchies in the text of ``mountinfo``, with this process's folder by the text of ``/proc/self/cgroup``."""
+    folders: dict[str, str] = {}
+    for line in membership.splitlines():
+        _, controllers, folder = line.split(":", 2)
+        folders.update(dict.fromkeys(controllers.split(","), folder))
+    mounts = []
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields, (kind, _, options) = left.split(), right.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        root, point = _unescape(fields[3]), Path(_unescape(fields[4]))
+        names = {""} if kind == "cgroup2" else set(options.split(",")) & folders.keys()
+        path = next((folders[name] for name in names if name in folders), None)
+        own = None if path is None else _below(path, root)
+        if own is not None:
+            mounts.append(Mount(2 if kind == "cgroup2" else 1, frozenset(names), point / own))
+    return mounts
+
+
+def _below(path: str, root: str) -> str | None:
+    """``path`` relative to the mounted ``root``; None when it lies elsewhere."""
+    if root == "/":
+        return path.strip("/")
+    if path == root or path.startswith(root + "/"):
+        return path[len(root) :].strip("/")
+    return None
+
+
+def _join_file(folder: Path) -> Path:
+    """Where a process with one thread puts itself into a group.
+
+    Version 1 has a file for single threads, and moving oneself by it takes no lock that all processes of the machine
+    share: on a busy machine ``cgroup.procs`` costs 10 ms and more.
+    """
+    threads = folder / "tasks"
+    return threads if threads.exists() else folder / "cgroup.procs"
+
+
+def _write(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+
+
+class Group:
+    """The control group of one sandbox."""
+
+    def __init__(self, folders: list[Path], memory: tuple[Path, _Driver] | None) -> None:
+        self.folders = folders
+        self._memory = memory
+
+    @contextlib.contextmanager
+    def descriptors(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """What :func:`.guest.accounting.open_accounting` reads: a description and the descriptors it names."""
+        description: dict[str, Any] = {"num_join": len(self.folders)}
+        fds: list[int] = []
+        try:
+            fds += [os.open(_join_file(folder), os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
+            if self._memory is not None:
+                folder, driver = self._memory
+                fds.append(os.open(folder / driver.events, os.O_RDONLY | os.O_CLOEXEC))
+                description["has_events"] = True
+                self._open_peak(folder, driver, description, fds)
+            yield description, fds
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    @staticmethod
+    def _open_peak(folder: Path, driver: _Driver, description: dict[str, Any], fds: list[int]) -> None:
+        for name in driver.peaks:
+            for flags in (os.O_RDWR, os.O_RDONLY):
+                with contextlib.suppress(OSError):
+                    fds.append(os.open(folder / name, flags | os.O_CLOEXEC))
+                    description.update(has_peak=True, is_reset=flags == os.O_RDWR)
+                    return
+
+    def remove(self) -> bool:
+        """End what is left in the group and remove it; True when nothing remains."""
+        results = [groups.remove(str(folder)) for folder in self.folders]
+        return all(results)
+
+
+class ControlGroups:
+    """Makes a group per sandbox, or none where this machine has no group that can be written.
+
+    Attributes:
+        kind: ``v2``, ``v1`` or ``none``.
+        reason: Why there is none.
+    """
+
+    def __init__(self, mounts: list[Mount] | None = None) -> None:
+        self._name = _name(str(next(_numbers)))
+        self._number = 0
+        self._parents: list[tuple[Path, Mount]] = []
+        self.reason = ""
+        mounts = [_above_leaf(mount) for mount in (_read_mounts() if mounts is None else mounts)]
+        for mount in mounts:
+            with contextlib.suppress(OSError):
+                _sweep(mount.own)
+        errors = []
+        for controller in ("memory", "pids"):
+            error = self._adopt(controller, mounts)
+            if error:
+                errors.append(error)
+        versions = {mount.version for _, mount in self._parents}
+        self.kind = "none" if not versions else f"v{max(versions)}"
+        self.reason = "; ".join(errors)
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders that hold this process's groups."""
+        return [str(folder) for folder, _ in self._parents]
+
+    def _adopt(self, controller: str, mounts: list[Mount]) -> str:
+        """Use ``controller`` from the first hierarchy where it works; says why there is none."""
+        errors = [f"no hierarchy has the controller {controller!r}"]
+        for mount in mounts:
+            if mount.version == 1 and controller not in mount.controllers:
+                continue
+            place = (mount.own / self._name, mount)
+            try:
+                _try(*place, controller, is_new=place not in self._parents)
+            except OSError as error:
+                errors.append(f"{mount.own} ({controller}): {error.strerror}")
+                continue
+            if place not in self._parents:
+                self._parents.append(place)
+            return ""
+        return errors[-1]
+
+    def create(self, limits: SandboxLimits) -> Group | None:
+        """A group bounded by ``limits``; None where there are none.
+
+        Raises:
+            OSError: the kernel refused it now, though it worked before.
+        """
+        if not self._parents:
+            return None
+        self._number += 1
+        group = Group([], None)
+        try:
+            for parent, mount in self._parents:
+                folder = parent / str(self._number)
+                folder.mkdir()
+                group.folders.append(folder)
+                memory = set_limits(folder, mount, limits)
+                group = Group(group.folders, memory or group._memory)
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def close(self) -> None:
+        """Remove everything; groups that are still in use are ended."""
+        for parent, _ in self._parents:
+            groups.remove(str(parent))
+        self._parents = []
+
+
+def _name(suffix: str) -> str:
+    """The name of a folder that marks it as this process's."""
+    return f"repairgym-{Owner.of_this_process()}-{suffix}"
+
+
+def _above_leaf(mount: Mount) -> Mount:
+    """``mount`` as it was before this process moved into a leaf of its own."""
+    return replace(mount, own=mount.own.parent) if mount.own.name == _name(_LEAF) else mount
+
+
+def _read_mounts() -> list[Mount]:
+    try:
+        return find_mounts(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    except OSError:
+        return []
+
+
+def _sweep(own: Path) -> None:
+    """Remove what killed owners left below ``own``."""
+    for folder in own.iterdir():
+        match = _NAME.fullmatch(folder.name)
+        owner = Owner.parse(match[1]) if match and folder.is_dir() else None
+        if owner is not None and owner.is_gone():
+            groups.remove(str(folder))
+
+
+def _try(parent: Path, mount: Mount, controller: str, *, is_new: bool) -> None:
+    """Make ``parent`` and a group in it, set a limit and read it back.
+
+    Raises:
+        OSError: it does not work here.
+    """
+    parent.mkdir(exist_ok=True)
+    child = parent / "probe"
+    is_kept = False
+    try:
+        if mount.version == 2:
+            enable(mount.own, controller)
+            enable(parent, controller)
+        child.mkdir()
+        set_limits(child, mount, SandboxLimits())
+        name = "pids.max" if controller == "pids" else _DRIVERS[mount.version].memory_limits[0]
+        if not (child / name).read_text().strip().isdigit():
+            raise OSError(errno.EIO, f"the limit {name} was not kept")
+        is_kept = True
+    finally:
+        groups.remove(str(child))
+        if is_new and not is_kept:
+            groups.remove(str(parent))
+
+
+def enable(folder: Path, controller: str) -> None:
+    """Let groups below ``folder`` use ``controller`` (version 2).
+
+    A group with processes of its own cannot: when they are all ours, they move to a leaf.
+
+    Raises:
+        OSError: the controller is not there, or processes of somebody else are in the way.
+    """
+    control = folder / "cgroup.subtree_control"
+    if controller in control.read_text().split():
+        return
+    try:
+        _write(control, f"+{controller}")
+    except OSError as error:
+        if error.errno != errno.EBUSY or groups.list_processes(str(folder)) != [os.getpid()]:
+            raise
+        leaf = folder / _name(_LEAF)
+        leaf.mkdir(exist_ok=True)
+        _write(leaf / "cgroup.procs", "0")
+        _write(control, f"+{controller}")
+
+
+def set_limits(folder: Path, mount: Mount, limits: SandboxLimits) -> tuple[Path, _Driver] | None:
+    """Set what ``folder`` can bound; returns where its memory is told (None where that is not bounded).
+
+    Raises:
+        OSError: the kernel refused it.
+    """
+    # What a sandbox writes lies in memory too and is charged to it.
+    memory_bytes = limits.memory_bytes + limits.disk_bytes
+    driver = _DRIVERS[mount.version]
+    memory = None
+    if (folder / driver.memory_limits[0]).exists():
+        for name in driver.memory_limits:
+            _write_if_there(folder / name, memory_bytes)
+        _write_if_there(folder / "memory.swap.max", 0)
+        memory = (folder, driver)
+    _write_if_there(folder / "pids.max", limits.num_processes)
+    return memory
+
+
+def _write_if_there(path: Path, value: int) -> None:
+    if path.exists():
+        _write(path, str(value))

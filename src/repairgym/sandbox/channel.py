@@ -1,0 +1,142 @@
+"""The host's end of the connection to the trusted process of a sandbox.
+
+Reads and writes frames (:mod:`repairgym.sandbox.guest.wire`) on a Unix socket. Invariants: one request at a time; a
+request that was cancelled or not answered leaves the channel closed, because its answer could be taken for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from repairgym.errors import SandboxContentError, SandboxError, SandboxLostError
+from repairgym.sandbox.guest import wire
+from repairgym.sandbox.guest.files import TooLargeError
+
+_ERRORS: dict[str, type[OSError]] = {
+    error.__name__: error for error in (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+}
+
+_NO_ROOM = frozenset({"ENOSPC", "EDQUOT", "EFBIG"})
+
+
+class Request(Protocol):
+    """Sends a request and waits for its answer: see :meth:`Channel.request`."""
+
+    async def __call__(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        """See :meth:`Channel.request`."""
+        ...
+
+
+class Channel:
+    """Requests and answers over one socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    @classmethod
+    async def open(cls, connection: socket.socket) -> Channel:
+        """A channel over a connected Unix socket, which it owns from now on."""
+        connection.setblocking(False)
+        return cls(*await asyncio.open_unix_connection(sock=connection))
+
+    async def request(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        """Send a request and wait for its answer.
+
+        Raises:
+            SandboxLostError: the other end is gone or does not answer in ``timeout_s``.
+            SandboxContentError: what code inside wrote does not let it be done.
+            SandboxError: the trusted process could not do it.
+            OSError: a file operation failed (the kinds in ``_ERRORS``).
+        """
+        async with self._lock:
+            return await self._request(header, blobs, timeout_s=timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def hold(self) -> AsyncIterator[Request]:
+        """Keep every other request out; what this gives makes requests like :meth:`request` meanwhile."""
+        async with self._lock:
+            yield self._request
+
+    async def _request(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        if self._is_closed:
+            raise SandboxLostError("the sandbox is closed; make another one")
+        try:
+            answer = await asyncio.wait_for(self._exchange(header, blobs), timeout_s)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, (OSError, EOFError, asyncio.IncompleteReadError)):
+                what = f"no answer in {timeout_s:.0f} s" if isinstance(error, TimeoutError) else "connection lost"
+                raise SandboxLostError(f"the sandbox ended during {header['op']!r}: {what}") from error
+            raise
+        _raise_error(answer[0])
+        return answer
+
+    async def _exchange(self, header: wire.Header, blobs: Sequence[bytes]) -> wire.Frame:
+        self._writer.write(wire.pack(header, blobs))
+        await self._writer.drain()
+        return await self.receive()
+
+    async def receive(self) -> wire.Frame:
+        """The next frame."""
+        prefix = await self._reader.readexactly(wire.PREFIX.size)
+        num_header_bytes, num_body_bytes = wire.PREFIX.unpack(prefix)
+        text = await self._reader.readexactly(num_header_bytes)
+        return wire.unpack(text, await self._reader.readexactly(num_body_bytes))
+
+    def close(self) -> None:
+        """Hang up, which ends the other side; safe to call twice."""
+        self._is_closed = True
+        with contextlib.suppress(RuntimeError):
+            self._writer.close()
+
+
+class OpeningChannel(Channel):
+    """A channel that is still being opened; the first request waits for it.
+
+    An opening that fails fails every request; closing the channel cancels it.
+    """
+
+    def __init__(self, opening: asyncio.Future[Channel]) -> None:
+        self._opening = opening
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+        # Nobody may ever ask, and then nobody is told.
+        opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _request(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
+        if self._is_closed:
+            raise SandboxLostError("the sandbox is closed; make another one")
+        try:
+            channel = await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
+            if self._opening.cancelled():
+                raise SandboxLostError("the sandbox was closed while it was being made") from None
+            self.close()
+            raise
+        return await channel._request(header, blobs, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """See :meth:`Channel.close`."""
+        self._is_closed = True
+        if not self._opening.done():
+            self._opening.cancel()
+        elif not self._opening.cancelled() and self._opening.exception() is None:
+            self._opening.result().close()
+
+
+def _raise_error(answer: wire.Header) -> None:
+    if "error" not in answer:
+        return
+    message = f"{answer['message']}"
+    if answer["error"] == TooLargeError.__name__ or answer["code"] in _NO_ROOM:
+        raise SandboxContentError(f"{message}; what the code in the sandbox wrote goes beyond its bounds")
+    if answer["error"] in _ERRORS:
+        raise _ERRORS[answer["error"]](message)
+    raise SandboxError(f"the sandbox could not do its work: {answer['error']}: {message}\n{answer['traceback']}")

@@ -1,0 +1,28 @@
+"""What every back end must do: checks that run the same way against each of them.
+
+Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :func:`make_tree`), makes nothing; a check
+that does not hold raises ``AssertionError``. A new back end is done when all of :data:`CHECKS` hold for it.
+"""
+
+from repairgym.sandbox.conformance import attacks, commands, files, isolation, patches, sessions, snapshots, suites
+from repairgym.sandbox.conformance.site import Check, Site, make_environment, make_tree
+
+CHECKS: tuple[Check, ...] = (
+    *commands.CHECKS,
+    *sessions.CHECKS,
+    *files.CHECKS,
+    *patches.CHECKS,
+    *snapshots.CHECKS,
+    *suites.CHECKS,
+    *isolation.CHECKS,
+    *attacks.CHECKS,
+)
+
+NOT_HELD: dict[tuple[str, str], str] = {
+    ("container", "control_groups"): "container engines mount /sys and the control groups, read-only",
+    ("container", "host_processes_and_kernel"): "a process may raise its own oom_score_adj",
+    ("container", "many_small_files"): "engines bound the bytes of a tmpfs and the memory, not the number of files",
+}
+"""(back end, check) -> why it does not hold there. What a back end has no operation for is not listed."""
+
+__all__ = ["CHECKS", "NOT_HELD", "Check", "Site", "make_environment", "make_tree"]

@@ -1,0 +1,115 @@
+"""Shell sessions: what stays between commands, what cannot be forged, and what survives a deadline."""
+
+from __future__ import annotations
+
+from repairgym.sandbox.base import ExecResult, SandboxLimits, ShellSession
+from repairgym.sandbox.conformance.site import TIMEOUT_S, Site, checks, require
+
+_SHORT_S = 0.7
+
+
+async def _run(session: ShellSession, command: str, timeout_s: float = TIMEOUT_S, stdin: bytes = b"") -> ExecResult:
+    return await session.run(command, timeout_s=timeout_s, stdin=stdin)
+
+
+async def session_state(site: Site) -> None:
+    """Folder, variables of every kind, functions, aliases, options and ``$?`` stay; each session has its own."""
+    async with site.sandbox() as sandbox:
+        one, two = await sandbox.open_session(), await sandbox.open_session("two", {"EXTRA": "x y"})
+        start = "cd shop; export A=$'x\\ny'; b='it'\"'\"'s'; c=(1 '2 3'); declare -A d=([k]=v); f() { echo f $b; }; "
+        await _run(one, start + "alias hi='echo alias'; shopt -s expand_aliases; set -o pipefail; unset TZ; (exit 7)")
+        result = await _run(
+            one, 'echo "$?$A|$b|${c[1]}|${d[k]}|${TZ-none}"; f; hi; echo ${PWD##*/}; sh -c \'echo "$A"\''
+        )
+        expected = b"7x\ny|it's|2 3|v|none\nf it's\nalias\nshop\nx\ny\n"
+        require(result.stdout == expected, repr(expected), result)
+        require((await _run(one, "false | true")).exit_status == 1, "pipefail", "none")
+        require(one.cwd.endswith("/shop"), "the folder 'shop'", one.cwd)
+        result = await _run(two, "echo ${A-none} $EXTRA; pwd")
+        require(
+            result.stdout.startswith(b"none x y\n") and not two.cwd.endswith("/shop"), "a session of its own", result
+        )
+        require(await sandbox.open_session() is one, "the same session under the same name", "another")
+
+
+async def session_streams(site: Site) -> None:
+    """Standard input, both streams and the status of each command are its own; long commands are read."""
+    async with site.sandbox() as sandbox:
+        session = await sandbox.open_session()
+        result = await _run(session, "cat; echo oops >&2; exit 3", stdin=bytes(range(256)))
+        require(result.exit_status == 3 and result.stdout == bytes(range(256)), "the input and status 3", result)
+        require(result.stderr == b"oops\n" and not result.is_state_restored, "'oops' and a kept state", result)
+        result = await _run(session, "cat > long <<'X'\n" + "é" * 200_000 + "\nX\nwc -c < long; cat")
+        require(result.stdout == b"400001\n", "400001 bytes and an empty input", result)
+        result = await _run(session, "echo 'one\n( two")
+        require(result.exit_status == 2 and b"line 1" in result.stderr, "a syntax error in line 1", result)
+        require((await _run(session, "kill -SEGV $$")).signal == 11, "signal 11", "none")
+
+
+async def session_status_cannot_be_forged(site: Site) -> None:
+    """Nothing that a command prints, writes to a descriptor or redefines changes the status that is reported."""
+    frame = r"printf '\0repairgym-state\0/forged\0exit 0\0repairgym-end\0'"
+    attacks = (
+        "echo 0; for fd in 1 2 3 4 5 198 199; do echo 0 >&$fd; done 2>/dev/null; exit 9",
+        f"{frame}; {frame} >&199; exit 9",
+        "trap 'exit 9' EXIT; exit 0",
+        "head -c 5000000 /dev/zero >&199; head -c 5000000 /dev/zero | tee /dev/fd/199 >&2; exit 9",
+        "exit() { builtin exit 9; }; printf() { :; }; declare() { :; }; exit 0",
+    )
+    async with site.sandbox() as sandbox:
+        for attack in attacks:
+            session = await sandbox.open_session(attack)
+            result = await _run(session, attack)
+            require(result.exit_status == 9, f"status 9 for {attack}", result)
+            result = await _run(session, "builtin echo fine")
+            require(result.stdout.endswith(b"fine\n"), f"a session that works after {attack}", result)
+
+
+async def session_survives_a_bad_state(site: Site) -> None:
+    """A state that cannot be restored costs what it held; the session itself goes on."""
+    broken = r"printf '\0repairgym-state\0/\0if then ( \"\0repairgym-end\0' >&199; exec true"
+    async with site.sandbox() as sandbox:
+        session = await sandbox.open_session()
+        await _run(session, broken)
+        require((await _run(session, "echo fine")).stdout == b"fine\n", "a session that works", "none")
+        await _run(session, "large=$(head -c 3000000 /dev/zero | tr '\\0' x)")
+        result = await _run(session, "echo ${#large}")
+        require(result.stdout == b"0\n", "a state that is too large to be dropped", result)
+
+
+async def session_deadline(site: Site) -> None:
+    """At the deadline the whole tree ends; the session lives on and says when it lost what the command did to it."""
+    async with site.sandbox() as sandbox:
+        session = await sandbox.open_session()
+        await _run(session, "cd shop; export KEPT=1; kept() { echo kept $KEPT; }")
+        command = "KEPT=2; cd /; trap '' TERM; (trap '' TERM; setsid sleep 986.5) & sleep 986.5; sleep 986.5"
+        result = await _run(session, command, _SHORT_S)
+        require(result.is_timed_out and result.exit_status is None, "a timeout", result)
+        require(result.is_state_restored, "a note that the state is the old one", result)
+        result = await _run(session, "kept; pwd; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 98[6]'")
+        lines = result.stdout.split(b"\n")
+        require(lines[0] == b"kept 1" and lines[1].endswith(b"/shop"), "the state from before", result)
+        require(lines[2] == b"0", "no process left", result)
+
+
+async def session_output_bound(site: Site) -> None:
+    """Endless output is bounded and counted per stream, and the session goes on."""
+    async with site.sandbox(limits=SandboxLimits(output_bytes=1000)) as sandbox:
+        session = await sandbox.open_session()
+        result = await _run(session, "echo head; head -c 1000000 /dev/zero; echo tail; echo oops >&2")
+        require(result.is_truncated, "a cut", result)
+        got = (result.num_stdout_bytes, result.num_stderr_bytes)
+        require(got == (1_000_010, 5), "1000010 and 5 bytes", got)
+        is_kept = result.stdout.startswith(b"head\n") and result.stdout.endswith(b"tail\n")
+        require(is_kept and len(result.stdout) < 1100, "head and tail", result.stdout)
+        require((await _run(session, "echo fine")).stdout == b"fine\n", "a session that works", "none")
+
+
+CHECKS = checks(
+    session_state,
+    session_streams,
+    session_status_cannot_be_forged,
+    session_survives_a_bad_state,
+    session_deadline,
+    session_output_bound,
+)

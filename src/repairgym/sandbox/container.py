@@ -1,0 +1,195 @@
+"""The back end that lets a container engine draw the walls: podman or docker, through their command lines.
+
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one container per sandbox, whose first process is the trusted
+one (:mod:`.guest.contained`). Host and container talk over a Unix socket in a folder of the host; the tree at the start
+is passed over it as a descriptor, so that it has no path inside. Invariants: the container shows folders of the host
+read-only and has no network; it ends when the host hangs up, in whatever way; what a power cut leaves is swept by the
+next start. ``/testbed`` is a copy of the tree in memory, and tests always run cold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from repairgym.config.sandbox import ContainerConfig
+from repairgym.errors import InputError, SandboxError, SandboxLostError
+from repairgym.sandbox import engine, owner
+from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
+from repairgym.sandbox.branching import refuse_snapshot
+from repairgym.sandbox.channel import Channel
+from repairgym.sandbox.guest import rootfs
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
+from repairgym.sandbox.interpreter import find_interpreter_folders
+
+_SOCKET = "/.repairgym/socket"
+_BOOT = "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.contained import main_in_container as main; "
+_FOLDER_KIND = "container"
+_FOLDER_MODE = 0o755
+
+
+class ContainerBackend:
+    """Implements :class:`~repairgym.sandbox.base.SandboxBackend`."""
+
+    def __init__(self, config: ContainerConfig | None = None) -> None:
+        self.name = "container"
+        self._config = config or ContainerConfig()
+        self._engine: engine.Engine | None = None
+        self._finding = asyncio.Lock()
+        self._live: set[GuestSandbox] = set()
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A fresh sandbox; there are no snapshots here.
+
+        Raises:
+            InputError: no interpreter in the environment, no such tree, or a file outside of it.
+            SandboxUnavailableError: no engine can start a container here.
+            SandboxError: the sandbox could not be made, or a snapshot was given.
+        """
+        refuse_snapshot(self.name, snapshot)
+        if not spec.tree.is_dir():
+            raise InputError(f"got the tree {spec.tree}, expected a folder")
+        binds = _binds(spec)
+        found = await self._find_engine()
+        name, folder = f"repairgym-{uuid.uuid4().hex}", owner.make_folder(_FOLDER_KIND)
+        try:
+            before = await asyncio.to_thread(make_before, spec, folder)
+            channel = await self._connect(found, name, folder, before, spec, binds)
+        except BaseException:
+            await _discard(found, name, folder)
+            raise
+
+        async def release() -> None:
+            self._live.discard(sandbox)
+            await _discard(found, name, folder)
+
+        try:
+            answer = await start(channel, {"files": {}}, spec)
+        except BaseException:
+            channel.close()
+            await _discard(found, name, folder)
+            raise
+        sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release)
+        self._live.add(sandbox)
+        return sandbox
+
+    async def _find_engine(self) -> engine.Engine:
+        async with self._finding:
+            if self._engine is None:
+                owner.sweep_folders(_FOLDER_KIND)
+                self._engine = await engine.find_engine(self._config)
+        return self._engine
+
+    async def _connect(
+        self, found: engine.Engine, name: str, folder: Path, before: Path, spec: SandboxSpec, binds: dict[str, str]
+    ) -> Channel:
+        """Start the container and wait until its trusted process has connected."""
+        path = folder / "socket"
+        command = [f"{rootfs.ENVIRONMENT}/bin/python", "-B", "-c", f"{_BOOT}main({_SOCKET!r})"]
+        async with _listening(path) as server:
+            await found.start(name, spec.limits, {**binds, _SOCKET: str(path)}, command)
+            try:
+                accepting = asyncio.get_running_loop().sock_accept(server)
+                connection, _ = await asyncio.wait_for(accepting, self._config.start_timeout_s)
+            except TimeoutError as error:
+                raise SandboxLostError(
+                    f"the container {name} started, but the interpreter of {spec.environment} did not; "
+                    "build the environment again"
+                ) from error
+        fd = os.open(before, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            socket.send_fds(connection, [b"."], [fd])
+        finally:
+            os.close(fd)
+        return await Channel.open(connection)
+
+    async def close(self) -> None:
+        """End all sandboxes; safe to call twice."""
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+
+
+def _binds(spec: SandboxSpec) -> dict[str, str]:
+    folders = find_interpreter_folders(spec.environment)
+    return {
+        **engine.shown_folders(),
+        **{folder: folder for folder in folders},
+        rootfs.ENVIRONMENT: str(spec.environment.resolve()),
+        rootfs.GUEST: str(GUEST_FOLDER),
+    }
+
+
+@contextlib.asynccontextmanager
+async def _listening(path: Path) -> AsyncIterator[socket.socket]:
+    """A socket at ``path`` for one connection; the folder around it keeps other users of the host away."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.setblocking(False)
+        server.bind(str(path))
+        path.chmod(0o777)
+        server.listen(1)
+        yield server
+
+
+async def _discard(found: engine.Engine, name: str, folder: Path) -> None:
+    with contextlib.suppress(SandboxError):
+        await found.remove(name)
+    await asyncio.to_thread(owner.remove_tree, folder)
+
+
+def make_before(spec: SandboxSpec, folder: Path) -> Path:
+    """The tree with the sandbox's files written over it; its unchanged files are links to the layer's own.
+
+    Everything in it is readable by everybody, because the process inside is another user; the folder around it is not.
+
+    Raises:
+        InputError: a file lies outside of the tree.
+    """
+    before = folder / "before"
+    shutil.copytree(spec.tree, before, symlinks=True, copy_function=_link)
+    for path, text in spec.files.items():
+        _write_over(_locate(before, path), text)
+    for parent, _, _ in os.walk(before):
+        Path(parent).chmod(Path(parent).stat().st_mode | _FOLDER_MODE)
+    return before
+
+
+def _link(source: str, target: str) -> None:
+    status = os.lstat(source)
+    is_readable = stat.S_ISLNK(status.st_mode) or bool(status.st_mode & stat.S_IROTH)
+    with contextlib.suppress(OSError):
+        # Fails on another file system and for files of somebody else.
+        if is_readable:
+            os.link(source, target, follow_symlinks=False)
+            return
+    shutil.copy2(source, target, follow_symlinks=False)
+    if not is_readable:
+        Path(target).chmod(stat.S_IMODE(status.st_mode) | stat.S_IROTH)
+
+
+def _locate(before: Path, path: str) -> Path:
+    """Where ``path`` lies in ``before``; its last part may be a link, which is replaced, not followed."""
+    root = os.path.realpath(before)
+    parent = os.path.realpath(os.path.join(root, os.path.dirname(path)))
+    is_below = parent == root or parent.startswith(root + os.sep)
+    if os.path.isabs(path) or not is_below or os.path.basename(path) in ("", ".", ".."):
+        raise InputError(f"got the path {path!r} in files, expected one below the repository, without '..'")
+    return Path(parent, os.path.basename(path))
+
+
+def _write_over(path: Path, text: str | None) -> None:
+    """Replace ``path``, never write into it: it may be a file of the layer."""
+    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
+    if path.is_dir() and not path.is_symlink() and text is None:
+        shutil.rmtree(path)
+        return
+    path.unlink(missing_ok=True)
+    if text is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        path.chmod(mode)

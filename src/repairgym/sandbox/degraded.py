@@ -1,0 +1,178 @@
+"""The fallback for machines that refuse namespaces: a copy of the tree and what a process can wall off itself.
+
+What it does: each sandbox has its own copy; commands get no capability, cannot gain privileges, have no socket, and
+bounded memory, file size and output; every process that descends from a sandbox is ended with its command and the
+folder is removed, even when the host is killed. Where the kernel has Landlock (5.19 or newer), commands open no file
+but the system's, the environment's and their own, and (6.12 or newer) signal no process but their own. What it does
+**not**: code inside sees the processes of the host, can fill the disk and start as many processes as the user may,
+and without Landlock reads and writes what the host user can. Its outcomes differ from those of other back ends (no
+loopback, no ``/dev/shm``), and tests always run cold. Trajectories carry the name ``degraded``; evaluation refuses it
+unless told. Snapshots are copies on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from repairgym.errors import SandboxError, SandboxLostError
+from repairgym.sandbox import owner
+from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
+from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot, create_all
+from repairgym.sandbox.channel import Channel
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
+from repairgym.sandbox.interpreter import find_prefixes
+from repairgym.sandbox.serving import ServingProcess
+from repairgym.sandbox.session import SessionState
+
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from repairgym_guest.local import main; main()"
+_FOLDER_KIND = "degraded"
+_COPY_TIMEOUT_S = 120.0
+_LANDLOCK_FILES_VERSION, _LANDLOCK_SIGNALS_VERSION = 2, 6
+
+
+class DegradedBackend:
+    """Implements :class:`~repairgym.sandbox.base.SandboxBackend` without namespaces."""
+
+    def __init__(self, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
+        """``max_snapshot_bytes``: what all snapshots together may keep; it lies on disk."""
+        self.name = "degraded"
+        self.missing_walls: tuple[str, ...] = ()
+        """What this kernel cannot do for it; known once a sandbox was made."""
+        self._live: set[GuestSandbox] = set()
+        self._snapshots: set[KeptSnapshot] = set()
+        self._quota = Quota(max_snapshot_bytes)
+        self._is_swept = False
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A fresh copy of the tree (or of what ``snapshot`` holds) and a process that serves it.
+
+        Raises:
+            InputError: ``spec`` names an environment without an interpreter, or ``snapshot`` is none of ``spec``.
+            SandboxError: the copy could not be made.
+        """
+        kept = None if snapshot is None else check_snapshot(self.name, spec, snapshot)
+        binds = find_prefixes(spec.environment)
+        python = spec.environment.resolve() / "bin" / "python"
+        if not self._is_swept:
+            self._is_swept = True
+            owner.sweep_folders(_FOLDER_KIND)
+        folder = owner.make_folder(_FOLDER_KIND)
+        (folder / "guest").mkdir()
+        (folder / "guest" / "repairgym_guest").symlink_to(GUEST_FOLDER)
+        boot = [str(python), "-B", "-c", _BOOT, str(folder / "guest")]
+        process = await ServingProcess.start(lambda connection: [*boot, str(connection)])
+        header = {"folder": str(folder), "tree": str(spec.tree.resolve()), "python": str(python), "binds": binds}
+        if kept is not None:
+            header["snapshot"] = str(kept.state.folder)
+
+        async def release() -> None:
+            self._live.discard(sandbox)
+            await _end(process, folder)
+
+        try:
+            answer = await start(process.channel, header, spec)
+        except BaseException as error:
+            log = process.log
+            await _end(process, folder)
+            if isinstance(error, SandboxLostError):
+                raise SandboxLostError(
+                    f"the interpreter {python} did not start ({log}); build the environment again"
+                ) from error
+            raise
+        self.missing_walls = _missing_walls(answer["landlock_version"], answer["has_seccomp"])
+        sessions = {} if kept is None else _moved(kept.sessions, kept.state.origin, folder)
+        brancher = _Brancher(self, spec, folder)
+        sandbox = GuestSandbox(self.name, process.channel, bool(answer["has_pytest"]), release, brancher, sessions)
+        self._live.add(sandbox)
+        return sandbox
+
+    async def take_snapshot(
+        self, spec: SandboxSpec, origin: Path, channel: Channel, sessions: SessionStates
+    ) -> KeptSnapshot:
+        """Copy the testbed and the temporary folder of the sandbox behind ``channel``, which lies in ``origin``.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: no room.
+        """
+        self._quota.check()
+        folder = owner.make_folder(_FOLDER_KIND)
+        try:
+            async with channel.hold() as request:
+                answer, _ = await request({"op": "snapshot", "folder": str(folder)}, timeout_s=_COPY_TIMEOUT_S)
+                states = sessions()
+        except BaseException as error:
+            await asyncio.to_thread(owner.remove_tree, folder)
+            if isinstance(error, OSError):
+                raise SandboxError(f"a snapshot could not be taken: {error}") from error
+            raise
+
+        async def drop() -> None:
+            self._snapshots.discard(kept)
+            await asyncio.to_thread(owner.remove_tree, folder)
+
+        kept = KeptSnapshot(self.name, spec, _Copy(folder, origin), states, int(answer["num_bytes"]), self._quota, drop)
+        self._snapshots.add(kept)
+        return kept
+
+    async def close(self) -> None:
+        """End all sandboxes and snapshots; safe to call twice."""
+        for sandbox in list(self._live):
+            await sandbox.close()
+        for snapshot in list(self._snapshots):
+            await snapshot.close()
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """What sandboxes are made from a snapshot with."""
+
+    folder: Path
+    origin: Path
+    """Folder of the sandbox that was copied."""
+
+
+def _moved(sessions: Mapping[str, SessionState], origin: Path, folder: Path) -> dict[str, SessionState]:
+    """``sessions`` with the paths of ``folder`` instead of those of ``origin``: both names are unique words."""
+    old, new = str(origin), str(folder)
+    return {
+        name: replace(state, text=state.text.replace(old.encode(), new.encode()), cwd=state.cwd.replace(old, new))
+        for name, state in sessions.items()
+    }
+
+
+class _Brancher:
+    """Implements :class:`~repairgym.sandbox.branching.Brancher` by copying."""
+
+    def __init__(self, backend: DegradedBackend, spec: SandboxSpec, folder: Path) -> None:
+        self._backend = backend
+        self._spec = spec
+        self._folder = folder
+
+    async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
+        """See :meth:`repairgym.sandbox.branching.Brancher.snapshot`."""
+        return await self._backend.take_snapshot(self._spec, self._folder, channel, sessions)
+
+    async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
+        """See :meth:`repairgym.sandbox.branching.Brancher.restore`."""
+        return await create_all(self._backend, self._spec, snapshot, count)
+
+
+async def _end(process: ServingProcess, folder: Path) -> None:
+    """Wait until the server has ended its processes and removed its folder."""
+    await process.end()
+    await asyncio.to_thread(owner.remove_tree, folder)
+
+
+def _missing_walls(landlock_version: int, has_seccomp: bool) -> tuple[str, ...]:
+    walls = {
+        "files of the host (Landlock of Linux 5.19 or newer)": landlock_version >= _LANDLOCK_FILES_VERSION,
+        "signals to processes of the host (Landlock of Linux 6.12 or newer)": (
+            landlock_version >= _LANDLOCK_SIGNALS_VERSION
+        ),
+        "sockets (seccomp on x86-64 or arm64)": has_seccomp,
+    }
+    return tuple(name for name, is_there in walls.items() if not is_there)

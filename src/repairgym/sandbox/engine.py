@@ -1,0 +1,205 @@
+"""A container engine (podman or docker) as its command line offers it.
+
+Reads :class:`~repairgym.config.sandbox.ContainerConfig`, makes containers by name. Invariants: containers are ended by
+their own name, never by the process of a command line (which a container outlives); each carries its owner as a label,
+and those whose owner is gone are removed before the first new one is made; no container has a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import resource
+import shutil
+import tarfile
+from pathlib import Path
+
+from repairgym.config.sandbox import ContainerConfig, SandboxLimits
+from repairgym.errors import SandboxError, SandboxUnavailableError
+from repairgym.sandbox.guest import rootfs
+from repairgym.sandbox.guest.spawner import UNUSED_HOST_ID
+from repairgym.sandbox.owner import Owner
+
+OWNER_LABEL = "repairgym.owner"
+_INNER_ID = 1000
+_ENGINES = ("podman", "docker")
+_FEWEST_PROCESSES = 16
+"""An engine's own start-up needs about ten threads in the container."""
+_SERVER_BYTES = 128 << 20
+"""Memory of the trusted process, beyond what the sandbox may use."""
+
+
+class Engine:
+    """One engine that answers."""
+
+    def __init__(self, name: str, config: ContainerConfig) -> None:
+        self.name = name
+        self._config = config
+        self._image = ""
+
+    async def run(self, *arguments: str, stdin: bytes = b"") -> str:
+        """Standard output of one command.
+
+        Raises:
+            SandboxUnavailableError: the engine is not there or does not answer in time.
+            SandboxError: the command failed.
+        """
+        command = [self.name, *self._global_options(), *arguments]
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise SandboxUnavailableError(f"{self.name} does not run: {error}") from error
+        try:
+            stdout, stderr = await asyncio.wait_for(process.communicate(stdin), self._config.start_timeout_s)
+        except BaseException as error:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            if isinstance(error, TimeoutError):
+                bound = f"{self._config.start_timeout_s:.0f} s"
+                raise SandboxUnavailableError(f"{self.name} {arguments[0]} did not end in {bound}") from error
+            raise
+        if process.returncode != 0:
+            message = " ".join(stderr.decode(errors="replace").split())[-600:]
+            raise SandboxError(f"{self.name} {arguments[0]} failed: {message or process.returncode}")
+        return stdout.decode()
+
+    def _global_options(self) -> list[str]:
+        return ["--runtime", self._config.runtime] if self.name == "podman" and self._config.runtime else []
+
+    async def sweep(self) -> list[str]:
+        """Remove the containers of processes that are gone; returns their names."""
+        gone = [name for name, owner in (await self.owners()).items() if owner is not None and owner.is_gone()]
+        for name in gone:
+            await self.remove(name)
+        return gone
+
+    async def owners(self) -> dict[str, Owner | None]:
+        """Names of all containers that some process of ours made, and that process."""
+        label = f'index .Labels "{OWNER_LABEL}"' if self.name == "podman" else f'.Label "{OWNER_LABEL}"'
+        layout = f"{{{{.Names}}}} {{{{{label}}}}}"
+        lines = (await self.run("ps", "--all", "--filter", f"label={OWNER_LABEL}", "--format", layout)).splitlines()
+        return {name: Owner.parse(text) for name, _, text in (line.partition(" ") for line in lines)}
+
+    async def image(self) -> str:
+        """The image of all sandboxes: an empty root, over which the host's own folders are shown read-only."""
+        if not self._image:
+            archive = root_archive()
+            name = f"localhost/repairgym-root:{hashlib.sha256(archive).hexdigest()[:16]}"
+            if not (await self.run("images", "--quiet", name)).strip():
+                await self.run("import", "-", name, stdin=archive)
+            self._image = name
+        return self._image
+
+    async def remove(self, name: str) -> None:
+        """Kill the container ``name`` and drop what it wrote; one that is gone already is fine."""
+        grace = ("--time", "0") if self.name == "podman" else ()
+        try:
+            await self.run("rm", "--force", "--volumes", *grace, name)
+        except SandboxError as error:
+            if "no such container" not in str(error).lower() and "already in progress" not in str(error):
+                raise
+
+    async def start(self, name: str, limits: SandboxLimits, binds: dict[str, str], command: list[str]) -> None:
+        """Start a container that runs ``command`` and is removed when that ends.
+
+        Args:
+            name: Unique name.
+            limits: Bounds.
+            binds: Path inside -> path of the host, all read-only.
+            command: Argument vector.
+
+        Raises:
+            SandboxUnavailableError: the engine cannot start containers here.
+        """
+        arguments = ["run", "--detach", "--rm", "--pull", "never", "--name", name, "--network", "none"]
+        arguments += ["--label", f"{OWNER_LABEL}={Owner.of_this_process()}", "--log-driver", "none"]
+        arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "label=disable"]
+        arguments += ["--user", f"{_INNER_ID}:{_INNER_ID}", "--hostname", "repairgym", "--read-only"]
+        arguments += [*_limit_options(limits), *self._own_options()]
+        if self.name == "docker" and self._config.runtime:
+            arguments += ["--runtime", self._config.runtime]
+        for target, source in binds.items():
+            arguments += ["--volume", f"{source}:{target}:ro"]
+        try:
+            await self.run(*arguments, "--workdir", rootfs.TESTBED, await self.image(), *command)
+        except SandboxError as error:
+            raise SandboxUnavailableError(str(error)) from error
+
+    def _own_options(self) -> list[str]:
+        if self.name != "podman":
+            return []
+        options = ["--no-hosts", "--http-proxy=false", "--read-only-tmpfs=false"]
+        if os.getuid() != 0:
+            return [*options, "--userns", f"keep-id:uid={_INNER_ID},gid={_INNER_ID}"]
+        for kind in ("uid", "gid"):
+            options += [f"--{kind}map", f"0:{UNUSED_HOST_ID}:{_INNER_ID + 1}"]
+        return options
+
+
+async def find_engine(config: ContainerConfig) -> Engine:
+    """The engine that ``config`` names, or the first one that answers; leftovers of dead owners are swept.
+
+    Raises:
+        SandboxUnavailableError: none answers; says why for each.
+    """
+    reasons = []
+    for name in _ENGINES if config.engine == "auto" else (config.engine,):
+        if shutil.which(name) is None:
+            reasons.append(f"{name} is not installed")
+            continue
+        engine = Engine(name, config)
+        try:
+            await engine.sweep()
+        except SandboxError as error:
+            reasons.append(str(error))
+        else:
+            return engine
+    raise SandboxUnavailableError(f"no container engine works here: {'; '.join(reasons)}")
+
+
+def _limit_options(limits: SandboxLimits) -> list[str]:
+    memory = limits.memory_bytes + limits.disk_bytes + _SERVER_BYTES
+    options = ["--memory", str(memory), "--memory-swap", str(memory)]
+    options += ["--pids-limit", str(max(limits.num_processes + 1, _FEWEST_PROCESSES))]
+    # Named, because an engine's own default may be more than this process may grant (no CAP_SYS_RESOURCE).
+    for name, kind, wanted in (("nofile", resource.RLIMIT_NOFILE, 4096), ("nproc", resource.RLIMIT_NPROC, 16_384)):
+        hard = resource.getrlimit(kind)[1]
+        bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        options += ["--ulimit", f"{name}={bound}:{bound}"]
+    # Everybody may write: podman cannot give a tmpfs to another user than root.
+    for target, mode in ((rootfs.TESTBED, "0777"), ("/tmp", "1777")):
+        options += ["--tmpfs", f"{target}:rw,exec,nosuid,nodev,size={limits.disk_bytes},mode={mode}"]
+    return [*options, "--shm-size", str(limits.disk_bytes)]
+
+
+def shown_folders() -> dict[str, str]:
+    """Path inside -> path of the host for the system's own folders; symbolic links are in :func:`root_archive`."""
+    paths = (*rootfs.SYSTEM_FOLDERS, *rootfs.ETC_BINDS)
+    return {path: path for path in paths if os.path.exists(path) and not os.path.islink(path)}
+
+
+def root_archive() -> bytes:
+    """The empty root as a tar archive: folders to mount on, links of this host's root, the few files of ``/etc``."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for folder in (*rootfs.MOUNT_POINTS, "usr", "opt/env", "opt/repairgym", ".repairgym"):
+            # A tmpfs takes the mode of the folder that it covers.
+            _add(tar, folder, tarfile.DIRTYPE, mode={"testbed": 0o777, "tmp": 0o1777}.get(folder, 0o755))
+        for name, text in rootfs.ETC_FILES.items():
+            _add(tar, f"etc/{name}", tarfile.REGTYPE, content=text.encode())
+        for path in rootfs.SYSTEM_FOLDERS:
+            if os.path.islink(path):
+                _add(tar, path.lstrip("/"), tarfile.SYMTYPE, target=str(Path(path).readlink()))
+    return buffer.getvalue()
+
+
+def _add(
+    tar: tarfile.TarFile, name: str, kind: bytes, content: bytes = b"", target: str = "", mode: int = 0o755
+) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.size, info.linkname = kind, mode, len(content), target
+    tar.addfile(info, io.BytesIO(content))

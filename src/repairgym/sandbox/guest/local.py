@@ -1,0 +1,128 @@
+"""The trusted process of a degraded sandbox: the same server as in a namespace, on a copy of the tree.
+
+Reads one ``start`` frame from the descriptor given as argument, makes ``testbed``, ``before``, ``tmp`` and ``guest`` in
+the folder that the frame names. Untrusted code is held by Landlock where the kernel has it, by seccomp (no socket, no
+System V memory) and by resource limits. Invariants: whatever way the host goes, the processes that came from here are
+ended and the folder is removed (a process that gives itself another parent outside of the tree cannot escape: this one
+is the subreaper).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from typing import Any, Callable, Dict, List, Optional
+
+from . import copying, files, isolation, landlock, rootfs, seccomp, server, syscalls, wire
+from .reaping import DescendantReaper
+from .spawner import GUEST_ENVIRONMENT
+
+_READABLE = (
+    *rootfs.SYSTEM_FOLDERS,
+    *rootfs.ETC_BINDS,
+    *(f"/etc/{name}" for name in ("passwd", "group", "hosts", "nsswitch.conf", "localtime")),
+    "/proc",
+)
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+_PARTS = ("testbed", "tmp")
+"""What a snapshot holds."""
+
+
+def _confinement(folder: str, header: Dict[str, Any], seccomp_program: bytes) -> Callable[[Dict[str, Any]], None]:
+    """What turns a child into an untrusted process."""
+    readable: List[str] = [*_READABLE, *header["binds"], os.path.realpath(f"{folder}/guest/repairgym_guest")]
+    readable += [f"{folder}/guest", os.path.dirname(os.path.dirname(header["python"]))]
+    writable = [*_DEVICES, f"{folder}/testbed", f"{folder}/tmp"]
+
+    def confine(limits: Dict[str, Any]) -> None:
+        # RLIMIT_NPROC counts every process of the host user, so it cannot bound one sandbox here.
+        isolation.set_limits({**limits, "num_processes": None})
+        syscalls.set_no_new_privileges()
+        # Made anew for each process: no descriptor of the trusted process reaches its children.
+        ruleset = landlock.build_ruleset(readable, writable)
+        if ruleset is not None:
+            syscalls.landlock_restrict(ruleset)
+            os.close(ruleset)
+        if seccomp_program:
+            syscalls.set_seccomp_filter(seccomp_program)
+        isolation.drop_privileges()
+
+    return confine
+
+
+def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
+    folder: str = header["folder"]
+    snapshot: str = header.get("snapshot", "")
+    for name in ("before",) if snapshot else ("testbed", "before"):
+        shutil.copytree(header["tree"], f"{folder}/{name}", symlinks=True)
+        for path, text in header["files"].items():
+            _put(f"{folder}/{name}", path, text)
+    os.mkdir(f"{folder}/tmp")
+    if snapshot:
+        os.mkdir(f"{folder}/testbed")
+        for name in _PARTS:
+            copying.copy_tree(f"{snapshot}/{name}", f"{folder}/{name}")
+
+    def take(request: Dict[str, Any], _: List[bytes]) -> server.Answer:
+        num_bytes = 0
+        for name in _PARTS:
+            os.mkdir(f"{request['folder']}/{name}")
+            num_bytes += copying.copy_tree(f"{folder}/{name}", f"{request['folder']}/{name}")
+        return {"num_bytes": num_bytes}, ()
+
+    binaries = os.path.dirname(header["python"])
+    path = GUEST_ENVIRONMENT["PATH"].replace(os.path.dirname(isolation.PYTHON), binaries)
+    return server.Place(
+        testbed=f"{folder}/testbed",
+        python=header["python"],
+        guest=f"{folder}/guest",
+        environment={**GUEST_ENVIRONMENT, "PATH": path, "HOME": f"{folder}/tmp", "TMPDIR": f"{folder}/tmp"},
+        before=f"{folder}/before",
+        upper=None,
+        reaper=DescendantReaper(),
+        confine=_confinement(folder, header, seccomp_program),
+        run_warm=None,
+        operations={"snapshot": take},
+    )
+
+
+def _put(root: str, path: str, text: Optional[str]) -> None:
+    if text is not None:
+        files.write(root, path, text.encode("utf-8", "surrogateescape"))
+        return
+    real = files.resolve(root, path)
+    if os.path.isdir(real):
+        shutil.rmtree(real)
+    elif os.path.lexists(real):
+        os.unlink(real)
+
+
+def main() -> None:
+    """Serve the socket whose number is the first argument until the host hangs up, then clear up."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    syscalls.set_child_subreaper()
+    syscalls.set_undumpable()
+    header, _ = wire.receive(connection)
+    seccomp_program = seccomp.build_filter(is_in_host_namespaces=True)
+    try:
+        place = _prepare(header, seccomp_program)
+        answer = {
+            "has_pytest": importlib.util.find_spec("pytest") is not None,
+            "landlock_version": syscalls.landlock_version(),
+            "has_seccomp": bool(seccomp_program),
+        }
+        wire.send(connection, answer)
+        server.Server(connection, place, header["limits"]).serve()
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            wire.send(connection, wire.describe_error(error))
+    finally:
+        DescendantReaper().end_all()
+        try:
+            shutil.rmtree(header["folder"], ignore_errors=True)
+        except RecursionError:  # untrusted code decides how deep it goes
+            os.execvp("rm", ["rm", "-rf", "--", header["folder"]])

@@ -1,0 +1,238 @@
+"""The pytest plugin that selects the requested tests, bounds each in time and reports each as it ends.
+
+Reads a request (the JSON form of ``TestRequest`` and a ``record_key``), makes signed JSON lines (:mod:`.signing`): one
+``{"id", "phase", "outcome", "message", "duration_s", "is_forged"}`` per phase (setup, call, teardown) of each test, one
+without a phase per test that could not be collected, ``{"id", "functions"}`` when calls are traced, one
+``{"selected": [ids]}`` and one ``{"finished": exit status}``. Invariants: a line is written when its phase has ended,
+so a run that is killed keeps what it has; a test that was asked for and is unknown does not keep others from running.
+
+What holds against code of the tree, which runs in this very process: it cannot write a line without the key, which is
+in no global, no argument vector and no environment variable; ``is_forged`` tells that a phase raised here and was
+reported as passed by pytest, whose classes that code can replace; what this file calls is bound before that code runs.
+What does not hold: code that reads the memory of its process (``gc``, frames, ``ctypes``, ``/proc/self/mem``) finds key
+and recorder and can forge a line. Two things outside stand against it: canary tests whose outcomes only the host knows
+(``repairgym.grading.canaries``) and detectors that refuse new uses of these doors (``repairgym.grading.exploits``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from typing import Any, Dict, Iterator, List, Optional, Set
+
+import pytest
+
+from . import signing, tracing
+from .checks import run_checks
+from .deadlines import deadline_of_this_process
+from .testbed import first_line, selectors
+
+# Bound now: code of the tree can replace the attributes of these modules later.
+_getpid = os.getpid
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Exit|Interrupt|Warning)\b")
+_TEST_FOLDERS = frozenset({"test", "tests", "testing"})
+
+
+def _report_message(report: Any) -> str:
+    """What a failed or skipped report says."""
+    longrepr = report.longrepr
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is not None:
+        return first_line(crash.message)
+    if isinstance(longrepr, tuple):
+        return first_line(str(longrepr[2]))
+    return first_line(str(longrepr or ""))
+
+
+def _collect_message(report: Any) -> str:
+    """The exception in a collection failure: in pytest's text its lines start with ``E``."""
+    text = str(report.longrepr)
+    lines = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
+    named = [line for line in lines if _EXCEPTION.match(line)]
+    return first_line(named[-1] if named else lines[0] if lines else text)
+
+
+def _outcome(report: Any) -> str:
+    """Our word for one phase of a test; an expected failure is a pass."""
+    if hasattr(report, "wasxfail") and report.outcome == "skipped":
+        return "passed"
+    if report.outcome == "failed" and report.when != "call":
+        return "error"
+    return str(report.outcome)
+
+
+def _is_raised_by_test(traceback: Any, testbed: str) -> bool:
+    """True when the innermost frame in the tree belongs to a file that grading restores, or none is in the tree."""
+    innermost = ""
+    while traceback is not None:
+        path = os.path.realpath(traceback.tb_frame.f_code.co_filename)
+        if path.startswith(os.path.realpath(testbed) + os.sep):
+            innermost = os.path.relpath(path, os.path.realpath(testbed))
+        traceback = traceback.tb_next
+    *folders, name = innermost.split(os.sep)
+    is_test = name.startswith(("test_", "conftest.")) or name.endswith("_test.py")
+    return not innermost or is_test or not _TEST_FOLDERS.isdisjoint(folders)
+
+
+class Recorder:
+    """Pytest plugin: selects the requested tests, bounds each one in time, writes the records."""
+
+    def __init__(self, request: Dict[str, Any], testbed: str, record_fd: int) -> None:
+        self._requested: List[str] = request["test_ids"]
+        self._wanted = {name.partition("[")[0] for name in self._requested}
+        self._timeout_s: float = request["test_timeout_s"]
+        self._sign_and_write = signing.writer(request.pop("record_key", ""), record_fd)
+        self._tracer = tracing.FunctionTracer(testbed, request["traced_paths"])
+        self._testbed = testbed
+        self._request = request
+        self._broken: Dict[str, str] = {}
+        self._current = ""
+        self._is_forged = False
+        self._deadline = deadline_of_this_process(self._timeout_s)
+        self._is_expired = False
+        self._raised: Set[str] = set()
+        self._pid = _getpid()
+
+    def _write(self, record: Dict[str, Any]) -> None:
+        if _getpid() != self._pid:
+            return  # a child that a test forked and that came back into pytest
+        self._sign_and_write(record)
+
+    # --- collection ---
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_load_initial_conftests(self) -> Iterator[None]:
+        """A conftest that cannot be imported is an error of every requested test."""
+        outcome: Any = yield
+        if outcome.excinfo is not None:
+            error = outcome.excinfo[1]
+            # Up to pytest 7 the failure holds an ``excinfo`` triple, then a ``cause``.
+            cause = getattr(error, "cause", None) or getattr(error, "excinfo", (None, error))[1]
+            self._broken[""] = first_line(f"{type(cause).__name__}: {cause}")
+            self._write_broken(set())
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Compile and import what was asked for, as the first test file would."""
+        run_checks(self._request, self._testbed, self._write)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, collector: Any, name: str) -> Optional[List[Any]]:
+        """Functions and classes that hold no requested test are not even collected: most of a run's time goes there."""
+        node_id = f"{collector.nodeid}::{name}"
+        if not self._requested or not self._wanted.isdisjoint(selectors(node_id)):
+            return None
+        return None if any(wanted.startswith(node_id + "::") for wanted in self._wanted) else []
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Remember what could not be collected."""
+        if report.failed:
+            self._broken[report.nodeid] = _collect_message(report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: Any, items: List[Any]) -> None:
+        """Keep the requested tests only."""
+        if self._requested:
+            wanted = set(self._requested)
+            others = [item for item in items if wanted.isdisjoint(selectors(item.nodeid))]
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if not wanted.isdisjoint(selectors(item.nodeid))]
+        self._write({"selected": [item.nodeid for item in items]})
+        self._write_broken({item.nodeid for item in items})
+
+    def _write_broken(self, selected: Set[str]) -> None:
+        for name in self._requested or sorted(self._broken):
+            message = self._broken_message(name)
+            if message is not None and name not in selected:
+                self._write({"id": name, "outcome": "error", "message": message, "duration_s": 0.0})
+
+    def _broken_message(self, name: str) -> Optional[str]:
+        for node_id, message in self._broken.items():
+            package = os.path.dirname(node_id) if node_id.endswith("__init__.py") else node_id
+            if name == node_id or not node_id or name.startswith((node_id + "::", package + "/")):
+                return message
+        return None
+
+    # --- running ---
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        """One test from its setup to its teardown."""
+        self._current = item.nodeid
+        self._is_forged = False
+        self._deadline = deadline_of_this_process(self._timeout_s)
+        self._is_expired = False
+        self._raised = set()
+        self._tracer.start()
+        yield
+        functions = self._tracer.stop()
+        if functions:
+            self._write({"id": self._current, "functions": functions})
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Report one phase."""
+        outcome = _outcome(report)
+        is_clean = outcome == "passed" and not hasattr(report, "wasxfail")
+        record = {"id": self._current, "phase": report.when, "outcome": outcome, "duration_s": report.duration}
+        message = "" if outcome == "passed" else "timed out" if self._is_expired else _report_message(report)
+        is_forged = self._is_forged or (is_clean and report.when in self._raised)
+        self._write({**record, "message": message, "is_forged": is_forged})
+        self._is_forged = False
+
+    def _note(self, when: str, outcome: Any) -> None:
+        """Remember whether a phase raised, as seen here and not in a report."""
+        self._raised.discard(when)
+        if outcome.excinfo is not None:
+            self._raised.add(when)
+            if type(outcome.excinfo[1]).__name__ == "XFailed" and not _is_raised_by_test(
+                outcome.excinfo[2], self._testbed
+            ):
+                self._is_forged = True  # code under test declared its own failure as expected
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: Any) -> None:
+        """The run came to its end by itself."""
+        self._write({"finished": int(exitstatus)})
+
+    @contextlib.contextmanager
+    def _bounded(self) -> Iterator[None]:
+        def expire(_: int, __: Any) -> None:
+            remaining_s = self._deadline.remaining_s()
+            if remaining_s > 0:
+                signal.setitimer(signal.ITIMER_REAL, remaining_s, 1.0)
+                return
+            self._is_expired = True
+            pytest.fail("timed out", pytrace=False)
+
+        previous = signal.signal(signal.SIGALRM, expire)
+        # Repeated, because code under test may swallow the first exception.
+        signal.setitimer(signal.ITIMER_REAL, max(self._deadline.remaining_s(), 0.001), 1.0)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        """Bound the setup."""
+        with self._bounded():
+            outcome: Any = yield
+        self._note("setup", outcome)
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Bound the call."""
+        with self._bounded():
+            outcome: Any = yield
+        self._note("call", outcome)
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        """Bound the teardown."""
+        self._deadline.extend(1.0)
+        with self._bounded():
+            outcome: Any = yield
+        self._note("teardown", outcome)

@@ -1,0 +1,199 @@
+"""The root file system that a zygote and its sandboxes see.
+
+Reads a :class:`Layout` (host paths), makes a mount tree and enters it. Invariants: everything from the host is
+read-only and without set-user-id; the root itself is read-only; of the host's ``/etc`` nothing is visible but what
+``ETC_BINDS`` names; the pinned tree is visible only to trusted code.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+from . import syscalls
+
+ENVIRONMENT = "/opt/env"
+GUEST = "/opt/repairgym/repairgym_guest"
+PRIVATE = "/.repairgym"
+"""What only trusted code sees, and only until :func:`hide_private`."""
+TREE = "/.repairgym/tree"
+START = "/.repairgym/start"
+SCRATCH = "/.repairgym/scratch"
+"""Holds a mount point per depth of a sandbox's lineage (:mod:`.lineage`)."""
+RAW_PROC = "/.repairgym/proc"
+TESTBED = "/testbed"
+
+_COVERED = "/tmp"  # any folder does: sources are cloned before the new root covers it
+MOUNT_POINTS = ("proc", "tmp", "run", "var", "etc", "dev/shm", "dev/pts", "testbed", "root")
+_READ_ONLY = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+ETC_BINDS = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/alternatives", "/etc/mime.types")
+ETC_FILES = {
+    "passwd": "root:x:0:0:root:/root:/bin/sh\nrepairgym:x:1000:1000:repairgym:/tmp:/bin/sh\n",
+    "group": "root:x:0:\nrepairgym:x:1000:\n",
+    "hosts": "127.0.0.1 localhost repairgym\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "hostname": "repairgym\n",
+}
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_DEVICE_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
+
+
+class Layout(NamedTuple):
+    """What a zygote's root is made from; all paths are absolute host paths."""
+
+    environment: str
+    tree: str
+    guest: str
+    binds: List[str]
+    """Folders shown at their own path: prefixes of the base interpreter."""
+
+
+class _Root:
+    """A tmpfs that becomes the root. Sources are cloned first, attached once the tmpfs covers the mount point."""
+
+    def __init__(self, userns_fd: Optional[int], owner: Optional[int]) -> None:
+        self._userns_fd = userns_fd
+        self._owner = owner
+        self._mounts: List[Tuple[str, int]] = []
+        self._copies: List[Tuple[str, int]] = []
+        self._links: Dict[str, str] = {}
+
+    def bind(self, source: str, target: str, attributes: int = _READ_ONLY) -> None:
+        """Show ``source`` at ``target``; one that is absent is left out."""
+        if os.path.islink(source):
+            self._links[target] = os.readlink(source)
+        elif os.path.exists(source):
+            self._mounts.append((target, syscalls.clone_mount(source, attributes)))
+
+    def link(self, target: str, destination: str) -> None:
+        """A symbolic link at ``target``."""
+        self._links[target] = destination
+
+    def bind_owned(self, source: str, target: str) -> None:
+        """Show ``source`` with the files of the host user owned by the namespace's user.
+
+        Where the file system cannot do that (overlayfs, network), world-readable files are readable all the same.
+        """
+        try:
+            self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
+        except OSError as error:
+            if self._userns_fd is None or error.errno not in (errno.EINVAL, errno.EPERM, errno.EOPNOTSUPP):
+                raise
+            self.bind(source, target)
+
+    def bind_tree(self, source: str, target: str) -> None:
+        """Show the tree; copy it when its files could not be copied up from a lower layer."""
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        if _is_owned(source) and self._can_map(source, target):
+            os.close(fd)
+        else:
+            self._copies.append((target, fd))
+
+    def _can_map(self, source: str, target: str) -> bool:
+        try:
+            self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
+        except OSError:
+            return False
+        return True
+
+    def build(self, path: str) -> None:
+        """Cover ``path`` with the root and fill it."""
+        syscalls.mount("repairgym", path, "tmpfs", syscalls.MS_NOSUID, "mode=0755")
+        for name in MOUNT_POINTS:
+            os.makedirs(f"{path}/{name}")
+        for inner in (TREE, START, SCRATCH, RAW_PROC):
+            os.makedirs(path + inner)
+        for name, text in ETC_FILES.items():
+            with open(f"{path}/etc/{name}", "w") as file:
+                file.write(text)
+        for target, destination in self._links.items():
+            os.makedirs(os.path.dirname(path + target), exist_ok=True)
+            os.symlink(destination, path + target)
+        for target, fd in sorted(self._mounts):
+            _attach(fd, path + target)
+        for target, fd in self._copies:
+            self._copy(fd, path + target)
+        read_only = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
+        syscalls.mount("repairgym", path, None, read_only)
+
+    def _copy(self, fd: int, target: str) -> None:
+        shutil.copytree(f"/proc/self/fd/{fd}", target, symlinks=True, dirs_exist_ok=True)
+        os.close(fd)
+        owner = 0 if self._owner is None else self._owner
+        os.chown(target, owner, owner)
+        for folder, folders, files in os.walk(target):
+            for name in folders + files:
+                os.chown(os.path.join(folder, name), owner, owner, follow_symlinks=False)
+
+
+def _is_owned(folder: str) -> bool:
+    """Whether everything in ``folder`` belongs to user and group 0 as this process sees them.
+
+    The kernel refuses to copy up what belongs to somebody that the namespace does not know (EOVERFLOW).
+    """
+    paths = [folder]
+    for parent, folders, files in os.walk(folder):
+        paths += [os.path.join(parent, name) for name in folders + files]
+    statuses = map(os.lstat, paths)
+    return all(status.st_uid == 0 and status.st_gid == 0 for status in statuses)
+
+
+def _attach(fd: int, target: str) -> None:
+    if os.path.isdir(f"/proc/self/fd/{fd}"):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "a"):
+            pass
+    syscalls.attach_mount(fd, target)
+
+
+def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> str:
+    """Mount the root in the current (own) mount namespace and return its path.
+
+    ``userns_fd`` and ``owner`` are given when layers have to be idmapped to another host user.
+    """
+    syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    root = _Root(userns_fd, owner)
+    for folder in (*SYSTEM_FOLDERS, *ETC_BINDS):
+        root.bind(folder, folder)
+    for name in _DEVICES:
+        root.bind(f"/dev/{name}", f"/dev/{name}", syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NOEXEC)
+    for name, destination in _DEVICE_LINKS.items():
+        root.link(f"/dev/{name}", destination)
+    for folder in layout.binds:
+        root.bind_owned(folder, folder)
+    root.bind_owned(layout.guest, GUEST)
+    root.bind_owned(layout.environment, ENVIRONMENT)
+    root.bind_tree(layout.tree, TREE)
+    root.build(_COVERED)
+    return _COVERED
+
+
+def enter(root: str) -> None:
+    """Make ``root`` the root of this process, the first of its pid namespace."""
+    # Mounts inherited from a more privileged namespace are locked; a bind of them can become the root.
+    syscalls.mount(root, root, None, syscalls.MS_BIND | syscalls.MS_REC)
+    mount_proc(root + "/proc")
+    syscalls.mount("repairgym", root + "/tmp", "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=64m,mode=1777")
+    syscalls.mount("repairgym", root + SCRATCH, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "size=4m,mode=0755")
+    syscalls.pivot_root(root)
+
+
+def hide_private() -> None:
+    """Cover :data:`PRIVATE` with an empty folder; it cannot be unmounted, because its mounts may be locked."""
+    syscalls.mount("/var", PRIVATE, None, syscalls.MS_BIND)
+
+
+def mount_proc(target: str) -> None:
+    """A proc of the current pid namespace."""
+    syscalls.mount("proc", target, "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)

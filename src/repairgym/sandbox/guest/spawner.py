@@ -1,0 +1,195 @@
+"""The resident spawner: a small process that starts one zygote per (environment, tree), each in its own namespaces.
+
+Reads requests ``{"environment", "tree", "binds"}`` with two descriptors (control socket, log) from the host, makes
+zygotes. Runs on the host's interpreter with ``-I -S``. Invariants: it holds no code of a task; it ends, and every
+zygote with it, when the host closes the socket or dies in any other way.
+
+Identity: an ordinary user becomes root of a user namespace of its own. Real root maps an id that nobody uses instead,
+because a process that is user 0 outside could write ``/proc/sys`` without any capability.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+from typing import Any, Dict, Optional, Tuple
+
+from . import groups, rootfs, syscalls, wire
+
+UNUSED_HOST_ID = 1_900_000_000
+"""Host user and group that a zygote started by root becomes."""
+OOM_SCORE = 800
+"""``oom_score_adj`` of what is in a sandbox, at least."""
+_ZYGOTE_NAMESPACES = (
+    syscalls.CLONE_NEWNS
+    | syscalls.CLONE_NEWPID
+    | syscalls.CLONE_NEWNET
+    | syscalls.CLONE_NEWIPC
+    | syscalls.CLONE_NEWUTS
+    | syscalls.CLONE_NEWCGROUP
+)
+_BOOT = "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.zygote import main; main(int(sys.argv[1]))"
+GUEST_ENVIRONMENT = {
+    "PATH": "/opt/env/bin:/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/tmp",
+    "USER": "repairgym",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PIP_NO_INDEX": "1",
+    "UV_OFFLINE": "1",
+}
+
+
+def write_id_maps(process: str, inner: int, user: int, group: int) -> None:
+    """Map ``inner`` of the new user namespace of ``process`` (a ``/proc`` folder) to one user and one group."""
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{inner} {user} 1"),
+        ("gid_map", f"{inner} {group} 1"),
+    ):
+        with open(f"{process}/{name}", "w") as file:
+            file.write(text)
+
+
+def _user_namespace_of_nobody() -> int:
+    """A descriptor of a new user namespace whose root is :data:`UNUSED_HOST_ID`; needs real root."""
+    ready_read, ready_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        syscalls.unshare(syscalls.CLONE_NEWUSER)
+        os.write(ready_write, b".")
+        signal.pause()
+    try:
+        os.close(ready_write)
+        if not os.read(ready_read, 1):
+            raise OSError("the helper process could not make a user namespace")
+        write_id_maps(f"/proc/{pid}", 0, UNUSED_HOST_ID, UNUSED_HOST_ID)
+        return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready_read)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def enter_as_root(layout: rootfs.Layout) -> str:
+    """Assemble the root and become the user that nobody is, root of a user namespace; returns the root's path."""
+    os.setgroups([])
+    userns_fd = _user_namespace_of_nobody()
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    root = rootfs.assemble(layout, userns_fd, UNUSED_HOST_ID)
+    syscalls.setns(userns_fd, syscalls.CLONE_NEWUSER)
+    os.close(userns_fd)
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    syscalls.set_dumpable()
+    return root
+
+
+def _enter_as_user(layout: rootfs.Layout) -> str:
+    user, group = os.getuid(), os.getgid()
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    write_id_maps("/proc/self", 0, user, group)
+    return rootfs.assemble(layout, None, None)
+
+
+def _start_zygote(layout: rootfs.Layout, control: int, log: int) -> None:
+    """Become the parent of a zygote; returns when it has ended."""
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    root = enter_as_root(layout) if os.getuid() == 0 else _enter_as_user(layout)
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    syscalls.unshare(_ZYGOTE_NAMESPACES)
+    pid = os.fork()
+    if pid == 0:
+        _exec_zygote(root, control, log)
+    os.close(control)
+    os.waitpid(pid, 0)
+
+
+def _exec_zygote(root: str, control: int, log: int) -> None:
+    try:
+        syscalls.set_parent_death_signal(signal.SIGKILL)
+        rootfs.enter(root)
+        _raise_oom_score()
+        null = os.open("/dev/null", os.O_RDWR)
+        for source, target in ((null, 0), (log, 1), (log, 2)):
+            os.dup2(source, target)
+        os.set_inheritable(control, True)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        python = rootfs.ENVIRONMENT + "/bin/python"
+        os.execve(python, [python, "-B", "-c", _BOOT, str(control)], GUEST_ENVIRONMENT)
+    except BaseException as error:
+        _report_failure(control, error)
+
+
+def _raise_oom_score() -> None:
+    """When memory runs out, what is in a sandbox ends before the process that trains.
+
+    A host that stands higher already (Ray's workers do) stays: where root has set that, it cannot be lowered here.
+    """
+    with open("/proc/self/oom_score_adj", "r+") as file:
+        score = max(int(file.read()), OOM_SCORE)
+        file.seek(0)
+        file.write(str(score))
+
+
+def _report_failure(control: int, error: BaseException) -> None:
+    """Tell the host why there is no zygote, and end."""
+    with contextlib.suppress(OSError), socket.socket(fileno=control) as connection:
+        wire.send(connection, wire.describe_error(error))
+    os._exit(1)
+
+
+def _fork_zygote(request: Dict[str, Any], control: int, log: int, host: socket.socket, host_pidfd: int) -> None:
+    if os.fork() != 0:
+        os.close(control)
+        os.close(log)
+        return
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        host.close()
+        os.close(host_pidfd)
+        _start_zygote(rootfs.Layout(**request), control, log)
+        os._exit(0)
+    except BaseException as error:
+        _report_failure(control, error)
+
+
+def _receive_request(host: socket.socket) -> Optional[Tuple[Dict[str, Any], int, int]]:
+    message, fds, _, _ = socket.recv_fds(host, 1 << 16, 2)
+    if not message:
+        return None
+    return json.loads(message), fds[0], fds[1]
+
+
+def main(host_fd: int, host_pid: int, folders: str) -> None:
+    """Serve the host until it is gone, then remove its control groups (``folders``: a JSON list).
+
+    Only this process is left to do that when the host is killed.
+    """
+    try:
+        _serve(socket.socket(fileno=host_fd), syscalls.pidfd_open(host_pid))
+    finally:
+        for folder in json.loads(folders):
+            groups.remove(folder)
+
+
+def _serve(host: socket.socket, host_pidfd: int) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    poll = select.poll()
+    poll.register(host, select.POLLIN)
+    poll.register(host_pidfd, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if host_pidfd in ready:
+            return
+        request = _receive_request(host)
+        if request is None:
+            return
+        _fork_zygote(*request, host, host_pidfd)

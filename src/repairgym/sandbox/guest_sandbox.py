@@ -1,0 +1,188 @@
+"""A sandbox as the host sees it: each operation is one request to the trusted process inside.
+
+Reads a :class:`~repairgym.sandbox.channel.Channel`, makes the results of :mod:`repairgym.sandbox.base`. Invariants:
+a record counts only with the signature of this run's key (the rest is counted as forged); trouble of the sandbox is
+an exception, trouble of the code inside a result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from repairgym.errors import InputError, SandboxError, SandboxLostError
+from repairgym.records import TestRequest, TestRun
+from repairgym.sandbox.base import Diff, ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
+from repairgym.sandbox.branching import Brancher
+from repairgym.sandbox.channel import Channel
+from repairgym.sandbox.command_runs import run_by_command
+from repairgym.sandbox.guest import signing
+from repairgym.sandbox.patch import FileVersion, make_diff
+from repairgym.sandbox.patience import GRACE_S, answer_timeout_s, check_had_time
+from repairgym.sandbox.runs import assemble_run
+from repairgym.sandbox.session import GuestSession, SessionState
+
+GUEST_FOLDER = Path(__file__).parent / "guest"
+"""The package that runs inside."""
+_START_TIMEOUT_S = 120.0
+_WALK_TIMEOUT_S = 120.0
+"""Code inside decides how many files there are, up to a bound."""
+
+
+async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> dict[str, Any]:
+    """Ask the trusted process behind ``channel`` to set the sandbox up; returns its answer.
+
+    Raises:
+        InputError: ``spec.files`` names a path outside of the repository.
+        SandboxLostError: the process is gone.
+        SandboxContentError: ``spec.files`` need more room than there is.
+        SandboxError: it could not set the sandbox up.
+    """
+    for path in spec.files:
+        parts = PurePosixPath(path).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise InputError(f"got the path {path!r} in files, expected one below the repository, without '..'")
+    request = {"op": "start", "files": spec.files, "limits": spec.limits.model_dump(), **header}
+    try:
+        answer, _ = await channel.request(request, timeout_s=_START_TIMEOUT_S)
+    except OSError as error:
+        raise SandboxError(f"the sandbox could not be set up: {error}") from error
+    return answer
+
+
+class GuestSandbox:
+    """Implements :class:`~repairgym.sandbox.base.Sandbox` over a channel."""
+
+    def __init__(
+        self,
+        backend: str,
+        channel: Channel,
+        has_pytest: bool,
+        on_close: Callable[[], Awaitable[None]],
+        brancher: Brancher | None = None,
+        sessions: Mapping[str, SessionState] | None = None,
+    ) -> None:
+        """A sandbox over ``channel``.
+
+        Args:
+            backend: Name of the back end.
+            channel: Connection to the trusted process.
+            has_pytest: Whether the environment can run tests.
+            on_close: Awaited once, after the channel was closed.
+            brancher: How snapshots are taken; None when the back end has none.
+            sessions: Shell sessions to go on with.
+        """
+        self.backend = backend
+        self._channel = channel
+        self._has_pytest = has_pytest
+        self._on_close = on_close
+        self._is_closed = False
+        self._brancher = brancher
+        self._sessions = {name: GuestSession(name, channel, state) for name, state in (sessions or {}).items()}
+
+    async def exec(
+        self,
+        argv: tuple[str, ...],
+        *,
+        timeout_s: float,
+        cwd: str = "/testbed",
+        env: dict[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> ExecResult:
+        """See :meth:`repairgym.sandbox.base.Sandbox.exec`; exit status 127 and 126 when ``argv`` cannot be run."""
+        header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}, "timeout_s": timeout_s}
+        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=answer_timeout_s(timeout_s))
+        check_had_time(answer, timeout_s)
+        return ExecResult(stdout=stdout, stderr=stderr, **answer)
+
+    async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
+        """See :meth:`repairgym.sandbox.base.Sandbox.open_session`."""
+        if self._is_closed:
+            raise SandboxLostError("the sandbox is closed; make another one")
+        if name not in self._sessions:
+            state = SessionState(env=tuple((env or {}).items()))
+            self._sessions[name] = GuestSession(name, self._channel, state)
+        return self._sessions[name]
+
+    async def run_tests(self, request: TestRequest) -> TestRun:
+        """See :meth:`repairgym.sandbox.base.Sandbox.run_tests`.
+
+        A requested id that names a file, a class or a parametrised function stands for all its tests: its result is
+        the worst of theirs, and they are listed too.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: the environment has no pytest, and the runner is pytest.
+        """
+        if not request.runner.is_signed:
+            return await run_by_command(self, request)
+        if request.runner.type == "pytest" and not self._has_pytest:
+            raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
+        key = secrets.token_hex(32)
+        blob = json.dumps({**request.model_dump(mode="json"), "record_key": key}).encode()
+        header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
+        answer, parts = await self._channel.request(header, [blob], timeout_s=answer_timeout_s(request.timeout_s))
+        check_had_time(answer, request.timeout_s)
+        return assemble_run(request, answer, output=parts[0], signed=signing.verify(key, parts[1]))
+
+    async def read_file(self, path: str) -> bytes:
+        """See :meth:`repairgym.sandbox.base.Sandbox.read_file`."""
+        _, (content,) = await self._channel.request({"op": "read", "path": path}, timeout_s=GRACE_S)
+        return content
+
+    async def write_file(self, path: str, content: bytes) -> None:
+        """See :meth:`repairgym.sandbox.base.Sandbox.write_file`."""
+        await self._channel.request({"op": "write", "path": path}, [content], timeout_s=GRACE_S)
+
+    async def changed_files(self) -> dict[str, bytes | None]:
+        """See :meth:`repairgym.sandbox.base.Sandbox.changed_files`; regular files only, no byte-code, no caches."""
+        answer, blobs = await self._channel.request({"op": "changed"}, timeout_s=_WALK_TIMEOUT_S)
+        changes: dict[str, bytes | None] = dict.fromkeys(answer["deleted"])
+        changes.update(zip(answer["present"], blobs, strict=True))
+        return dict(sorted(changes.items()))
+
+    async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
+        """See :meth:`repairgym.sandbox.base.Sandbox.list_files`."""
+        header = {"op": "list", "path": path, "is_recursive": is_recursive}
+        answer, _ = await self._channel.request(header, timeout_s=_WALK_TIMEOUT_S)
+        return tuple(FileEntry(*entry) for entry in answer["entries"])
+
+    async def diff(self) -> Diff:
+        """See :meth:`repairgym.sandbox.base.Sandbox.diff`; files of more than 4 MiB are reported and left out."""
+        answer, blobs = await self._channel.request({"op": "diff"}, timeout_s=_WALK_TIMEOUT_S)
+
+        def version(kind: str, mode: int, num_bytes: int, index: int | None) -> FileVersion:
+            return FileVersion(kind, mode, num_bytes, None if index is None else blobs[index])
+
+        versions = [(path, version(*before), version(*after)) for path, before, after in answer["paths"]]
+        # In a thread: the time is bounded, but long enough to hold up an event loop.
+        return await asyncio.to_thread(make_diff, versions)
+
+    async def snapshot(self) -> Snapshot:
+        """See :meth:`repairgym.sandbox.base.Sandbox.snapshot`."""
+        if self._brancher is None:
+            raise SandboxError(f"the back end {self.backend!r} has no snapshots; make a new sandbox and apply a diff")
+        return await self._brancher.snapshot(self._channel, self._session_states)
+
+    def _session_states(self) -> dict[str, SessionState]:
+        return {name: session.state for name, session in self._sessions.items()}
+
+    async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
+        """See :meth:`repairgym.sandbox.base.Sandbox.fork`; all children or none."""
+        snapshot = await self.snapshot()
+        assert self._brancher is not None
+        try:
+            return await self._brancher.restore(snapshot, count)
+        finally:
+            await snapshot.close()
+
+    async def close(self) -> None:
+        """See :meth:`repairgym.sandbox.base.Sandbox.close`; the kernel clears up after this returned."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._channel.close()
+            await self._on_close()

@@ -1,0 +1,60 @@
+"""A bound on live sandboxes, whichever back end makes them.
+
+Reads a back end; makes sandboxes that hold a place until they are closed. Invariant: never more than ``max_sandboxes``
+made by `create` are alive; who closes one twice gives back one place. Forks of a sandbox take no place: they share
+most of its memory, and who forks bounds their number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec, Snapshot
+
+
+class LeasedBackend:
+    """A back end whose `create` waits for a place."""
+
+    def __init__(self, backend: SandboxBackend, max_sandboxes: int) -> None:
+        self._backend = backend
+        self._places = asyncio.Semaphore(max_sandboxes)
+        self.name = backend.name
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """A sandbox of the back end, once there is a place.
+
+        Raises:
+            SandboxError: the back end cannot make it.
+        """
+        await self._places.acquire()
+        try:
+            sandbox = await self._backend.create(spec, snapshot=snapshot)
+        except BaseException:
+            self._places.release()
+            raise
+        return cast(Sandbox, _Leased(sandbox, self._places))
+
+    async def close(self) -> None:
+        """End the back end."""
+        await self._backend.close()
+
+
+class _Leased:
+    """The sandbox, but for `close`, which gives its place back."""
+
+    def __init__(self, sandbox: Sandbox, places: asyncio.Semaphore) -> None:
+        self._sandbox = sandbox
+        self._places: asyncio.Semaphore | None = places
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sandbox, name)
+
+    async def close(self) -> None:
+        """End the sandbox; safe to call twice."""
+        places, self._places = self._places, None
+        try:
+            await self._sandbox.close()
+        finally:
+            if places is not None:
+                places.release()

@@ -1,0 +1,251 @@
+"""The default back end: Linux namespaces and overlayfs, without a daemon, root or a system package.
+
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes sandboxes. One resident spawner starts one zygote per
+(environment, tree) (:mod:`.zygote_pool`); a sandbox is a fork of a zygote in namespaces of its own. Invariants: what a
+sandbox holds (process, control group, place in the zygote) goes when it is closed, however far its making has come;
+:meth:`~NamespaceBackend.create` returns what works, while a fork returns as soon as its state is frozen and its first
+request waits until its namespaces are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from repairgym.errors import SandboxError, SandboxLostError
+from repairgym.sandbox.base import Sandbox, SandboxLimits, SandboxSpec, Snapshot
+from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
+from repairgym.sandbox.cgroups import ControlGroups, Group
+from repairgym.sandbox.channel import Channel, OpeningChannel
+from repairgym.sandbox.guest.lineage import Lineage, mount_options
+from repairgym.sandbox.guest_sandbox import GuestSandbox, start
+from repairgym.sandbox.patience import GRACE_S
+from repairgym.sandbox.zygote_pool import ZygotePool
+from repairgym.sandbox.zygotes import Zygote
+
+
+@dataclass(frozen=True)
+class _State:
+    """What sandboxes are made from a snapshot with."""
+
+    zygote: Zygote
+    snapshot: int
+    lineage: Lineage
+    openings: set[asyncio.Future[Channel]] = field(default_factory=set)
+    """Forks that are being made from it; the zygote has to keep it for as long."""
+
+
+class _Brancher:
+    """Implements :class:`~repairgym.sandbox.branching.Brancher` for one sandbox."""
+
+    def __init__(self, backend: NamespaceBackend, zygote: Zygote, sandbox: int, spec: SandboxSpec) -> None:
+        self._backend = backend
+        self._zygote = zygote
+        self._sandbox = sandbox
+        self._spec = spec
+        self._num_kept_bytes = 0
+
+    async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
+        """Freeze the upper and mount the testbed anew above it, while no command can run."""
+        quota = self._backend.quota
+        quota.check()
+        async with channel.hold() as request:
+            try:
+                answer, _ = await request({"op": "freeze"}, timeout_s=GRACE_S)
+            except OSError as error:
+                raise SandboxError(f"a snapshot could not be taken: {error}") from error
+            try:
+                snapshot = await self._zygote.remount(self._sandbox, answer["lineage"])
+            except BaseException:
+                channel.close()
+                raise
+            states = sessions()
+        num_bytes = max(answer["num_bytes"] - self._num_kept_bytes, 0)
+        self._num_kept_bytes = answer["num_bytes"]
+        state = _State(self._zygote, snapshot, Lineage.parse(answer["lineage"]))
+        self._zygote.num_live += 1
+
+        async def drop() -> None:
+            if state.openings:
+                # Whoever forked does not wait for that.
+                self._backend.run_behind(_drop(state))
+            else:
+                await _drop(state)
+
+        return KeptSnapshot(self._backend.name, self._spec, state, states, num_bytes, quota, drop)
+
+    async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
+        """See :meth:`repairgym.sandbox.branching.Brancher.restore`; the first request to each waits until it is made.
+
+        Nothing here waits: what can fail because of the sandbox itself has succeeded when a snapshot is there.
+        """
+        kept = check_snapshot(self._backend.name, self._spec, snapshot)
+        return tuple(self._backend.branch(kept, self._spec)[0] for _ in range(count))
+
+
+async def _drop(state: _State) -> None:
+    if state.openings:
+        await asyncio.wait(state.openings)
+    state.zygote.num_live -= 1
+    await state.zygote.drop(snapshots=[state.snapshot])
+
+
+class NamespaceBackend:
+    """Implements :class:`~repairgym.sandbox.base.SandboxBackend`.
+
+    Args:
+        max_zygotes: Resident interpreters kept; the longest idle one without a live sandbox goes first.
+        max_snapshot_bytes: What all snapshots together may keep; it lies in memory.
+    """
+
+    def __init__(self, max_zygotes: int = 16, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
+        self.name = "namespace"
+        self.quota = Quota(max_snapshot_bytes)
+        self._pool = ZygotePool(max_zygotes)
+        self._groups: ControlGroups | None = None
+        self._openings: set[asyncio.Future[Channel]] = set()
+        self._behind: set[asyncio.Future[Any]] = set()
+        """What goes on after the call that began it: removals of groups, drops of snapshots."""
+        self._channels: set[Channel] = set()
+
+    @property
+    def control_groups(self) -> str:
+        """``v2``, ``v1`` or ``none (why)``: what bounds memory and processes of a sandbox together."""
+        if self._groups is None:
+            self._groups = ControlGroups()
+        return self._groups.kind + (f" ({self._groups.reason})" if self._groups.reason else "")
+
+    @property
+    def control_group_folders(self) -> tuple[str, ...]:
+        """Folders that hold the groups of live sandboxes."""
+        return () if self._groups is None else tuple(self._groups.folders)
+
+    async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
+        """See :meth:`repairgym.sandbox.base.SandboxBackend.create`.
+
+        Raises:
+            InputError: no interpreter in the environment, no such tree, a file outside of it, or no snapshot of it.
+            SandboxUnavailableError: this machine refuses namespaces.
+            SandboxError: the sandbox could not be made.
+        """
+        if snapshot is not None:
+            return await _opened(*self.branch(check_snapshot(self.name, spec, snapshot), spec))
+        if self._groups is None:
+            self._groups = ControlGroups()
+        try:
+            return await self._create(spec, self._groups)
+        except SandboxLostError:
+            self._pool.forget(spec)
+            return await self._create(spec, self._groups)
+
+    async def _create(self, spec: SandboxSpec, groups: ControlGroups) -> Sandbox:
+        zygote = await self._pool.get(spec, groups.folders)
+        return await _opened(*self._begin(zygote, spec, Lineage(has_files=bool(spec.files)), None))
+
+    def branch(self, kept: KeptSnapshot, spec: SandboxSpec) -> tuple[Sandbox, asyncio.Future[Channel]]:
+        """A sandbox from the snapshot ``kept``, and what ends when it is made.
+
+        Raises:
+            SandboxLostError: the back end was closed since the snapshot was taken.
+            SandboxError: the chain of snapshots is too long.
+        """
+        state: _State = kept.state
+        if self._groups is None:
+            raise SandboxLostError("the back end was closed, and its snapshots with it; take another one")
+        line = state.lineage.fork()
+        try:
+            mount_options(line)
+        except OSError as error:
+            raise SandboxError(f"a sandbox cannot be forked: {error.strerror}") from error
+        return self._begin(state.zygote, spec, line, kept)
+
+    def _begin(
+        self, zygote: Zygote, spec: SandboxSpec, line: Lineage, kept: KeptSnapshot | None
+    ) -> tuple[Sandbox, asyncio.Future[Channel]]:
+        """Let a sandbox be made; what it holds is released when it is closed."""
+        number, groups = zygote.new_number(), list[Group]()
+        zygote.num_live += 1
+        snapshot = None if kept is None else kept.state.snapshot
+        opening = asyncio.ensure_future(self._open(zygote, number, groups, spec, line, snapshot))
+        channel = OpeningChannel(opening)
+        self._channels.add(channel)
+        for openings in (self._openings, *(() if kept is None else (kept.state.openings,))):
+            openings.add(opening)
+            opening.add_done_callback(openings.discard)
+
+        async def release() -> None:
+            self._channels.discard(channel)
+            await asyncio.wait({opening})
+            await self._release(zygote, number, groups)
+
+        brancher = _Brancher(self, zygote, number, spec)
+        sessions = {} if kept is None else kept.sessions
+        return GuestSandbox(self.name, channel, zygote.has_pytest, release, brancher, sessions), opening
+
+    async def _open(
+        self,
+        zygote: Zygote,
+        number: int,
+        groups: list[Group],
+        spec: SandboxSpec,
+        line: Lineage,
+        snapshot: int | None,
+    ) -> Channel:
+        """A channel to the sandbox ``number``, once that is made; its control group is put into ``groups``."""
+        group = self._create_group(spec.limits)
+        groups += [] if group is None else [group]
+        channel = await zygote.fork(number, group, snapshot)
+        try:
+            await start(channel, {"lineage": line.describe()}, spec)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+    def _create_group(self, limits: SandboxLimits) -> Group | None:
+        if self._groups is None:
+            raise SandboxLostError("the back end was closed; make another one")
+        try:
+            return self._groups.create(limits)
+        except OSError as error:
+            raise SandboxError(f"no control group could be made for a sandbox: {error}") from error
+
+    async def _release(self, zygote: Zygote, number: int, groups: list[Group]) -> None:
+        # A method, so that a live sandbox keeps the back end and its processes alive.
+        zygote.num_live -= 1
+        await zygote.drop(sandboxes=[number])
+        for group in groups:
+            # A group can go once the kernel has ended what was in it.
+            self.run_behind(asyncio.to_thread(group.remove))
+
+    def run_behind(self, work: Coroutine[Any, Any, object]) -> None:
+        """Let ``work`` go on by itself; closing the back end waits for it."""
+        task = asyncio.ensure_future(work)
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+
+    async def close(self) -> None:
+        """End all sandboxes and resident processes; safe to call twice."""
+        await self._pool.cancel()
+        # First of all: a command that ends because everything is being ended must not count as one that was killed.
+        for channel in list(self._channels):
+            channel.close()
+        self._channels.clear()
+        await asyncio.gather(*self._openings, return_exceptions=True)
+        await self._pool.close()
+        await asyncio.gather(*self._behind)
+        if self._groups is not None:
+            await asyncio.to_thread(self._groups.close)
+            self._groups = None
+
+
+async def _opened(sandbox: Sandbox, opening: asyncio.Future[Channel]) -> Sandbox:
+    """``sandbox`` once it is made; what it holds is released when that fails."""
+    try:
+        await opening
+    except BaseException:
+        await sandbox.close()
+        raise
+    return sandbox

@@ -1,0 +1,105 @@
+"""Who made something that outlives a process, and whether that process is gone: so that leftovers can be swept.
+
+Reads ``/proc``, makes :class:`Owner` values, their text form and folders that carry one. Invariants: nothing of a live
+process is ever swept, nor of one that this process cannot see (another pid namespace of the same machine); a process
+number that was given to another process does not keep leftovers alive.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+OWNER_FILE = "owner"
+
+
+class Owner(NamedTuple):
+    """One process, for all time."""
+
+    boot_id: str
+    """Random name of the kernel's run: changes with each boot."""
+    pid_namespace: int
+    """Inode of the pid namespace in which ``pid`` counts."""
+    pid: int
+    start_ticks: int
+    """When the process started, in clock ticks since boot."""
+
+    @classmethod
+    def of_this_process(cls) -> Owner:
+        """The calling process."""
+        ticks = _start_ticks(os.getpid())
+        assert ticks is not None
+        return cls(_boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.getpid(), ticks)
+
+    @classmethod
+    def parse(cls, text: str) -> Owner | None:
+        """The owner that ``str`` made into ``text``; None when it is something else."""
+        parts = text.strip().split(":")
+        if len(parts) != 4 or not all(part.isdigit() for part in parts[1:]):
+            return None
+        return cls(parts[0], *map(int, parts[1:]))
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+    def is_gone(self) -> bool:
+        """True when the process has certainly ended."""
+        if self.boot_id != _boot_id():
+            return True
+        if self.pid_namespace != os.stat("/proc/self/ns/pid").st_ino:
+            return False
+        return _start_ticks(self.pid) != self.start_ticks
+
+
+def make_folder(kind: str) -> Path:
+    """A new private folder that names this process as its owner."""
+    folder = Path(tempfile.mkdtemp(prefix=f"repairgym-{kind}-"))
+    (folder / OWNER_FILE).write_text(str(Owner.of_this_process()))
+    return folder
+
+
+def sweep_folders(kind: str) -> list[Path]:
+    """Remove what :func:`make_folder` made for processes that are gone; returns the removed folders."""
+    swept = []
+    for folder in Path(tempfile.gettempdir()).glob(f"repairgym-{kind}-*"):
+        try:
+            status = folder.lstat()
+            # Others may put anything into a temporary folder.
+            is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+            owner = Owner.parse((folder / OWNER_FILE).read_text()) if is_ours else None
+        except OSError:
+            continue
+        if owner is not None and owner.is_gone():
+            remove_tree(folder)
+            swept.append(folder)
+    return swept
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove ``folder`` however deep code inside made it; what cannot be removed stays."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        subprocess.run(["rm", "-rf", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Field 22 of ``/proc/<pid>/stat``; None when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else int(fields[19])

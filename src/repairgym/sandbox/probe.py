@@ -1,0 +1,208 @@
+"""Which back ends work on this machine, found by doing, and the one that a configuration asks for.
+
+Reads :class:`~repairgym.config.sandbox.SandboxConfig`, makes :class:`BackendProbe` and back ends. Invariant: no
+setting of the kernel is believed; a back end is available when a sandbox was made, ran a program and kept its walls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import ConfigError, RepairGymError, SandboxError, SandboxUnavailableError
+from repairgym.records import Record
+from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from repairgym.sandbox.branching import DEFAULT_BYTES
+from repairgym.sandbox.bubblewrap import BubblewrapBackend
+from repairgym.sandbox.conformance.site import make_environment
+from repairgym.sandbox.container import ContainerBackend
+from repairgym.sandbox.degraded import DegradedBackend
+from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.remedies import Machine, find_remedy
+
+BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
+    "namespace": lambda config: NamespaceBackend(config.max_zygotes, config.max_snapshot_bytes or DEFAULT_BYTES),
+    "bubblewrap": lambda config: BubblewrapBackend(config.bubblewrap),
+    "container": lambda config: ContainerBackend(config.container),
+    "degraded": lambda config: DegradedBackend(config.max_snapshot_bytes or DEFAULT_BYTES),
+}
+"""name -> maker, best first."""
+Purpose = Literal["work", "evaluation"]
+"""What a back end is for: building tasks and training, or numbers that are published."""
+ISOLATING_BACKENDS = frozenset({"namespace", "bubblewrap", "container"})
+BRANCHING_BACKENDS = frozenset({"namespace", "degraded"})
+"""Those that have snapshots and forks; the others raise ``SandboxError``."""
+
+_CONNECT = (
+    "import socket, sys\n"
+    "try: socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2)\n"
+    "except OSError: sys.exit(0)\n"
+    "sys.exit(1)"
+)
+
+
+class BackendProbe(Record):
+    """What one back end can do on this machine."""
+
+    name: str
+    is_available: bool
+    is_isolating: bool
+    reason: str = ""
+    """Why it is not available, or what it does not do."""
+    remedy: str = ""
+    """What a person can change."""
+    missing_walls: tuple[str, ...] = ()
+    """What this kernel cannot do for a back end that works all the same."""
+    duration_s: float = 0.0
+    """Seconds that the trial took; 0 when it failed."""
+
+
+async def _check_runs(sandbox: Sandbox) -> None:
+    result = await sandbox.exec(("true",), timeout_s=20)
+    if result.exit_status != 0:
+        raise SandboxError(f"'true' ended with {result.exit_status} in the sandbox: {result.stderr.decode()}")
+
+
+async def _check_walls(sandbox: Sandbox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = ("python", "-c", _CONNECT, str(server.getsockname()[1]))
+        if (await sandbox.exec(argv, timeout_s=20)).exit_status != 0:
+            raise SandboxError("code in the sandbox reached a port of the host")
+
+
+async def _check_confined(sandbox: Sandbox) -> None:
+    status = (await sandbox.exec(("cat", "/proc/self/status"), timeout_s=20)).stdout
+    if b"CapEff:\t0000000000000000" not in status or b"NoNewPrivs:\t1" not in status:
+        raise SandboxError("code in the sandbox kept capabilities")
+
+
+async def _try(backend: SandboxBackend, is_isolating: bool) -> None:
+    """Make a sandbox and look at its walls.
+
+    Raises:
+        RepairGymError: there is no sandbox, or it has a hole.
+        OSError: the machine lacks something.
+    """
+    with tempfile.TemporaryDirectory(prefix="repairgym-probe-") as folder:
+        # The process inside may be another user.
+        Path(folder).chmod(0o755)
+        environment, tree = make_environment(Path(folder, "environment")), Path(folder, "tree")
+        tree.mkdir()
+        try:
+            sandbox = await backend.create(SandboxSpec(environment=environment, tree=tree))
+            await _check_runs(sandbox)
+            await _check_confined(sandbox)
+            if is_isolating:
+                await _check_walls(sandbox)
+            await sandbox.close()
+        finally:
+            await backend.close()
+
+
+async def _probe(name: str, config: SandboxConfig) -> BackendProbe:
+    is_isolating = name in ISOLATING_BACKENDS
+    backend = BACKENDS[name](config)
+    start_s = time.monotonic()
+    try:
+        await _try(backend, is_isolating)
+    except (RepairGymError, OSError) as error:
+        reason = next(iter(str(error).splitlines()), repr(error))
+        remedy = find_remedy(name, str(error), Machine.look())
+        return BackendProbe(name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=remedy)
+    missing = backend.missing_walls if isinstance(backend, DegradedBackend) else ()
+    return BackendProbe(
+        name=name,
+        is_available=True,
+        is_isolating=is_isolating,
+        reason="" if is_isolating else _describe_degraded(missing),
+        missing_walls=missing,
+        duration_s=round(time.monotonic() - start_s, 3),
+    )
+
+
+def _describe_degraded(missing_walls: tuple[str, ...]) -> str:
+    text = "does not isolate: no namespaces, so processes and the disk of the host are in reach"
+    return f"{text}; this kernel also leaves open: {', '.join(missing_walls)}" if missing_walls else text
+
+
+def probe_backend(name: str, config: SandboxConfig | None = None) -> BackendProbe:
+    """What the back end ``name`` can do here; takes about a second."""
+    # A thread of its own: the caller may already be inside an event loop.
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(lambda: asyncio.run(_probe(name, config or SandboxConfig()))).result()
+
+
+def probe_backends(config: SandboxConfig | None = None) -> list[BackendProbe]:
+    """What each back end can do here, best first; takes a few seconds."""
+    return [probe_backend(name, config) for name in BACKENDS]
+
+
+def create_backend(config: SandboxConfig, purpose: Purpose = "work") -> SandboxBackend:
+    """The back end that ``config`` asks for; ``auto`` probes.
+
+    Raises:
+        ConfigError: ``degraded`` is asked for and not allowed for this purpose, or an option cannot be honoured.
+        SandboxUnavailableError: nothing that is allowed works on this machine.
+    """
+    name = choose_backend(config, purpose)
+    if config.max_snapshot_bytes is not None and name not in BRANCHING_BACKENDS:
+        raise ConfigError(
+            f"got sandbox.max_snapshot_bytes = {config.max_snapshot_bytes}, but the back end {name!r} has no "
+            "snapshots; leave it out, or choose 'namespace'"
+        )
+    return BACKENDS[name](config)
+
+
+def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
+    """Name of the back end that `create_backend` makes.
+
+    Raises:
+        ConfigError: ``degraded`` is asked for and not allowed for this purpose.
+        SandboxUnavailableError: nothing that is allowed works on this machine.
+    """
+    refusal = _refusal_of_degraded(config, purpose)
+    if config.backend == "degraded" and refusal:
+        raise ConfigError(f"got sandbox.backend = 'degraded', which does not isolate; {refusal}")
+    if config.backend != "auto":
+        return config.backend
+    failed = []
+    for name in BACKENDS:
+        if name in ISOLATING_BACKENDS:
+            probe = probe_backend(name, config)
+            if probe.is_available:
+                return name
+            failed.append(f"{name}: {probe.reason} (to fix it: {probe.remedy})")
+    if not refusal:
+        return "degraded"
+    raise SandboxUnavailableError(f"no isolating sandbox works here: {'. '.join(failed)}. Or: {refusal}")
+
+
+def require_isolation(config: SandboxConfig) -> None:
+    """Refuse to evaluate with what `create_backend` makes for other work, when that does not isolate.
+
+    Raises:
+        ConfigError: ``degraded`` is asked for, and not allowed for an evaluation.
+        SandboxUnavailableError: it is all that works here, and not allowed for an evaluation.
+    """
+    # Otherwise no back end could have been made at all: nothing to find out by probing.
+    if config.is_degraded_allowed and not config.is_degraded_evaluation_allowed:
+        choose_backend(config, "evaluation")
+
+
+def _refusal_of_degraded(config: SandboxConfig, purpose: Purpose) -> str:
+    """What has to be set before ``degraded`` may be used for ``purpose``; empty when it may."""
+    if not config.is_degraded_allowed:
+        return "set sandbox.is_degraded_allowed = true to accept running without isolation"
+    if purpose == "evaluation" and not config.is_degraded_evaluation_allowed:
+        return (
+            "an evaluation refuses it, because its outcomes do not compare with those of isolated runs; "
+            "set sandbox.is_degraded_evaluation_allowed = true to accept that"
+        )
+    return ""

@@ -1,0 +1,206 @@
+"""The resident processes of the namespace back end as the host sees them: the spawner and its zygotes.
+
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes processes in new pid namespaces, each with a channel; the
+other end is :mod:`.guest.spawner` and :mod:`.guest.zygote`. Invariants: nothing here forks, so the size of the calling
+process does not matter; sandboxes die with their zygote, zygotes with the spawner, the spawner with the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from repairgym.errors import SandboxError, SandboxLostError, SandboxUnavailableError
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.sandbox.cgroups import Group
+from repairgym.sandbox.channel import Channel
+from repairgym.sandbox.guest import wire
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER
+from repairgym.sandbox.interpreter import find_interpreter_folders
+
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from guest.spawner import main; "
+    "main(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
+)
+_START_TIMEOUT_S = 60.0
+_REMOUNT_TIMEOUT_S = 30.0
+_BUSY_WAIT_S = 0.005
+_CHUNK_BYTES = 1 << 16
+
+
+async def _send_fds(connection: socket.socket, message: bytes, fds: list[int]) -> None:
+    """Pass descriptors over a non-blocking socket."""
+    while True:
+        try:
+            socket.send_fds(connection, [message], fds)
+            return
+        except BlockingIOError:
+            await asyncio.sleep(_BUSY_WAIT_S)
+        except OSError as error:
+            raise SandboxLostError(f"the process that makes sandboxes is gone ({error})") from error
+
+
+async def _receive(connection: socket.socket) -> wire.Header:
+    """The header of a frame without blobs; much quicker than a channel for a connection that is used once.
+
+    Raises:
+        EOFError: the other end is gone.
+    """
+    connection.setblocking(False)
+    data = b""
+    while len(data) < wire.PREFIX.size or len(data) < wire.PREFIX.size + wire.PREFIX.unpack_from(data)[0]:
+        part = await asyncio.get_running_loop().sock_recv(connection, _CHUNK_BYTES)
+        if not part:
+            raise EOFError("the other end is gone")
+        data += part
+    return wire.unpack(data[wire.PREFIX.size :], b"")[0]
+
+
+class Spawner:
+    """The resident spawner process."""
+
+    def __init__(self, group_folders: list[str]) -> None:
+        self._connection, theirs = socket.socketpair()
+        self._connection.setblocking(False)
+        arguments = [str(GUEST_FOLDER.parent), str(theirs.fileno()), str(os.getpid()), json.dumps(group_folders)]
+        with theirs:
+            # A session of its own: Ctrl-C in a terminal must not reach it before the host has cleaned up.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _BOOT, *arguments],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    async def start_zygote(self, spec: SandboxSpec) -> Zygote:
+        """A zygote for the environment and tree of ``spec``."""
+        request = {
+            "environment": str(spec.environment.resolve()),
+            "tree": str(spec.tree.resolve()),
+            "guest": str(GUEST_FOLDER),
+            "binds": list(find_interpreter_folders(spec.environment)),
+        }
+        ours, theirs = socket.socketpair()
+        log_fd = os.memfd_create("repairgym-zygote-log")
+        try:
+            with theirs:
+                await _send_fds(self._connection, json.dumps(request).encode(), [theirs.fileno(), log_fd])
+            return await Zygote.wait_ready(ours, log_fd)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            os.close(log_fd)
+
+    async def close(self) -> None:
+        """End the process and, with it, every zygote."""
+        self._connection.close()
+        await asyncio.to_thread(self._process.wait)
+
+
+class Zygote:
+    """A resident interpreter; its sandboxes are forks of it."""
+
+    def __init__(self, control: socket.socket, has_pytest: bool) -> None:
+        self._control = control
+        self.has_pytest = has_pytest
+        self.num_live = 0
+        """Sandboxes and snapshots that need this zygote."""
+        self._numbers = itertools.count(1)
+
+    @classmethod
+    async def wait_ready(cls, control: socket.socket, log_fd: int) -> Zygote:
+        """Wait until the zygote behind ``control`` is ready.
+
+        Raises:
+            SandboxUnavailableError: the kernel refused the namespaces or mounts.
+            SandboxError: the interpreter of the environment did not start.
+        """
+        channel = await Channel.open(control.dup())
+        try:
+            ready, _ = await asyncio.wait_for(channel.receive(), _START_TIMEOUT_S)
+        except (OSError, EOFError) as error:
+            log = os.pread(log_fd, 4000, 0).decode(errors="replace").strip()
+            raise SandboxError(f"the environment's interpreter did not start: {log or error!r}") from error
+        finally:
+            channel.close()
+        if ready.get("error") == "FileNotFoundError":
+            raise SandboxError(f"a folder of the sandbox is missing on this machine: {ready['message']}")
+        if "error" in ready:
+            raise SandboxUnavailableError(
+                f"this machine does not let an ordinary process make a sandbox: {ready['message']}; "
+                f"'repairgym doctor' says what to change\n{ready['traceback']}"
+            )
+        control.setblocking(False)
+        return cls(control, bool(ready["has_pytest"]))
+
+    def new_number(self) -> int:
+        """A name for the next sandbox."""
+        return next(self._numbers)
+
+    async def fork(self, number: int, group: Group | None, snapshot: int | None = None) -> Channel:
+        """Channel to a new process in a new pid namespace, the sandbox ``number``, whose commands run in ``group``.
+
+        Made from the mount namespace of ``snapshot`` when that is given.
+
+        Raises:
+            SandboxLostError: the zygote is gone.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, contextlib.ExitStack() as stack:
+                description, fds = stack.enter_context(group.descriptors()) if group is not None else ({}, [])
+                request = {"op": "fork", "id": number, "accounting": description, "snapshot": snapshot}
+                await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno(), *fds])
+            return await Channel.open(ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    async def remount(self, sandbox: int, lineage: dict[str, Any]) -> int:
+        """Mount the testbed of ``sandbox`` (at rest) as ``lineage`` says; returns the number of the snapshot below.
+
+        Raises:
+            SandboxLostError: the zygote or the sandbox is gone.
+            SandboxError: the kernel refused it, and the sandbox cannot be used any more.
+        """
+        snapshot = next(self._numbers)
+        request = {"op": "remount", "id": sandbox, "snapshot": snapshot, "lineage": lineage}
+        ours, theirs = socket.socketpair()
+        with theirs:
+            await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno()])
+        try:
+            answer = await asyncio.wait_for(_receive(ours), _REMOUNT_TIMEOUT_S)
+        except (OSError, EOFError) as error:
+            raise SandboxLostError("the process that makes sandboxes ended during a snapshot") from error
+        finally:
+            ours.close()
+        if "error" in answer:
+            await self.drop(snapshots=[snapshot])
+            raise SandboxError(f"a snapshot could not be taken: {answer['message']}")
+        return snapshot
+
+    async def drop(self, sandboxes: Sequence[int] = (), snapshots: Sequence[int] = ()) -> None:
+        """Forget what is closed."""
+        request = {"op": "drop", "sandboxes": list(sandboxes), "snapshots": list(snapshots)}
+        ours, theirs = socket.socketpair()
+        with ours, theirs, contextlib.suppress(SandboxLostError, OSError):
+            await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno()])
+
+    def close(self) -> None:
+        """End the zygote and all its sandboxes."""
+        self._control.close()

@@ -1,0 +1,208 @@
+"""Discrete events of one iteration's rollouts: engines that many episodes share, sandboxes, cores.
+
+Reads episodes as amounts of work and the machines; makes durations and how busy what was. Invariants: engines share
+their speed evenly among the sequences that they decode (exactly, by virtual time); cores and sandboxes serve in the
+order in which they are asked for; equal inputs give equal results. Time is simulated: nothing waits.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from repairgym.config.sizing import EpisodeConfig
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one episode needs."""
+
+    turns: tuple[tuple[float, float], ...]
+    """(sampled tokens, seconds of a core) of each turn."""
+    grade_s: float
+    """Seconds of a core at the end."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What serves the episodes."""
+
+    num_replicas: int
+    max_sequences: int
+    """Of one replica at one time."""
+    step_s: Callable[[int], float]
+    """Number of sequences -> seconds for one token of each."""
+    num_cores: int
+    num_sandboxes: int
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """How an iteration's rollouts went."""
+
+    duration_s: float
+    end_s: tuple[float, ...]
+    """When each episode ended, in that order."""
+    engine_share: float
+    """Share of the time in which an engine had something to do, mean of the replicas."""
+    core_share: float
+
+    @property
+    def tail_s(self) -> float:
+        """What the last tenth of the episodes adds after the others have ended: the wait of a synchronous update."""
+        return self.duration_s - self.end_s[int(0.9 * (len(self.end_s) - 1))]
+
+
+@dataclass(eq=False)
+class _Replica:
+    """An engine that shares itself evenly: every sequence has had ``virtual`` tokens since time 0."""
+
+    number: int
+    running: list[tuple[float, int]] = field(default_factory=list)
+    """Heap of (virtual tokens at its end, episode)."""
+    waiting: deque[tuple[float, int]] = field(default_factory=deque)
+    virtual: float = 0.0
+    changed_at: float = 0.0
+    busy_s: float = 0.0
+    version: int = 0
+
+    @property
+    def load(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+
+class Simulation:
+    """One iteration."""
+
+    def __init__(self, episodes: Sequence[Work], site: Site) -> None:
+        self._episodes = episodes
+        self._site = site
+        self._replicas = [_Replica(number) for number in range(site.num_replicas)]
+        self._home: dict[int, _Replica] = {}
+        self._turn = [0] * len(episodes)
+        self._ends: list[float] = []
+        self._events: list[tuple[float, int, str, int, int]] = []
+        self._num_events = 0
+        self._queue: deque[tuple[int, float]] = deque()
+        self._num_free_cores = site.num_cores
+        self._core_s = 0.0
+        self._next = 0
+
+    def run(self) -> Rollouts:
+        """All episodes to their end."""
+        for _ in range(min(self._site.num_sandboxes, len(self._episodes))):
+            self._begin(0.0)
+        now = 0.0
+        while self._events:
+            now, _, kind, index, version = heapq.heappop(self._events)
+            if kind == "core":
+                self._core_done(now, index)
+            elif version == self._replicas[index].version:
+                self._engine_done(now, index)
+        engine_s = sum(replica.busy_s for replica in self._replicas) / self._site.num_replicas
+        duration_s = max(now, 1e-9)
+        core_share = self._core_s / (duration_s * self._site.num_cores)
+        return Rollouts(duration_s, tuple(self._ends), engine_s / duration_s, core_share)
+
+    def _push(self, time_s: float, kind: str, index: int, version: int = 0) -> None:
+        self._num_events += 1
+        heapq.heappush(self._events, (time_s, self._num_events, kind, index, version))
+
+    def _begin(self, now: float) -> None:
+        if self._next == len(self._episodes):
+            return
+        index, self._next = self._next, self._next + 1
+        replica = min(self._replicas, key=lambda one: one.load)
+        self._home[index] = replica
+        self._decode(now, index)
+
+    # --- engines ---
+
+    def _decode(self, now: float, index: int) -> None:
+        replica = self._home[index]
+        tokens = self._episodes[index].turns[self._turn[index]][0]
+        if len(replica.running) >= self._site.max_sequences:
+            replica.waiting.append((tokens, index))
+            return
+        self._advance(replica, now)
+        heapq.heappush(replica.running, (replica.virtual + tokens, index))
+        self._schedule(replica, now)
+
+    def _engine_done(self, now: float, number: int) -> None:
+        replica = self._replicas[number]
+        self._advance(replica, now)
+        _, index = heapq.heappop(replica.running)
+        if replica.waiting:
+            tokens, other = replica.waiting.popleft()
+            heapq.heappush(replica.running, (replica.virtual + tokens, other))
+        self._schedule(replica, now)
+        self._ask_core(now, index, self._episodes[index].turns[self._turn[index]][1])
+
+    def _advance(self, replica: _Replica, now: float) -> None:
+        if replica.running:
+            replica.virtual += (now - replica.changed_at) / self._site.step_s(len(replica.running))
+            replica.busy_s += now - replica.changed_at
+        replica.changed_at = now
+
+    def _schedule(self, replica: _Replica, now: float) -> None:
+        replica.version += 1
+        if replica.running:
+            left = max(0.0, replica.running[0][0] - replica.virtual)
+            end = now + left * self._site.step_s(len(replica.running))
+            self._push(end, "engine", replica.number, replica.version)
+
+    # --- cores ---
+
+    def _ask_core(self, now: float, index: int, seconds: float) -> None:
+        if not self._num_free_cores:
+            self._queue.append((index, seconds))
+            return
+        self._num_free_cores -= 1
+        self._core_s += seconds
+        self._push(now + seconds, "core", index)
+
+    def _core_done(self, now: float, index: int) -> None:
+        self._num_free_cores += 1
+        if self._queue:
+            self._ask_core(now, *self._queue.popleft())
+        work = self._episodes[index]
+        self._turn[index] += 1
+        if self._turn[index] < len(work.turns):
+            self._decode(now, index)
+        elif self._turn[index] == len(work.turns):
+            self._ask_core(now, index, work.grade_s)
+        else:
+            self._ends.append(now)
+            self._begin(now)
+
+
+def draw_episodes(config: EpisodeConfig, num: int, seed: int) -> list[Work]:
+    """``num`` episodes whose turns, tokens and seconds are log-normal around the configured means."""
+    generator = random.Random(seed)
+    sigma = config.spread
+
+    def draw(mean: float) -> float:
+        return mean * generator.lognormvariate(-0.5 * sigma * sigma, sigma)
+
+    return [
+        Work(
+            tuple(
+                (max(1.0, draw(config.action_tokens)), draw(config.tool_s))
+                for _ in range(max(1, round(draw(config.num_turns))))
+            ),
+            draw(config.grade_s),
+        )
+        for _ in range(num)
+    ]
+
+
+def makespan(durations_s: Sequence[float], num_in_flight: int) -> float:
+    """When the last of episodes of known length ends, with a bound on how many run at one time, in their order."""
+    ends: list[float] = []
+    for duration_s in durations_s:
+        start = heapq.heappop(ends) if len(ends) >= num_in_flight else 0.0
+        heapq.heappush(ends, start + duration_s)
+    return max(ends, default=0.0)

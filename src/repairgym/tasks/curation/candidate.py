@@ -1,0 +1,167 @@
+"""What filters know of a task: a small record, so that tens of thousands of tasks fit in memory.
+
+Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evidence`, and solve rates; makes `Candidate`
+records. Invariant: what was not measured is None, never a default that a filter could take for a measurement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from repairgym.records import Split, Task
+from repairgym.tasks.evidence import TaskEvidence
+from repairgym.tasks.patches import PatchError, num_changed_lines, parse_patch
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+_DEFINED = re.compile(r"^\s*(?:async\s+def|def|class)\s+(\w+)|^(\w+)\s*(?::[^=]*)?=(?!=)")
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class SolveRate:
+    """How often a policy solved a task."""
+
+    num_passed: int
+    num_valid: int
+    """Samples with a verdict that says something."""
+
+    @property
+    def rate(self) -> float:
+        """Share of the valid samples that passed."""
+        return self.num_passed / self.num_valid
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One task before a filter."""
+
+    id: str
+    source: str
+    """Task source, or exchange format of an unbuilt task."""
+    package: str
+    split: Split | None = None
+    created_at: datetime | None = None
+    num_fail_to_pass: int = 0
+    num_files: int | None = None
+    """Files that the gold patch changes; None when there is no patch that can be read."""
+    num_lines: int | None = None
+    patch_lines: frozenset[int] = frozenset()
+    """Digests of the lines of the gold patch, context included."""
+    new_names: frozenset[str] = frozenset()
+    """Words that only the added lines of the gold patch have."""
+    unmentioned_names: tuple[str, ...] | None = None
+    """Names that only the repair defines, that the tests use and the issue does not tell; None without a test patch."""
+    failure_messages: tuple[str, ...] | None = None
+    """First line of each failure on the empty patch."""
+    num_runs: int | None = None
+    """Equal runs with and without the repair, whichever is fewer."""
+    num_unstable_tests: int = 0
+    is_empty_failing: bool | None = None
+    """The empty patch failed in every run."""
+    build_s: float | None = None
+    quality_scores: dict[str, float] = field(default_factory=dict)
+    solve_rate: SolveRate | None = None
+
+
+def describe(
+    task: Task | UnbuiltTask, evidence: TaskEvidence | None = None, solve_rate: SolveRate | None = None
+) -> Candidate:
+    """What is known of ``task``; ``evidence`` of the same task wins over its certificate."""
+    if isinstance(task, UnbuiltTask):
+        return _describe_unbuilt(task, solve_rate)
+    proof = task.certificate
+    runs = evidence or proof
+    return Candidate(
+        id=task.id,
+        source=task.source,
+        package=task.provenance.package,
+        split=task.split,
+        created_at=parse_time(task.created_at),
+        num_fail_to_pass=len(task.fail_to_pass),
+        failure_messages=tuple(evidence.failures.values()) if evidence else None,
+        num_runs=min(runs.num_empty_runs, runs.num_gold_runs),
+        num_unstable_tests=len(runs.unstable_tests),
+        is_empty_failing=runs.num_empty_failed == runs.num_empty_runs,
+        build_s=runs.empty_duration_s,
+        solve_rate=solve_rate,
+        **_patch_facts(task.gold_patch),
+    )
+
+
+def _describe_unbuilt(task: UnbuiltTask, solve_rate: SolveRate | None) -> Candidate:
+    return Candidate(
+        id=task.id,
+        source=task.format,
+        package=task.repository,
+        split=task.split,
+        created_at=parse_time(task.created_at),
+        num_fail_to_pass=len(task.fail_to_pass),
+        unmentioned_names=find_unmentioned(task.gold_patch, task.test_patch, task.issue) if task.test_patch else None,
+        quality_scores=task.quality_scores,
+        solve_rate=solve_rate,
+        **_patch_facts(task.gold_patch),
+    )
+
+
+def _patch_facts(patch: str) -> dict[str, Any]:
+    try:
+        files = parse_patch(patch)
+    except PatchError:
+        files = []
+    if not files:
+        return {}
+    hunks = [hunk for one in files for hunk in one.hunks]
+    lines = (line.split() for hunk in hunks for line in _signed(hunk.lines))
+    before = {word for hunk in hunks for line in hunk.side("-") for word in _WORD.findall(line)}
+    after = {word for hunk in hunks for line in hunk.side("+") for word in _WORD.findall(line)}
+    return {
+        "num_files": len(files),
+        "num_lines": num_changed_lines(patch),
+        "new_names": frozenset(after - before),
+        "patch_lines": frozenset(_digest(" ".join(words)) for words in lines if len(words) > 1),
+    }
+
+
+def _signed(lines: tuple[str, ...]) -> list[str]:
+    """Sign and text, apart, so that a removed line is another word than the same line kept."""
+    return [f"{line[0] if line[0] != ' ' else '='} {line[1:]}" for line in lines]
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+
+
+def find_unmentioned(gold_patch: str, test_patch: str, issue: str) -> tuple[str, ...]:
+    """Names that ``gold_patch`` defines anew, ``test_patch`` uses, and ``issue`` does not tell; sorted.
+
+    Text is compared, no code is run: a repair under another name would fail such tests whatever it does.
+    """
+    try:
+        gold, tests = parse_patch(gold_patch), parse_patch(test_patch)
+    except PatchError:
+        return ()
+    lines = [line for one in gold for hunk in one.hunks for line in hunk.lines]
+    before = {word for line in lines if line[0] != "+" for word in _WORD.findall(line[1:])}
+    defined = {match[1] or match[2] for line in lines if line[0] == "+" and (match := _DEFINED.match(line[1:]))}
+    used = {
+        word
+        for one in tests
+        for hunk in one.hunks
+        for line in hunk.lines
+        if line[0] == "+"
+        for word in _WORD.findall(line[1:])
+    }
+    return tuple(sorted((defined & used) - before - set(_WORD.findall(issue))))
+
+
+def parse_time(text: str) -> datetime | None:
+    """An RFC 3339 time, in UTC where it names no zone; None for anything else."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

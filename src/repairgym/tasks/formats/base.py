@@ -1,0 +1,192 @@
+"""What an exchange format is, and how a record passes through it without loss.
+
+A format is one file of this folder with a `Format` and one line in `registry.FORMATS`. It knows its own fields only;
+`read_record` finds out what it cannot reproduce by writing the task again, and keeps that in `extra` and `absent`.
+Invariant: ``write_record(format, read_record(format, fields)) == fields``, types included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from repairgym.errors import InputError
+from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
+
+Fields = dict[str, Any]
+"""One record: field name -> JSON value. Of a task folder: relative path -> file (see `folders`)."""
+
+FILES_FIELD = "files"
+"""Where a record with rows keeps the files of a task folder that it was made from."""
+EXTRA_FILE = "record.json"
+"""Where a task folder keeps the fields of a row that it was made from."""
+
+
+class RecordError(InputError):
+    """One record of a data set that cannot be used; the others can."""
+
+
+class Format(Protocol):
+    """How one peer writes a task down."""
+
+    name: FormatName
+    is_folder: bool
+    """True when a record is a folder of files, False when it is a row of fields."""
+
+    def matches(self, fields: Fields) -> bool:
+        """True when ``fields`` have what tells this format from the others."""
+        ...
+
+    def read(self, fields: Fields) -> UnbuiltTask:
+        """The task in ``fields``.
+
+        Raises:
+            RecordError: a field that is needed is missing or has the wrong type.
+        """
+        ...
+
+    def write(self, task: UnbuiltTask) -> Fields:
+        """The fields of ``task``.
+
+        Raises:
+            RecordError: the format needs something that the task does not have.
+        """
+        ...
+
+
+def read_record(form: Format, fields: Fields) -> UnbuiltTask:
+    """``fields`` as a task that keeps all of them.
+
+    Raises:
+        RecordError: the record cannot be used.
+    """
+    try:
+        json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"a value is no JSON: {error}") from error
+    task = form.read(fields)
+    if not task.id.strip():
+        raise RecordError("the id is empty")
+    written = form.write(task)
+    extra = {name: value for name, value in fields.items() if name not in written or not _equal(written[name], value)}
+    return task.model_copy(update={"extra": extra, "absent": tuple(sorted(written.keys() - fields.keys()))})
+
+
+def write_record(form: Format, task: UnbuiltTask, is_from_folder: bool) -> Fields:
+    """``task`` in the format ``form``; fields that the format does not know are kept.
+
+    ``is_from_folder`` says whether the format that the task was read from is one of folders.
+
+    Raises:
+        RecordError: the format needs something that the task does not have.
+    """
+    written = form.write(task)
+    if form.name == task.format:
+        return {name: value for name, value in written.items() if name not in task.absent} | task.extra
+    if form.is_folder == is_from_folder:
+        return task.extra | written
+    if not task.extra:
+        return written
+    if is_from_folder:
+        return {FILES_FIELD: task.extra} | written
+    return {EXTRA_FILE: json.dumps(task.extra, indent=2, ensure_ascii=False) + "\n"} | written
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Equal with types: Python's 1, 1.0 and True are three values here."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+# --- reading fields ------------------------------------------------------------------------------------------------
+
+
+def has(fields: Fields, *names: str) -> bool:
+    """True when each of ``names`` is there and not null."""
+    return all(fields.get(name) is not None for name in names)
+
+
+def get_text(fields: Fields, name: str, default: str | None = "") -> str:
+    """The text of a field; null counts as missing.
+
+    Raises:
+        RecordError: it is no text, or it is missing and ``default`` is None.
+    """
+    value = fields.get(name)
+    if value is None:
+        if default is None:
+            raise RecordError(f"the field {name!r} is missing")
+        return default
+    if not isinstance(value, str):
+        raise RecordError(f"the field {name!r} is {_kind(value)}, expected text")
+    return value
+
+
+def get_names(fields: Fields, name: str) -> tuple[str, ...]:
+    """The test names of a field: a list, or a list written as JSON in a text (SWE-bench).
+
+    Raises:
+        RecordError: it is missing or neither.
+    """
+    value = fields.get(name)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else []
+        except ValueError as error:
+            raise RecordError(f"the field {name!r} is no JSON list: {error}") from error
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RecordError(f"the field {name!r} is {_kind(value)}, expected a list of test names")
+    return tuple(value)
+
+
+def get_table(fields: Fields, name: str) -> Fields:
+    """The nested fields of a field, empty when it is missing; also when they are JSON in a text.
+
+    Raises:
+        RecordError: it is something else.
+    """
+    value = fields.get(name)
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise RecordError(f"the field {name!r} is no JSON: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RecordError(f"the field {name!r} is {_kind(value)}, expected nested fields")
+    return value
+
+
+def get_commands(fields: Fields, name: str) -> tuple[str, ...]:
+    """Shell commands: a text is one command, a list holds several; anything else is none."""
+    value = fields.get(name)
+    if isinstance(value, str):
+        return (value,) if value else ()
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def get_scores(table: Fields) -> dict[str, float]:
+    """The numbers among the values of ``table``."""
+    numbers = {name: value for name, value in table.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in numbers.items() if not isinstance(value, bool)}
+
+
+def text_or_empty(value: Any) -> str:
+    """``value`` when it is a text, else an empty one: for what is nice to have."""
+    return value if isinstance(value, str) else ""
+
+
+def keep_filled(fields: Fields) -> Fields:
+    """``fields`` without those that are empty."""
+    return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}
+
+
+def as_json(names: Iterable[str]) -> str:
+    """A list as SWE-bench writes it: JSON in a text."""
+    return json.dumps(list(names))
+
+
+def _kind(value: Any) -> str:
+    names = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    return names.get(type(value), "missing" if value is None else type(value).__name__)

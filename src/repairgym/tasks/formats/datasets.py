@@ -1,0 +1,161 @@
+"""Data sets by their path: which files of it hold records, and how they are read and written.
+
+Reads a file, a task folder, a folder of task folders, or a Hugging Face data set folder (shards of JSON lines, JSON,
+Parquet or Arrow; saved by `datasets` or downloaded); makes `Row` items, or writes one of these. Never uses a network.
+Invariant: records come in the order of the sorted paths.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from repairgym.errors import InputError
+from repairgym.tasks.formats.base import Fields, RecordError
+from repairgym.tasks.formats.columns import plan_columns, read_arrow, read_parquet, write_parquet
+from repairgym.tasks.formats.folders import find_task_folders, read_folder, write_folder
+from repairgym.tasks.formats.rows import Row, read_json, read_json_lines, write_json, write_json_lines
+from repairgym.tasks.formats.splits import split_of
+from repairgym.tasks.writing import folder_written_whole
+
+Layout = Literal["jsonl", "json", "parquet", "dataset", "folders"]
+"""How a data set lies on disk; ``dataset`` is a folder of Parquet shards by split, ``folders`` one folder per task."""
+
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": read_json_lines,
+    ".ndjson": read_json_lines,
+    ".json": read_json,
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
+}
+_NO_RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "package.json")
+"""What `datasets` writes beside the shards."""
+NUM_ROWS_PER_SHARD = 5000
+
+
+def read_dataset(path: Path) -> Iterator[Row]:
+    """Every record at ``path``.
+
+    Raises:
+        InputError: there is nothing that can be read, or a file of it is damaged.
+        ConfigError: a file needs pyarrow, which is not installed.
+    """
+    if not path.exists():
+        raise InputError(f"there is no {path}; name a file, a task folder or a folder of a data set")
+    if path.is_file():
+        yield from _read_file(path, path.parent)
+        return
+    folders = find_task_folders(path)
+    for folder in folders:
+        yield _read_task_folder(folder, path)
+    if not folders:
+        shards = _shards(path)
+        if not shards:
+            kinds = ", ".join(f"*{suffix}" for suffix in _READERS)
+            raise InputError(f"{path} holds no task folder (task.yaml, task.toml) and no {kinds}")
+        for shard in shards:
+            yield from _read_shard(shard, path)
+
+
+def _read_task_folder(folder: Path, root: Path) -> Row:
+    place = folder.relative_to(root).as_posix()
+    place = folder.name if place == "." else place
+    try:
+        return Row(place, read_folder(folder))
+    except RecordError as error:
+        return Row(place, None, str(error))
+
+
+def _shards(folder: Path) -> list[Path]:
+    """Files with records; where `datasets` left a list of them, caches beside them do not count."""
+    listed = [shard for state in sorted(folder.rglob("state.json")) for shard in _listed_shards(state)]
+    if listed:
+        return listed
+    found = (path for path in sorted(folder.rglob("*")) if path.suffix in _READERS and path.name not in _NO_RECORDS)
+    visible = (path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    return [path for path in visible if path.is_file() and not path.name.startswith("cache-")]
+
+
+def _listed_shards(state: Path) -> list[Path]:
+    try:
+        files = json.loads(state.read_text(encoding="utf-8")).get("_data_files", [])
+        names = [item["filename"] for item in files]
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"{state} is no list of shards ({error}); save the data set again") from error
+    return [state.parent / Path(name).name for name in names]
+
+
+def _read_shard(shard: Path, root: Path) -> Iterator[Row]:
+    """One file of several: where it is damaged, the others are still read."""
+    try:
+        yield from _read_file(shard, root)
+    except InputError as error:
+        yield Row(shard.relative_to(root).as_posix(), None, str(error))
+
+
+def _read_file(path: Path, root: Path) -> Iterator[Row]:
+    reader = _READERS.get(path.suffix)
+    if reader is None:
+        raise InputError(f"{path} ends with {path.suffix!r}, expected one of {', '.join(_READERS)}")
+    names = [path.name, *(parent.name for parent in path.parents if parent != root and root in parent.parents)]
+    split = next((found for found in map(split_of, names) if found), None)
+    for row in reader(path):
+        yield replace(row, split=split)
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, layout: Layout, rows: Iterable[tuple[str, Fields]]) -> None:
+    """Write rows, each with the name of its split, in any layout but ``folders``.
+
+    Raises:
+        InputError: ``path`` is there and cannot be replaced.
+        ConfigError: the layout needs pyarrow, which is not installed.
+        DiskFullError: no room; what was there before is intact.
+    """
+    if layout == "dataset":
+        _write_shards(path, rows)
+        return
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, expected a file to write {layout} to")
+    plain = (fields for _, fields in rows)
+    if layout == "parquet":
+        write_parquet(path, list(plain))
+    else:
+        (write_json_lines if layout == "jsonl" else write_json)(path, plain)
+
+
+def _write_shards(folder: Path, rows: Iterable[tuple[str, Fields]]) -> None:
+    with folder_written_whole(folder) as place:
+        by_split: dict[str, list[Fields]] = {}
+        for split, fields in rows:
+            by_split.setdefault(split, []).append(fields)
+        # Shards of one data set have the same types.
+        columns = plan_columns([fields for members in by_split.values() for fields in members])
+        for split, members in by_split.items():
+            num_shards = -(-len(members) // NUM_ROWS_PER_SHARD)
+            for number in range(num_shards):
+                part = members[number * NUM_ROWS_PER_SHARD : (number + 1) * NUM_ROWS_PER_SHARD]
+                write_parquet(place / "data" / f"{split}-{number:05}-of-{num_shards:05}.parquet", part, columns)
+
+
+def write_task_folders(root: Path, folders: Iterable[tuple[str, Fields]]) -> None:
+    """Write one folder per task below ``root``.
+
+    Raises:
+        InputError: ``root`` is there and holds something.
+        RecordError: a path leads out of its folder.
+        DiskFullError: no room; nothing is left.
+    """
+    with folder_written_whole(root) as place:
+        for name, fields in folders:
+            write_folder(place / folder_name(name), fields)
+
+
+def folder_name(task_id: str) -> str:
+    """``task_id`` as the name of one folder."""
+    return "".join(c if c.isalnum() or c in "._-" else "_" for c in task_id).lstrip(".") or "task"

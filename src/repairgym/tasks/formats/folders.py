@@ -1,0 +1,129 @@
+"""Task folders: one folder of files per task (SWE-bench 5, Harbor).
+
+Reads and makes folders. As `Fields`, a file is its relative path and its text, or a table where text is not enough:
+``{"base64": ...}`` for bytes that are no UTF-8, ``{"text": ..., "is_executable": true}`` for a program. Invariants:
+links are not followed, nothing is written outside the folder, and a folder read and written again has the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from repairgym.tasks.formats.base import Fields, RecordError
+
+MAX_DEPTH = 6
+"""Folders below the given one that are searched for tasks."""
+MARKERS = ("task.yaml", "task.toml")
+"""Files that make a folder a task: SWE-bench 5, Harbor."""
+
+
+def is_task_folder(folder: Path) -> bool:
+    """True when ``folder`` is one task."""
+    return any((folder / name).is_file() for name in MARKERS)
+
+
+def find_task_folders(folder: Path) -> list[Path]:
+    """Task folders in ``folder``, itself included, sorted; hidden folders and links are left out."""
+    found = []
+    for place, names, _ in os.walk(folder):
+        here = Path(place)
+        is_deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
+        if is_task_folder(here):
+            found.append(here)
+        names[:] = [] if is_deep or is_task_folder(here) else [name for name in names if not name.startswith(".")]
+    return sorted(found)
+
+
+def read_folder(folder: Path) -> Fields:
+    """The files of a task folder.
+
+    Raises:
+        RecordError: it has a link or cannot be read.
+    """
+    fields: Fields = {}
+    try:
+        for place, _, names in os.walk(folder):
+            for path in (Path(place, name) for name in sorted(names)):
+                if path.is_symlink():
+                    raise RecordError(f"{path.relative_to(folder)} is a link; put the file itself there")
+                fields[path.relative_to(folder).as_posix()] = _read_file(path)
+    except OSError as error:
+        raise RecordError(f"{error.filename} cannot be read: {error.strerror}") from error
+    return dict(sorted(fields.items()))
+
+
+def _read_file(path: Path) -> Any:
+    content = path.read_bytes()
+    try:
+        value: Any = content.decode()
+    except UnicodeDecodeError:
+        value = {"base64": base64.b64encode(content).decode()}
+    if not path.stat().st_mode & 0o100:
+        return value
+    return {**(value if isinstance(value, dict) else {"text": value}), "is_executable": True}
+
+
+def write_folder(folder: Path, fields: Fields) -> None:
+    """Write ``fields`` as files below ``folder``, which must not be there yet.
+
+    Raises:
+        RecordError: a path leads out of the folder, or a value is no file.
+        FileExistsError: the folder is there.
+    """
+    files = {safe_path(name): _content(name, value) for name, value in fields.items()}
+    folder.mkdir(parents=True)
+    for name, (content, is_executable) in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        if is_executable:
+            path.chmod(0o755)
+
+
+def safe_path(name: str) -> str:
+    """``name`` when it stays inside its folder.
+
+    Raises:
+        RecordError: it is absolute, empty, or goes up.
+    """
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts or "\0" in name or not path.parts:
+        raise RecordError(f"the path {name!r} does not stay in its folder")
+    return name
+
+
+def _content(name: str, value: Any) -> tuple[bytes, bool]:
+    table = value if isinstance(value, dict) else {"text": value}
+    is_executable = table.get("is_executable") is True
+    if isinstance(table.get("text"), str):
+        return table["text"].encode(), is_executable
+    if isinstance(table.get("base64"), str):
+        try:
+            return base64.b64decode(table["base64"], validate=True), is_executable
+        except ValueError as error:
+            raise RecordError(f"the file {name!r} is no base64: {error}") from error
+    raise RecordError(f"the file {name!r} has neither text nor base64")
+
+
+def program(text: str) -> Fields:
+    """The value of an executable file."""
+    return {"text": text, "is_executable": True}
+
+
+def get_file(fields: Fields, name: str, default: str | None = "") -> str:
+    """The text of a file.
+
+    Raises:
+        RecordError: it is no text, or it is missing and ``default`` is None.
+    """
+    value = fields.get(name)
+    if isinstance(value, dict):
+        value = value.get("text")
+    if isinstance(value, str):
+        return value
+    if default is None or name in fields:
+        raise RecordError(f"the file {name} {'is no text' if name in fields else 'is missing'}")
+    return default

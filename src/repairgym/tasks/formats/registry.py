@@ -1,0 +1,43 @@
+"""The exchange formats by name; a new format is one line here and its name in `unbuilt.FormatName`.
+
+Order decides where a record fits several: the more particular format comes first.
+"""
+
+from __future__ import annotations
+
+from repairgym.tasks.formats.base import Fields, Format, RecordError
+from repairgym.tasks.formats.harbor import Harbor
+from repairgym.tasks.formats.multi_swe import MultiSwe
+from repairgym.tasks.formats.r2e_gym import R2eGym
+from repairgym.tasks.formats.swe_bench import SweBench
+from repairgym.tasks.formats.swe_bench_5 import SweBench5
+from repairgym.tasks.formats.swe_gym import SweGym
+from repairgym.tasks.formats.swe_rebench import SweRebench
+from repairgym.tasks.formats.swe_rebench_v2 import SweRebenchV2
+from repairgym.tasks.formats.swe_smith import SweSmith
+from repairgym.tasks.unbuilt import FormatName
+
+_ORDERED: tuple[Format, ...] = (
+    SweBench5(),
+    Harbor(),
+    MultiSwe(),
+    R2eGym(),
+    SweRebenchV2(),
+    SweRebench(),
+    SweSmith(),
+    SweBench(),
+    SweGym(),
+)
+FORMATS: dict[FormatName, Format] = {form.name: form for form in _ORDERED}
+
+
+def detect_format(fields: Fields) -> Format:
+    """The format that ``fields`` are in.
+
+    Raises:
+        RecordError: none fits.
+    """
+    for form in _ORDERED:
+        if form.matches(fields):
+            return form
+    raise RecordError(f"the fields {', '.join(sorted(fields)[:12]) or '(none)'} fit no format; name one with --format")

@@ -1,0 +1,111 @@
+"""Data sets of rows as text: JSON lines and JSON. What a place in a data set is.
+
+Reads and makes files. Invariants: JSON lines are read one at a time whatever the file's size, a bad line is a `Row`
+with its reason and the next one is read, and files are written beside their place and renamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from repairgym.errors import InputError
+from repairgym.records import Split
+from repairgym.tasks.formats.base import Fields
+from repairgym.tasks.writing import written_whole
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of a data set, or why there is none at its place."""
+
+    place: str
+    """Where it stands, as a person looks for it: ``data.jsonl line 3``."""
+    fields: Fields | None
+    error: str = ""
+    split: Split | None = None
+    """By the name of its file or folder."""
+
+
+def read_json_lines(path: Path) -> Iterator[Row]:
+    """Each line that is not blank.
+
+    Raises:
+        InputError: the file cannot be opened.
+    """
+    with _opened(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                yield _parse(f"{path.name} line {number}", line)
+
+
+def read_json(path: Path) -> Iterator[Row]:
+    """Items of a list, or values of a table whose keys are ids.
+
+    Raises:
+        InputError: the file cannot be opened, or is neither.
+    """
+    with _opened(path) as stream:
+        row = _parse(path.name, b"[" + stream.read() + b"]", is_table=False)
+    if row.fields is None:
+        raise InputError(f"{path} is no JSON: {row.error}")
+    content = row.fields["items"][0] if len(row.fields["items"]) == 1 else None
+    if isinstance(content, dict) and content and all(isinstance(item, dict) for item in content.values()):
+        content = list(content.values())
+    if not isinstance(content, list):
+        raise InputError(f"{path} holds neither a list of records nor a table of them by id; write one record per line")
+    for number, item in enumerate(content, 1):
+        place = f"{path.name} item {number}"
+        yield Row(place, item) if isinstance(item, dict) else Row(place, None, "it is no table of fields")
+
+
+def _parse(place: str, text: bytes, is_table: bool = True) -> Row:
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        return Row(place, None, f"it is no JSON: {error}")
+    if not is_table:
+        return Row(place, {"items": value})
+    return Row(place, value) if isinstance(value, dict) else Row(place, None, "it is no table of fields")
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def write_json_lines(path: Path, rows: Iterable[Fields]) -> None:
+    """One record per line.
+
+    Raises:
+        DiskFullError: no room; what was there before is intact.
+    """
+    with written_whole(path) as stream:
+        for fields in rows:
+            stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+
+
+def write_json(path: Path, rows: Iterable[Fields]) -> None:
+    """A list of records.
+
+    Raises:
+        DiskFullError: no room; what was there before is intact.
+    """
+    with written_whole(path) as stream:
+        separator = b"[\n"
+        for fields in rows:
+            stream.write(separator + json.dumps(fields, ensure_ascii=False).encode())
+            separator = b",\n"
+        stream.write(b"\n]\n" if separator == b",\n" else b"[]\n")

@@ -1,0 +1,155 @@
+"""Fetches pinned source distributions from the user's package index.
+
+Reads the index named by the environment (``UV_DEFAULT_INDEX`` or ``PIP_INDEX_URL``, with ``PIP_EXTRA_INDEX_URL``), else
+the public default of the `unearth` library; makes one sdist file. Invariants: a file that leaves this module has the
+pinned SHA-256, and a missing package is never confused with a silent index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar, cast
+
+import httpx2
+from unearth import HashMismatchError, Link, PackageFinder, UnpackError
+from unearth.fetchers import Fetcher
+from unearth.fetchers.sync import PyPIClient
+
+from repairgym.errors import IndexUnavailableError, PackageNotFoundError
+from repairgym.records import Record
+
+TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+BACK_OFF_S = (0.5, 2.0, 6.0)
+"""Waits between attempts; their number is the number of retries."""
+NETWORK_TIMEOUT_S = 60.0
+ResultT = TypeVar("ResultT")
+
+
+class Sdist(Record):
+    """A pinned source distribution."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class IndexSettings(NamedTuple):
+    """Which indexes to ask; an empty ``default`` stands for the public one."""
+
+    default: str
+    extra: tuple[str, ...]
+
+
+def index_settings(environ: Mapping[str, str] = os.environ) -> IndexSettings:
+    """Indexes that the user configured in the environment."""
+    default = environ.get("UV_DEFAULT_INDEX") or environ.get("PIP_INDEX_URL") or ""
+    return IndexSettings(default, tuple(environ.get("PIP_EXTRA_INDEX_URL", "").split()))
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class SdistIndex(Protocol):
+    """Something that serves sdists."""
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        """The file of ``sdist``, in ``folder`` or anywhere it may be copied from.
+
+        Raises:
+            IndexUnavailableError: no answer.
+            PackageNotFoundError: not there, or with another hash.
+        """
+        ...
+
+
+class PackageIndex:
+    """A package index, asked through its ordinary protocol."""
+
+    def __init__(self, settings: IndexSettings | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Ask the indexes of ``settings`` (default: the environment's); ``sleep`` waits between attempts."""
+        self._sleep = sleep
+        settings = settings or index_settings()
+        client = PyPIClient(timeout=NETWORK_TIMEOUT_S, event_hooks={"response": [_raise_when_not_served]})
+        default = [settings.default] if settings.default else []
+        self._finder = PackageFinder(cast(Fetcher, client), index_urls=default, no_binary=[":all:"])
+        self._wheels = PackageFinder(cast(Fetcher, client), index_urls=default, only_binary=[":all:"])
+        for url in settings.extra:
+            self._finder.add_index_url(url)
+            self._wheels.add_index_url(url)
+
+    def fetch(self, sdist: Sdist, folder: Path) -> Path:
+        """Download ``sdist`` into ``folder`` and verify its hash.
+
+        Raises:
+            IndexUnavailableError: no index answers after all attempts.
+            PackageNotFoundError: the index has no such sdist, or one with another hash.
+        """
+        path = self._persist(f"{sdist.name}=={sdist.version}", lambda: self._download(sdist, self._find(sdist), folder))
+        digest = sha256_of(path)
+        if digest != sdist.sha256:
+            raise _wrong_hash(sdist, digest)
+        return path
+
+    def wheel_versions(self, name: str) -> tuple[str, ...]:
+        """Released versions of ``name`` that have a wheel for this Python, the newest first; none when it is unknown.
+
+        Raises:
+            IndexUnavailableError: no index answers after all attempts.
+        """
+        found = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
+        return tuple(dict.fromkeys(package.version for package in found if package.version and package.link.is_wheel))
+
+    def _persist(self, what: str, attempt: Callable[[], ResultT]) -> ResultT:
+        for wait_s in (*BACK_OFF_S, None):
+            try:
+                return attempt()
+            except httpx2.HTTPError as error:
+                if wait_s is None:
+                    raise IndexUnavailableError(
+                        f"no package index answered for {what} ({error}); check the network, "
+                        "or name your index in PIP_INDEX_URL"
+                    ) from error
+                self._sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _find(self, sdist: Sdist) -> Link:
+        with warnings.catch_warnings():
+            # Old releases name Python versions in a form that the parser only tolerates; nobody can fix them.
+            warnings.simplefilter("ignore", FutureWarning)
+            found = list(self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True))
+        for package in found:
+            if not package.link.is_wheel:
+                return package.link
+        raise PackageNotFoundError(
+            f"the package index has no source distribution of {sdist.name}=={sdist.version}; "
+            "use an index that mirrors it, or leave the package out with packages=[...]"
+        )
+
+    def _download(self, sdist: Sdist, link: Link, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return self._finder.download(link, folder, hashes={"sha256": [sdist.sha256]})
+        except HashMismatchError as error:
+            raise _wrong_hash(sdist, "another digest") from error
+        except UnpackError as error:
+            raise PackageNotFoundError(f"the sdist of {sdist.name}=={sdist.version} cannot be had: {error}") from error
+
+
+def _raise_when_not_served(response: httpx2.Response) -> None:
+    if response.status_code in TRANSIENT_STATUS:
+        raise httpx2.HTTPStatusError(f"status {response.status_code}", request=response.request, response=response)
+
+
+def _wrong_hash(sdist: Sdist, got: str) -> PackageNotFoundError:
+    return PackageNotFoundError(
+        f"the index serves {sdist.name}=={sdist.version} with SHA-256 {got}, the catalogue pins {sdist.sha256}; "
+        "the index does not mirror the original, use another one"
+    )

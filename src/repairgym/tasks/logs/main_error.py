@@ -1,0 +1,122 @@
+"""The one main error of a log (paper A, the full pipeline: parse the log, pick one main error).
+
+Reads what a build or test command printed; makes a :class:`~repairgym.records.MainError`. Invariants: the rules are
+tried in order and the first that finds a line decides, so that what a compiler says inside of a failed installation
+comes before the installer's own words; every log with a printed line has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from repairgym.records import ErrorClass, MainError
+from repairgym.tasks.logs.error_class import classify
+
+MAX_MESSAGE_CHARS = 300
+MAX_LOG_LINES, MAX_LINE_CHARS = 20_000, 2000
+_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_DECORATION = re.compile(r"^(?:[│|]?\s*(?:╰─[>▶]|×|\[ERROR\]|npm (?:error|ERR!)|cause:|Cause:)\s*|\s+)*")
+_FRAME = re.compile(r'^File "([^"<]+)", line (\d+)')
+_ARROW = re.compile(r"^-->\s*(\S+?):(\d+)")
+_PYTEST_PLACE = re.compile(r"^(\S+\.py):(\d+): ")
+_LIBRARY = re.compile(r"site-packages|lib/python\d")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one kind of tool reports an error."""
+
+    pattern: re.Pattern[str]
+    """Groups ``message`` and, where the line names a place, ``path`` and ``line``."""
+    likely: ErrorClass = "other"
+    is_last: bool = False
+    """The last match counts, not the first: a traceback ends with what was raised."""
+
+
+def _rule(pattern: str, likely: ErrorClass = "other", is_last: bool = False) -> Rule:
+    return Rule(re.compile(pattern), likely, is_last)
+
+
+_NOISE = (
+    r"(?!Exception:|usage:|Failed to build|Failed building|Could not find a version|subprocess-exited|backend-unavail"
+    r"|metadata-generation|failed-wheel|Command ')"
+)
+RULES: tuple[Rule, ...] = (
+    # Resolvers: pip, uv, cargo, Maven.
+    _rule(r"^(?:ERROR: )?(?P<message>No matching distribution found for .+)"),
+    _rule(r"^ERROR: (?P<message>Cannot install .+ conflicting dependencies.*)"),
+    _rule(r"^(?P<message>Because .+)"),
+    _rule(r"^error: (?P<message>no matching package named .+)"),
+    _rule(r"^(?P<message>.*Could not resolve dependencies .+)"),
+    _rule(r"^(?:ERROR: )?(?P<message>Package .+ requires a different Python.*)", "version"),
+    # Compilers and type checkers: gcc, javac, mypy, rustc.
+    _rule(r"^(?P<path>[^\s:]+):(?P<line>\d+)(?::\d+)?: (?P<message>(?:fatal )?error: .+)", "build_tool"),
+    _rule(r"^(?P<message>error\[E\d+\]: .+)", "build_tool"),
+    # A byte compiler goes on after a file: the first error is the main one.
+    _rule(r"^(?P<message>(?:SyntaxError|IndentationError|TabError): .+)", "build_tool"),
+    # Linters, in their concise and their full form.
+    _rule(r"^(?P<path>[^\s:]+):(?P<line>\d+):\d+: (?P<message>[A-Z]{1,4}\d{3,4} .+)", "build_tool"),
+    _rule(r"^(?P<message>[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S.+)", "build_tool"),
+    # pytest: the first failure, from its own lines or from the summary; then unittest.
+    _rule(r"^E {2,}(?P<message>\S.*)", "test"),
+    _rule(r"^(?:FAILED|ERROR) (?P<path>\S+::.*?|\S+\.py)(?: - (?P<message>.+))?$", "test"),
+    _rule(r"^(?P<message>(?:configuration error|invalid pyproject).+)", "configuration"),
+    _rule(r"^(?P<message>[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|gaierror)(?:: .*)?)$", is_last=True),
+    _rule(r"^\S*python\S*: (?P<message>No module named .+)"),
+    _rule(r"^make\S*: \*\*\* (?P<message>.+)", "build_tool"),
+    _rule(rf"^ERROR: (?P<message>{_NOISE}.+)"),
+    _rule(rf"^(?:\S+: )?error: (?P<message>{_NOISE}.+)"),
+    _rule(r"^(?:\S*sh: )(?:line )?\d+: (?P<message>.+)"),
+    _rule(r"^(?P<message>(?:Failed to parse|TOML parse error) .+)", "configuration", is_last=True),
+    _rule(r"^(?P<message>.*\b(?:[Ee]rror|[Ff]ail(?:ed|ure)|[Cc]annot|[Cc]ould not|[Rr]equires)\b.*)"),
+    _rule(r"^(?P<message>\S.*)", is_last=True),
+)
+
+
+def parse_main_error(log: str) -> MainError | None:
+    """The main error of the log of a command that failed; None when it printed nothing."""
+    raw = _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]
+    lines = [_DECORATION.sub("", line[:MAX_LINE_CHARS]) for line in raw]
+    for rule in RULES:
+        found = [(index, match) for index, line in enumerate(lines) if (match := rule.pattern.match(line))]
+        if found:
+            index, match = found[-1 if rule.is_last else 0]
+            return _main_error(rule, lines, index, match.groupdict())
+    return None
+
+
+def _main_error(rule: Rule, lines: Sequence[str], index: int, groups: dict[str, str | None]) -> MainError:
+    message = (groups.get("message") or lines[index])[:MAX_MESSAGE_CHARS].strip()
+    path, line = groups.get("path"), groups.get("line")
+    if path is None:
+        path, line = _place(lines, index, rule)
+    return MainError(
+        error_class=classify(message, rule.likely), message=message, path=path or "", line=int(line) if line else None
+    )
+
+
+def _place(lines: Sequence[str], index: int, rule: Rule) -> tuple[str | None, str | None]:
+    """Where the error at ``index`` is: after it (pytest, rustc, ruff) or in the frames before it (Python)."""
+    if rule.likely == "test" and (test_id := _first_failed(lines)):
+        return test_id, None
+    for line in lines[index + 1 : index + 12]:
+        if match := _ARROW.match(line) or (_PYTEST_PLACE.match(line) if rule.likely == "test" else None):
+            return match[1], match[2]
+    frames: list[re.Match[str]] = []
+    for line in reversed(lines[:index]):
+        if line.startswith("Traceback (most recent call last)"):
+            break
+        if match := _FRAME.match(line):
+            frames.append(match)
+    own = [match for match in frames if not _LIBRARY.search(match[1])]
+    return (own[0][1], own[0][2]) if own else (None, None)
+
+
+def _first_failed(lines: Sequence[str]) -> str | None:
+    """The test or file that pytest's summary names first."""
+    for line in lines:
+        if match := re.match(r"^(?:FAILED|ERROR) (\S+::.*?|\S+\.py)(?: - .+)?$", line):
+            return match[1]
+    return None

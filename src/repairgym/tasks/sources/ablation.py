@@ -1,0 +1,158 @@
+"""Splits the difference of a pair into fixes by hunk ablation.
+
+Reads a `Pair` with its stable and fixed tests; makes `Fix` objects. Each source hunk is taken back alone; hunks that
+break the same fixed tests belong together. A hunk that also breaks other tests is half of something: a part that the
+rest of its fix relies on (an attribute that another hunk reads) or that relies on hunks which no test needs (a rule
+that took the place of entries deleted elsewhere). It joins the fix, or is joined by the hunks, with which it shares a
+changed name, or by the other halves that it tells of (a new parameter and the call that gives it), if with them no
+other test breaks any more. Invariant: the fixes of one pair share no hunk.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from repairgym.tasks.bounded import ordered_map
+from repairgym.tasks.sources.fixes import Fix
+from repairgym.tasks.sources.hunks import Hunk, changes_code, find_hunks
+from repairgym.tasks.sources.pairs import Pair
+
+_NAME = re.compile(r"[A-Za-z_]\w+")
+_DULL_NAMES = {*keyword.kwlist, "self", "cls"}
+"""Names that tie nothing together."""
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One pair under ablation."""
+
+    pair: Pair
+    stable: tuple[str, ...]
+    fixed: tuple[str, ...]
+    funnel: Counter[str]
+
+    async def split(self) -> list[Fix]:
+        """The fixes; empty when there are none or the pair is a rewrite."""
+        hunks = find_hunks(self.pair.older, self.pair.newer)
+        self.funnel["hunks"] += len(hunks)
+        if len(hunks) > self.pair.origin.config.max_hunks:
+            self.funnel["pairs_with_too_many_hunks"] += 1
+            return []
+        groups, untested = await self._group_by_tests(hunks)
+        closed, halves = await self._tell_apart(groups)
+        await self._join(closed, halves, untested)
+        self.funnel["hunks_untested"] += len(untested)
+        self.funnel["fixes"] += len(closed)
+        return [self._fix(group) for group in closed]
+
+    def _fix(self, hunks: Iterable[Hunk]) -> Fix:
+        ordered = tuple(sorted(hunks, key=lambda hunk: hunk.number))
+        return Fix(ordered, self.pair.older, self.pair.newer)
+
+    async def _group_by_tests(self, hunks: list[Hunk]) -> tuple[list[list[Hunk]], list[Hunk]]:
+        """Hunks by the fixed tests that break without them, and the hunks that no fixed test needs."""
+        coding = [hunk for hunk in hunks if changes_code(self.pair.newer, self.pair.older, hunk)]
+        self.funnel["hunks_without_code"] += len(hunks) - len(coding)
+        request = self.pair.bounded_request(self.fixed)
+
+        async def ablate(hunk: Hunk) -> tuple[str, ...]:
+            return self.pair.broken_of(await self.pair.run(self._fix([hunk]).broken_files, request), self.fixed)
+
+        by_broken: dict[tuple[str, ...], list[Hunk]] = defaultdict(list)
+        async with aclosing(ordered_map(ablate, coding, self.pair.workshop.config.num_concurrent)) as ablated:
+            async for hunk, broken in ablated:
+                by_broken[broken].append(hunk)
+        untested = by_broken.pop((), [])
+        return list(by_broken.values()), untested
+
+    async def _is_closed(self, hunks: list[Hunk]) -> bool:
+        """True when taking ``hunks`` back breaks tests that the release fixed, and no others."""
+        run = await self.pair.run_without(self._fix(hunks), self.stable)
+        broken = set(self.pair.broken_of(run, self.stable))
+        return not run.is_timed_out and bool(broken) and broken <= set(self.fixed)
+
+    async def _tell_apart(self, groups: list[list[Hunk]]) -> tuple[list[list[Hunk]], list[Hunk]]:
+        """Groups that break fixed tests only, and the hunks that stand in the way of the others."""
+        closed: list[list[Hunk]] = []
+        halves: list[Hunk] = []
+        for group in groups:
+            if await self._is_closed(group):
+                closed.append(group)
+                continue
+            alone = {hunk: len(group) > 1 and await self._is_closed([hunk]) for hunk in group}
+            rest = [hunk for hunk in group if alone[hunk]]
+            if rest and await self._is_closed(rest):
+                closed.append(rest)
+                halves += [hunk for hunk in group if not alone[hunk]]
+            else:
+                halves += group
+        return closed, halves
+
+    async def _join(self, closed: list[list[Hunk]], halves: list[Hunk], untested: list[Hunk]) -> None:
+        """Add each half to its fix, or make one of it and other hunks; ``closed`` and ``untested`` change."""
+        left: list[Hunk] = []
+        for half in halves:
+            if await self._attach(closed, half):
+                self.funnel["hunks_attached"] += 1
+            elif not await self._close(closed, [half], untested):
+                left.append(half)
+        for group in self._related(left):
+            if len(group) > 1 and await self._is_closed(group):
+                closed.append(group)
+            elif len(group) == 1 or not await self._close(closed, group, untested):
+                self.funnel["hunks_entangled"] += len(group)
+
+    async def _close(self, closed: list[list[Hunk]], group: list[Hunk], untested: list[Hunk]) -> bool:
+        """Make a fix of ``group`` and the untested hunks of its files that share a changed name with it."""
+        paths = {hunk.path for hunk in group}
+        names = set().union(*map(self._changed_names, group))
+        others = [hunk for hunk in untested if hunk.path in paths and names & self._changed_names(hunk)]
+        if not others or not await self._is_closed([*group, *others]):
+            return False
+        closed.append([*group, *others])
+        untested[:] = [hunk for hunk in untested if hunk not in others]
+        self.funnel["hunks_attached"] += len(others)
+        return True
+
+    def _related(self, hunks: list[Hunk]) -> list[list[Hunk]]:
+        """``hunks`` in groups in which one has a name that another changes, or of a function that another changes."""
+        own, told = ({hunk: names(hunk) for hunk in hunks} for names in (self._own_names, self._all_names))
+        groups: list[list[Hunk]] = []
+        for hunk in hunks:
+            near = [g for g in groups if any(own[hunk] & told[other] or own[other] & told[hunk] for other in g)]
+            groups = [group for group in groups if group not in near]
+            groups.append([*(member for group in near for member in group), hunk])
+        return groups
+
+    def _own_names(self, hunk: Hunk) -> set[str]:
+        functions = {span.qualified_name.rpartition(".")[2] for _, span in self._fix([hunk]).touched_functions()}
+        return (self._changed_names(hunk) | functions) - _DULL_NAMES
+
+    def _all_names(self, hunk: Hunk) -> set[str]:
+        return self._new_names(hunk) | set(_NAME.findall("".join(hunk.old_lines)))
+
+    async def _attach(self, closed: list[list[Hunk]], half: Hunk) -> bool:
+        """Add ``half`` to the first fix, most shared names first, that stays closed with it."""
+        names = self._added_names(half)
+        shared = [len(names & set().union(*map(self._added_names, group))) for group in closed]
+        for number in sorted((n for n, count in enumerate(shared) if count), key=lambda n: -shared[n]):
+            if await self._is_closed([*closed[number], half]):
+                closed[number].append(half)
+                return True
+        return False
+
+    def _added_names(self, hunk: Hunk) -> set[str]:
+        """Names that ``hunk`` has and the lines in whose place it stands do not."""
+        return self._new_names(hunk) - set(_NAME.findall("".join(hunk.old_lines)))
+
+    def _new_names(self, hunk: Hunk) -> set[str]:
+        return set(_NAME.findall(self._fix([hunk]).new_text))
+
+    def _changed_names(self, hunk: Hunk) -> set[str]:
+        """Names that only one side of ``hunk`` has."""
+        return self._new_names(hunk) ^ set(_NAME.findall("".join(hunk.old_lines)))

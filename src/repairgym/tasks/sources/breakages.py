@@ -1,0 +1,155 @@
+"""Task source `breakages`: builds broken by their configuration (the domain of paper A).
+
+Reads a pinned sdist; makes tasks whose bug is one edit in its build settings (`settings_operators`) and whose tests
+really build a wheel, offline, from the pinned build back ends (`build_checks`). What a good wheel holds is read from
+the build of the release itself. An edit becomes a task when a test of the build fails with it in every run. Older
+releases that today's dependencies break follow (`dependencies`). Invariants: the repair of an edit is the settings file
+as released; so the edits of one package have one gold state, and share its runs (`verify` shares nothing).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from repairgym.errors import TaskError
+from repairgym.records import Environment, Task, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.assembly import Bug, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.layers import tree_with_files
+from repairgym.tasks.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE, build_request, build_task, check_text
+from repairgym.tasks.sources.dependencies import aged_task
+from repairgym.tasks.validation import Evidence, run_fresh, run_times
+
+BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "setuptools", "setuptools-scm", "wheel")
+"""Build back ends of the environment in which wheels are built."""
+
+
+class BreakageSource:
+    """Makes `breakages` tasks."""
+
+    async def make(self, package: Package, workshop: Workshop) -> Yield:
+        """See `TaskSource.make`."""
+        made = Yield()
+        if workshop.part == 0:
+            await _break_settings(package, workshop, made)
+            return made
+        for version in package.aged:
+            made.funnel["aged_releases"] += 1
+            made.add(await aged_task(package, version, workshop, made.funnel))
+        return made
+
+
+async def _break_settings(package: Package, workshop: Workshop, made: Yield) -> None:
+    bench = await _Bench.set_up(package, workshop)
+    if bench is None:
+        made.funnel["does_not_build"] += 1
+        return
+    edits = bench.edits()
+    made.funnel["edits"] += len(edits)
+    for edit in edits[: workshop.config.breakages.num_tries]:
+        if len(made.tasks) >= workshop.quota:
+            break
+        made.funnel["edits_run"] += 1
+        made.add(await bench.judge(edit))
+
+
+@dataclass(frozen=True)
+class _Bench:
+    package: Package
+    workshop: Workshop
+    environment: Environment
+    spec: SandboxSpec
+    """The release with the tests of its build."""
+    pinned_files: dict[str, str]
+    gold_runs: list[TestRun] = field(default_factory=list)
+    """Builds of the release itself, once an edit needs them."""
+
+    @classmethod
+    async def set_up(cls, package: Package, workshop: Workshop) -> _Bench | None:
+        """Build the release and note what its wheel holds; None when it does not build here."""
+        store, lock, test = workshop.store, workshop.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
+        environment, spec = workshop.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
+        sandbox = await workshop.backend.create(spec)
+        try:
+            done = await sandbox.exec(("python", BUILD_TEST), timeout_s=workshop.config.breakages.max_build_s)
+        finally:
+            await sandbox.close()
+        if done.exit_status != 0:
+            return None
+        wheel = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
+        files = {BUILD_TEST: test, EXPECTED_FILE: json.dumps(wheel, indent=1, sort_keys=True) + "\n"}
+        spec = spec.model_copy(update={"tree": tree_with_files(store, package.sdist(), files)})
+        return cls(package, workshop, environment, spec, files)
+
+    def edits(self) -> list[SettingsEdit]:
+        """Edits of the settings files; operators take turns, each in random order."""
+        families: dict[str, list[SettingsEdit]] = defaultdict(list)
+        for path in SETTINGS_FILES:
+            if (self.spec.tree / path).is_file():
+                for edit in find_edits(path, read_text(self.spec.tree / path)):
+                    families[edit.operator].append(edit)
+        return _in_turns(families, f"{self.workshop.config.seed}:{self.package.name}:{self.package.version}")
+
+    async def judge(self, edit: SettingsEdit) -> Task | str:
+        """The task that an edit makes, or why it makes none."""
+        files: dict[str, str | None] = {edit.path: edit.text}
+        broken = self.spec.model_copy(update={"files": files})
+        request = build_request(self.package, self.workshop, BUILD_TEST)
+        first = await run_fresh(self.workshop.backend, broken, request)
+        if first.is_timed_out:
+            return "timed_out"
+        test_ids = tuple(test_id for test_id in first.results if "::" in test_id)
+        if first.passes(test_ids):
+            return "survived"
+        num_runs = self.workshop.config.num_certificate_runs
+        empty = [first, *await run_times(self.workshop.backend, broken, request, num_runs - 1)]
+        if not self.gold_runs:
+            self.gold_runs.extend(await run_times(self.workshop.backend, self.spec, request, num_runs))
+        evidence = Evidence(empty, self.gold_runs)
+        failing, passing, _ = evidence.split_tests(test_ids)
+        if not failing:
+            return "unstable"
+        try:
+            return self._assemble(edit, evidence, failing, passing)
+        except TaskError:
+            return "test_not_cuttable"
+
+    def _assemble(
+        self, edit: SettingsEdit, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]
+    ) -> Task:
+        package = self.package
+        visibility = choose_visible(failing, passing, evidence.empty[0])
+        bug = Bug(
+            project=package.model_copy(update={"plugins": ()}),
+            source="breakages",
+            provenance=sdist_provenance(package, package.version, "", f"{edit.path} {edit.recipe}", self.spec.tree),
+            tree=self.spec.tree,
+            base_tree=self.spec.tree.name,
+            environment=self.environment,
+            broken={edit.path: edit.text},
+            gold={edit.path: read_text(self.spec.tree / edit.path)},
+            fail_to_pass=failing,
+            pass_to_pass=passing,
+            visibility=visibility,
+            certificate=evidence.certificate(failing, passing),
+            location=None,
+            labels={"operator": edit.operator, "error_class": edit.error_class, "difficulty": "1"},
+            pinned_files=self.pinned_files,
+        )
+        return build_task(bug, evidence, edit.recipe, self.workshop)
+
+
+def _in_turns(families: dict[str, list[SettingsEdit]], seed: str) -> list[SettingsEdit]:
+    generator = random.Random(seed)
+    shuffled: list[list[SettingsEdit]] = [families[name] for name in sorted(families)]
+    for family in shuffled:
+        generator.shuffle(family)
+    generator.shuffle(shuffled)
+    return [edit for turn in zip_longest(*shuffled) for edit in turn if edit is not None]

@@ -1,0 +1,56 @@
+"""What tasks with a broken build have in common: their tests are a build (``data/build_check``).
+
+Reads the shipped check files; makes requests and tasks. Invariant: the pinned tree holds the check in `CHECK_FOLDER`,
+and grading restores every file of it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from importlib import resources
+
+from repairgym.records import Task, TestRequest
+from repairgym.tasks.assembly import Bug, assemble
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.issue_text import build_issue
+from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.validation import Evidence
+
+CHECK_FOLDER = "repairgym_build"
+BUILD_TEST, DEPENDENCY_TEST = f"{CHECK_FOLDER}/test_build.py", f"{CHECK_FOLDER}/test_dependencies.py"
+WHEEL_TEST = f"{DEPENDENCY_TEST}::test_a_wheel_can_be_built"
+EXPECTED_FILE, SUITE_FILE = f"{CHECK_FOLDER}/expected.json", f"{CHECK_FOLDER}/suite.json"
+
+
+def check_text(path: str) -> str:
+    """Text of a shipped check file, `BUILD_TEST` or `DEPENDENCY_TEST`."""
+    name = path.rpartition("/")[2]
+    return resources.files("repairgym").joinpath("data", "build_check", name).read_text("utf-8")
+
+
+def build_request(package: Package, workshop: Workshop, path: str) -> TestRequest:
+    """A run of all tests of the check ``path``."""
+    bound = workshop.config.breakages.max_build_s
+    request = workshop.request(package, (path,), bound)
+    return request.model_copy(update={"test_timeout_s": bound, "plugins": ()})
+
+
+def build_task(bug: Bug, evidence: Evidence, recipe: str, workshop: Workshop) -> Task:
+    """The task of a broken build: its report is the first line of the failure.
+
+    Raises:
+        TaskError: a hidden test cannot be cut out of its file.
+    """
+    told = bug.visibility.reported or bug.fail_to_pass[0]
+    issue = build_issue(bug.project.name, evidence.empty[0].results[told].message, random.Random(recipe))
+    return with_check(
+        assemble(bug, issue, workshop.config, len(bug.pass_to_pass)), workshop.config.breakages.max_build_s
+    )
+
+
+def with_check(task: Task, max_build_s: float) -> Task:
+    """``task`` with the deadline of a build; grading restores the files of the check and the suite that it runs."""
+    suite = json.loads(task.pinned_files[SUITE_FILE])["tests"] if SUITE_FILE in task.pinned_files else []
+    paths = tuple(sorted({*task.test_paths, *task.pinned_files, *suite}))
+    return task.model_copy(update={"test_timeout_s": max_build_s, "timeout_s": max_build_s, "test_paths": paths})

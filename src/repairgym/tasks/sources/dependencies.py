@@ -1,0 +1,294 @@
+"""Part of source `breakages`: releases that newer dependencies break (the domain of paper A).
+
+Reads the pinned sdist of an older release; makes one task when the newest dependencies that it admits break its build
+or its tests, and older versions of some of them repair it (`version_search`). The environment holds the newest
+versions, and in its wheelhouse the older ones that the repair falls back to, so that the repair can be tried offline.
+Invariants: nothing but bounds in lists of requirements is changed by the repair; the older versions break no test
+that passes beside the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from repairgym.errors import PackageNotFoundError, TaskError
+from repairgym.records import Environment, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.assembly import Bug, choose_visible, sdist_provenance
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.environments import (
+    RUNNER_PACKAGES,
+    build_environment,
+    describe_environment,
+    resolve_lock,
+    with_wheelhouse,
+)
+from repairgym.tasks.index import PackageIndex
+from repairgym.tasks.layers import tree_with_files
+from repairgym.tasks.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
+from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.sources.bounds import Files, bound_edits, bounds_recipe
+from repairgym.tasks.sources.build_checks import (
+    BUILD_TEST,
+    DEPENDENCY_TEST,
+    SUITE_FILE,
+    WHEEL_TEST,
+    build_request,
+    build_task,
+    check_text,
+)
+from repairgym.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
+from repairgym.tasks.validation import Evidence, run_fresh, run_times
+
+_PART = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n(?:[ \t]+[^\n]*\n?)*", re.MULTILINE)
+_LISTED = {"build": build_requirements, "runtime": runtime_requirements}
+
+
+async def aged_task(package: Package, version: str, workshop: Workshop, funnel: Counter[str]) -> Task | str:
+    """The task of an older release beside today's dependencies, or why it makes none.
+
+    ``funnel`` gets the number of runs that the search took.
+
+    Raises:
+        IndexUnavailableError: no index answers.
+        SandboxError: the sandbox could not do its work.
+        TaskError: the test patterns match no file of the release.
+    """
+    try:
+        bench = AgedBench.set_up(package, version, workshop)
+    except PackageNotFoundError:
+        return "not_lockable"
+    first = await bench.run({}, bench.newest_lock)
+    if first.is_timed_out:
+        return "timed_out"
+    broken = _failures(first)
+    if not broken:
+        return "holds_with_newest"
+    if not bench.has_list("build" if WHEEL_TEST in broken else "runtime"):
+        return "no_list_of_requirements"
+    search = VersionSearch(bench, broken, workshop.config.breakages)
+    try:
+        repair = await search.find()
+        return await bench.prove(repair) if repair else "no_versions_repair"
+    finally:
+        funnel["search_runs"] += search.num_runs
+        bench.discard_tried()
+
+
+def _failures(run: TestRun) -> dict[str, str]:
+    failing = [i for i in run.results if "::" in i and run.outcome(i) is not TestOutcome.PASSED]
+    return {test_id: run.results[test_id].message for test_id in failing}
+
+
+@dataclass(frozen=True)
+class AgedBench:
+    """A release with the check of its build and its suite, and what it takes to run it with given versions."""
+
+    package: Package
+    version: str
+    workshop: Workshop
+    spec: SandboxSpec
+    requirements: tuple[str, ...]
+    newest_lock: str
+    pinned_files: dict[str, str]
+    index: PackageIndex = field(default_factory=PackageIndex)
+    versions: dict[str, list[str]] = field(default_factory=dict)
+    """What the index has of each name that was asked for."""
+    wheels: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(name, version) -> its part of a lock, of each version that was resolved."""
+    tried: set[str] = field(default_factory=set)
+    """Environments that were made for the search alone: one that was there before is another task's."""
+
+    @classmethod
+    def set_up(cls, package: Package, version: str, workshop: Workshop) -> AgedBench:
+        """Pin the tree and lock the newest dependencies that it admits.
+
+        Raises:
+            IndexUnavailableError: no index answers.
+            PackageNotFoundError: no versions fit together.
+            TaskError: the test patterns match nothing.
+        """
+        sdist = package.sdist(version)
+        plain = workshop.store.tree(sdist)
+        files = {path: check_text(path) for path in (BUILD_TEST, DEPENDENCY_TEST)}
+        files[SUITE_FILE] = _suite_text(package, package.test_files(plain))
+        declared = {*package.requirements, *build_requirements(plain), *runtime_requirements(plain)}
+        requirements = tuple(sorted(declared))
+        lock = resolve_lock(requirements)
+        _, spec = workshop.pinned_tree(lock, tree_with_files(workshop.store, sdist, files))
+        return cls(package, version, workshop, spec, requirements, lock, files)
+
+    @property
+    def newest(self) -> dict[str, str]:
+        """See `TrialBench`."""
+        return {name: version for name, (version, _) in _parts(self.newest_lock).items()}
+
+    def has_list(self, place: Place) -> bool:
+        """Whether there is a list of requirements in which a repair could stand."""
+        return bound_edit(self.spec.tree, {}, place, self.package.name, "<1") is not None
+
+    def suspects(self, place: Place, told: str) -> list[str]:
+        """First what a failure quotes, then what it names, then what is declared, then everything else."""
+        listed = _LISTED[place](self.spec.tree)
+        declared = [canonicalize_name(re.split(r"[^\w.-]", text.strip())[0]) for text in listed]
+        told = told.lower().replace("_", "-").replace("pkg-resources", "setuptools")
+        kept = {*RUNNER_PACKAGES, self.package.name}
+        names = [name for name in self.newest if name not in kept]
+        return sorted(names, key=lambda name: (f"'{name}" not in told, name not in told, name not in declared))
+
+    def released(self, name: str) -> list[str]:
+        """See `TrialBench`.
+
+        Raises:
+            IndexUnavailableError: no index answers.
+        """
+        if name not in self.versions:
+            self.versions[name] = [version for version in self.index.wheel_versions(name) if _is_release(version)]
+        return self.versions[name]
+
+    def older_versions(self, pins: Pins) -> dict[str, str]:
+        """See `TrialBench`.
+
+        Raises:
+            IndexUnavailableError: no index answers.
+        """
+        pinned = [f"{pin.name}=={version}" for pin, version in pins.items()]
+        if not all(self.has_list(pin.place) for pin in pins):
+            return {}
+        try:
+            found = _parts(resolve_lock((*self.requirements, *pinned)))
+        except PackageNotFoundError:
+            return {}
+        newest = self.newest
+        self.wheels.update({(name, version): text for name, (version, text) in found.items()})
+        return {name: version for name, (version, _) in found.items() if newest.get(name) != version}
+
+    async def failures(self, pins: Pins, older: Versions, among: Failures) -> Failures | None:
+        """See `TrialBench`; of the suite only the files that ``among`` is about run."""
+        files = bound_edits(self.spec.tree, {pin: f"=={version}" for pin, version in pins.items()})
+        if files is None:
+            return None
+        suite = [path for path in self.package.test_files(self.spec.tree) if any(f"[{path}]" in i for i in among)]
+        lock = self._lock_with(older)
+        digest = describe_environment(lock).digest
+        if not self.workshop.store.has("environments", digest):
+            self.tried.add(digest)
+        run = await self.run({**files, SUITE_FILE: _suite_text(self.package, suite)}, lock)
+        return None if run.is_timed_out else _failures(run)
+
+    def _lock_with(self, wheelhouse: Versions) -> str:
+        """The newest versions, with others (that `older_versions` told) in the wheelhouse."""
+        return with_wheelhouse(self.newest_lock, [self.wheels[pin] for pin in sorted(wheelhouse.items())])
+
+    def discard_tried(self) -> None:
+        """Remove the environments of the search. Not before its end: warm interpreters run in them."""
+        for digest in self.tried:
+            self.workshop.store.discard("environments", digest)
+
+    async def run(self, files: Files, lock: str) -> TestRun:
+        """The check with ``files`` in the environment of ``lock``."""
+        _, folder = build_environment(self.workshop.store, lock)
+        spec = self.spec.model_copy(update={"files": files, "environment": folder})
+        return await run_fresh(self.workshop.backend, spec, self._request())
+
+    def _request(self) -> TestRequest:
+        return build_request(self.package, self.workshop, DEPENDENCY_TEST)
+
+    async def prove(self, repair: Mapping[Pin, Bound]) -> Task | str:
+        """The task whose gold patch is ``repair``, or why it makes none."""
+        lock = self._lock_with(self.older_versions({pin: bound.good for pin, bound in repair.items()}))
+        gold = bound_edits(self.spec.tree, {pin: f"<{bound.bad}" for pin, bound in repair.items()})
+        if gold is None:
+            return "no_list_of_requirements"
+        environment, folder = build_environment(self.workshop.store, lock)
+        self.tried.discard(environment.digest)
+        evidence = await self._evidence(folder, gold)
+        first, repaired = evidence.empty[0], evidence.gold[0]
+        if _failures(repaired).keys() - _failures(first).keys():
+            return "bound_breaks_others"
+        failing, passing, _ = evidence.split_tests(i for i in first.results if "::" in i)
+        if not failing:
+            return "bound_does_not_repair"
+        try:
+            recipe = bounds_recipe({pin: (bound.bad, self.newest[pin.name]) for pin, bound in repair.items()})
+            return self._assemble(recipe, repair, gold, environment, evidence, failing, passing)
+        except TaskError:
+            return "test_not_cuttable"
+
+    async def _evidence(self, folder: Path, gold: Files) -> Evidence:
+        """Runs of the whole check without ``gold`` and with it; one of each where that already shows no repair."""
+        backend, request = self.workshop.backend, self._request()
+        broken = self.spec.model_copy(update={"environment": folder})
+        repaired = broken.model_copy(update={"files": gold})
+        evidence = Evidence(
+            await run_times(backend, broken, request, 1), await run_times(backend, repaired, request, 1)
+        )
+        first, second = _failures(evidence.empty[0]).keys(), _failures(evidence.gold[0]).keys()
+        if not second < first:
+            return evidence
+        more = self.workshop.config.num_certificate_runs - 1
+        return Evidence(
+            [*evidence.empty, *await run_times(backend, broken, request, more)],
+            [*evidence.gold, *await run_times(backend, repaired, request, more)],
+        )
+
+    def _assemble(
+        self,
+        recipe: str,
+        repair: Mapping[Pin, Bound],
+        gold: Files,
+        environment: Environment,
+        evidence: Evidence,
+        failing: tuple[str, ...],
+        passing: tuple[str, ...],
+    ) -> Task:
+        package, tree = self.package, self.spec.tree
+        broken = {path: (tree / path).read_text("utf-8") if (tree / path).is_file() else None for path in gold}
+        bug = Bug(
+            project=package.model_copy(update={"plugins": ()}),
+            source="breakages",
+            provenance=sdist_provenance(package, self.version, "", recipe, tree),
+            tree=tree,
+            base_tree=tree.name,
+            environment=environment,
+            broken=broken,
+            gold=gold,
+            fail_to_pass=failing,
+            pass_to_pass=passing,
+            visibility=choose_visible(failing, passing, evidence.empty[0]),
+            certificate=evidence.certificate(failing, passing),
+            location=None,
+            labels={
+                "operator": "newer_dependency",
+                "error_class": "dependency",
+                "difficulty": str(len(repair)),
+                "dependency": " ".join(pin.name for pin in repair),
+            },
+            pinned_files=self.pinned_files,
+        )
+        return build_task(bug, evidence, recipe, self.workshop)
+
+
+def _suite_text(package: Package, test_files: Sequence[str]) -> str:
+    return json.dumps({"tests": list(test_files), "folders": [package.root]}, indent=1) + "\n"
+
+
+def _parts(lock: str) -> dict[str, tuple[str, str]]:
+    """Name -> (version, its part of ``lock``)."""
+    return {canonicalize_name(match[1]): (match[2], match[0]) for match in _PART.finditer(lock)}
+
+
+def _is_release(version: str) -> bool:
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return False
+    return not parsed.is_prerelease

@@ -1,0 +1,199 @@
+"""Task source `history`: bug-fix commits of a git repository.
+
+Reads a clone; makes one task per commit (a merge or a squash counts as one) whose tests fail on the sources of its
+first parent. The environment is locked at the date of the commit: uploads after it are ignored, but for pytest, which
+the grader brings (`RUNNER_PACKAGES`). An index without upload times can lock nothing that way (each commit counts as
+``not_lockable``); ``history.is_lock_dated = false`` takes the locks of ``locks`` instead, and the label ``lock`` of the
+tasks says ``undated``. Invariants: the agent's tree is the commit's with the sources of its parent and has no ``.git``,
+so neither the fix nor anything later can be read in it; each commit that falls away is counted.
+"""
+
+from __future__ import annotations
+
+import configparser
+import random
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from repairgym.errors import PackageNotFoundError, TaskError
+from repairgym.records import Provenance, Task, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.assembly import Visibility
+from repairgym.tasks.catalogue import Repository
+from repairgym.tasks.environments import resolve_lock
+from repairgym.tasks.licences import licence_of
+from repairgym.tasks.repositories import GitRepository, UnsupportedTreeError, commit_tree
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.commits import Candidate, commit_issue, find_candidates, load_issues
+from repairgym.tasks.sources.fixes import Fix, tests_issue
+from repairgym.tasks.sources.hunks import changes_code, find_hunks
+from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, Tell, Told, texts_of
+from repairgym.tasks.validation import run_fresh
+
+
+class HistorySource:
+    """Makes `history` tasks of one part of a repository's candidates."""
+
+    async def make(self, package: Repository, workshop: Workshop) -> Yield:
+        """See `TaskSource.make`."""
+        mine = Mine.open(package, workshop)
+        candidates, funnel = find_candidates(package, mine.clone, workshop.config.history)
+        made = Yield()
+        if workshop.part == 0:
+            made.funnel.update(funnel)
+        size = workshop.config.history.num_commits_per_unit
+        for candidate in candidates[workshop.part * size : (workshop.part + 1) * size]:
+            made.funnel["candidates"] += 1
+            made.add(await mine.dig(candidate))
+        return made
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """A commit with everything pinned, before any test ran."""
+
+    origin: Origin
+    spec: SandboxSpec
+    fix: Fix
+    test_files: tuple[str, ...]
+    changed_tests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mine:
+    """A repository that tasks are dug from."""
+
+    repository: Repository
+    workshop: Workshop
+    clone: GitRepository
+    issues: dict[str, str]
+
+    @classmethod
+    def open(cls, repository: Repository, workshop: Workshop) -> Mine:
+        """Open the clone and read the issues.
+
+        Raises:
+            IndexUnavailableError: the repository cannot be cloned.
+            InputError: there is no repository, or the issues cannot be read.
+        """
+        clone = GitRepository.open(repository.url, workshop.store, repository.subdirectory)
+        return cls(repository, workshop, clone, load_issues(repository.issues))
+
+    async def dig(self, candidate: Candidate) -> Task | str:
+        """The task of a commit, or why it makes none."""
+        try:
+            ground = self._ground(candidate)
+            fix = ground.fix
+            if not any(changes_code(fix.newer, fix.older, hunk) for hunk in fix.hunks):
+                return "only_comments"
+            if fix.num_lines > self.workshop.config.history.max_lines:
+                return "too_many_lines"
+            if not await self._is_noticed(ground):
+                return "no_fixed_tests"
+            pair = await Pair.set_up(ground.origin, self.workshop, ground.spec, ground.test_files, fix.older)
+        except UnsupportedTreeError as error:
+            return error.reason
+        except PackageNotFoundError:
+            return "not_lockable"
+        except TaskError:
+            return "no_usable_tests"
+        stable, _, fixed = await pair.sort_tests()
+        if not fixed:
+            return "no_fixed_tests"
+        return await pair.judge(fix, stable, fixed, self._teller(candidate))
+
+    def _ground(self, candidate: Candidate) -> _Ground:
+        """Pin tree and environment of a commit.
+
+        Raises:
+            IndexUnavailableError: the index does not answer.
+            PackageNotFoundError: nothing can be locked at the commit's date.
+            TaskError: the files cannot be pinned, or the patterns match none of them.
+        """
+        commit = candidate.commit
+        version = self.clone.version(commit.id)
+        tree = commit_tree(self.workshop.store, self.clone, commit.id, self.repository.name, version)
+        newer = texts_of(self.repository, tree)
+        older = {**newer, **{path: self.clone.text(commit.parents[0], path) for path in candidate.sources}}
+        test_files = self._test_files(candidate, tree)
+        environment, spec = self.workshop.pinned_tree(self._lock(tree, commit.date), tree)
+        origin = Origin(
+            project=self.repository,
+            source="history",
+            provenance=self._provenance(candidate, version, tree),
+            base_tree=tree.name,
+            environment=environment,
+            config=self.workshop.config.history,
+            created_at=commit.date,
+            labels={"lock": "dated" if self.workshop.config.history.is_lock_dated else "undated"},
+        )
+        changed = tuple(path for path in test_files if path in candidate.tests)
+        return _Ground(origin, spec, Fix(tuple(find_hunks(older, newer)), older, newer), test_files, changed)
+
+    def _lock(self, tree: Path, date: str) -> str:
+        if self.workshop.config.history.is_lock_dated:
+            return commit_lock(self.repository, tree, date)
+        return self.workshop.lock(self.repository.requirements)
+
+    async def _is_noticed(self, ground: _Ground) -> bool:
+        """Whether a changed test file fails on the older sources: one run that spares the others most commits."""
+        spec = ground.spec.model_copy(update={"files": ground.fix.broken_files})
+        request = self.workshop.request(self.repository, ground.changed_tests, self.workshop.config.suite_timeout_s)
+        run = await run_fresh(self.workshop.backend, spec, request)
+        return not run.results or any(result.outcome in BROKEN for result in run.results.values())
+
+    def _provenance(self, candidate: Candidate, version: str, tree: Path) -> Provenance:
+        return Provenance(
+            package=self.repository.name,
+            version=version,
+            repository=self.repository.url,
+            commit=candidate.commit.id,
+            base_commit=candidate.commit.parents[0],
+            subdirectory=self.clone.subdirectory,
+            licence=licence_of(tree),
+        )
+
+    def _test_files(self, candidate: Candidate, tree: Path) -> tuple[str, ...]:
+        """The changed test files, then others up to the bound."""
+        present = self.repository.test_files(tree)
+        ranked = sorted(present, key=lambda path: path not in candidate.tests)
+        num_changed = sum(path in candidate.tests for path in present)
+        return tuple(sorted(ranked[: max(num_changed, self.workshop.config.history.num_test_files)]))
+
+    def _teller(self, candidate: Candidate) -> Tell:
+        def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> Told:
+            text, source = commit_issue(self.repository, self.clone, candidate, fix, self.issues)
+            if text:
+                return Told(text, source)
+            return Told(tests_issue(failing, visibility, run, random.Random(candidate.commit.id)), "tests")
+
+        return tell
+
+
+def commit_lock(repository: Repository, tree: Path, date: str) -> str:
+    """Lock of the configured test requirements and of what the tree declares, without uploads after ``date``.
+
+    Raises:
+        IndexUnavailableError: the index does not answer.
+        PackageNotFoundError: the index gives no upload times, or had no wheels that fit at that date.
+    """
+    requirements = tuple(sorted({*repository.requirements, *declared_requirements(tree)}))
+    return resolve_lock(requirements, exclude_newer=date)
+
+
+def declared_requirements(tree: Path) -> tuple[str, ...]:
+    """Runtime requirements that ``pyproject.toml`` or ``setup.cfg`` of ``tree`` state; nothing of the project runs."""
+    try:
+        project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
+        found = project.get("dependencies", [])
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        found = []
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string((tree / "setup.cfg").read_text(encoding="utf-8"))
+        found = [*found, *parser.get("options", "install_requires", fallback="").splitlines()]
+    except (OSError, configparser.Error, UnicodeDecodeError):
+        pass
+    return tuple(line.strip() for line in found if line.strip() and "file:" not in line and "%" not in line)

@@ -1,0 +1,231 @@
+"""Task source `mutations`: synthetic bugs in real code, judged by the package's own tests.
+
+Reads a pinned sdist; makes tasks whose bug is one mutated function. The suite runs once, traced, to learn which tests
+execute which function. Each mutant then runs its function's most specific covering tests; it becomes a task when at
+least two distinct test functions fail, so that one can be shown and the other hidden. Functions take turns, so a small
+quota still covers the package, and results are consumed in a fixed order, so timing does not decide what is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repairgym.config.tasks import MutationConfig
+from repairgym.errors import TaskError
+from repairgym.records import Environment, Location, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.bounded import ordered_map
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.issue_text import mutation_issue
+from repairgym.tasks.layers import tree_digest
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.mutants import MutableFunction, Mutant, mutable_functions, mutants
+from repairgym.tasks.testfiles import functions_of
+from repairgym.tasks.tracing import SuiteMap, first_lines, trace_suite
+from repairgym.tasks.validation import Evidence, run_fresh, run_times
+
+MIN_FAILING_FUNCTIONS = 2
+"""One failing test function to show, one to hide."""
+
+
+class MutationSource:
+    """Makes `mutations` tasks."""
+
+    async def make(self, package: Package, workshop: Workshop) -> Yield:
+        """See `TaskSource.make`."""
+        bench = await _Bench.set_up(package, workshop)
+        targets = bench.targets()
+        funnel = Counter(functions=len(targets))
+        proofs: list[_Proof] = []
+        num_proven: Counter[Target] = Counter()
+        queue = bench.candidates(targets, num_proven)
+        async with aclosing(ordered_map(bench.judge, queue, workshop.config.num_concurrent)) as judged:
+            async for (target, _), outcome in judged:
+                funnel["mutants_run"] += 1
+                if isinstance(outcome, str):
+                    funnel[outcome] += 1
+                    continue
+                num_proven[target] += 1
+                proofs.append(outcome)
+                if len(proofs) >= workshop.quota:
+                    break
+        outcomes = await bench.certify(proofs)
+        funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
+        return Yield([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A function and the tests that judge its mutants."""
+
+    function: MutableFunction
+    test_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Proof:
+    """A mutant that enough tests notice, with the runs that show it."""
+
+    target: Target
+    mutant: Mutant
+    empty: list[TestRun]
+    gold: TestRun
+
+
+@dataclass(frozen=True)
+class _Bench:
+    package: Package
+    workshop: Workshop
+    environment: Environment
+    spec: SandboxSpec
+    suite: SuiteMap
+    gold_runs: dict[Target, TestRun] = field(default_factory=dict)
+    gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    async def set_up(cls, package: Package, workshop: Workshop) -> _Bench:
+        """Build the layers and trace the suite."""
+        environment, spec = workshop.pinned(package)
+        tree, config = spec.tree, workshop.config
+        bound = config.mutations.max_file_bytes
+        request = workshop.request(package, _not_larger(tree, package.test_files(tree), bound), config.suite_timeout_s)
+        traced = request.model_copy(update={"traced_paths": _not_larger(tree, package.source_files(tree), bound)})
+        spec = await workshop.compiled(spec, request)
+        suite = await trace_suite(workshop.backend, spec, traced, config.mutations.max_test_s)
+        return cls(package, workshop, environment, spec, suite)
+
+    @property
+    def config(self) -> MutationConfig:
+        return self.workshop.config.mutations
+
+    @property
+    def seed(self) -> str:
+        return f"{self.workshop.config.seed}:{self.package.name}:{self.package.version}"
+
+    def targets(self) -> list[Target]:
+        """Functions that can be broken and are judged by enough test functions, in random order."""
+        found: list[Target] = []
+        for path in sorted({path for path, _ in self.suite.covering}):
+            source = read_text(self.spec.tree / path)
+            lines = first_lines(source)
+            for function in self._mutable(path, source):
+                covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
+                test_ids = self.suite.most_specific(covering, self.config.num_tests)
+                if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
+                    found.append(Target(function, test_ids))
+        random.Random(self.seed).shuffle(found)
+        return found
+
+    def _mutable(self, path: str, source: str) -> list[MutableFunction]:
+        config = self.config
+        bounds = config.min_function_lines, config.max_function_lines
+        return mutable_functions(path, source, bounds, config.min_edits, config.has_free_operators)
+
+    def candidates(self, targets: list[Target], num_kept: Counter[Target]) -> Iterator[tuple[Target, Mutant]]:
+        """Targets take turns; one that has its share, or no mutant left, steps out."""
+        queues = {t: mutants(t.function, self.seed, self.config.two_edit_share) for t in targets}
+        for _ in range(self.config.num_tries_per_function):
+            for target in list(queues):
+                if num_kept[target] >= self.config.num_per_function:
+                    del queues[target]
+                elif mutant := next(queues[target], None):
+                    yield target, mutant
+                else:
+                    del queues[target]
+
+    async def judge(self, candidate: tuple[Target, Mutant]) -> _Proof | str:
+        """The proof that a mutant is a bug, or why it makes no task."""
+        target, mutant = candidate
+        request = self._request(target.test_ids)
+        spec = self.spec.model_copy(update={"files": {mutant.function.path: mutant.text}})
+        first = await run_fresh(self.workshop.backend, spec, request)
+        if reason := _why_not(first, target.test_ids):
+            return reason
+        gold = await self._gold_run(target)
+        failing, _, _ = Evidence([first], [gold]).split_tests(target.test_ids)
+        if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
+            return "unstable"
+        again = self.workshop.config.num_certificate_runs - 1
+        empty = [first, *await run_times(self.workshop.backend, spec, request, again)]
+        return _Proof(target, mutant, empty, gold)
+
+    async def certify(self, proofs: list[_Proof]) -> list[Task | str]:
+        """The task of each proof, or why it makes none; the shared gold runs happen here.
+
+        They are cold: an interpreter of their own shows ids and outcomes that hang on addresses (the hash of None).
+        """
+        used = {test_id for proof in proofs for test_id in proof.target.test_ids}
+        test_ids = tuple(test_id for test_id in self.suite.num_executed if test_id in used)
+        config = self.workshop.config
+        request = self.workshop.request(self.package, test_ids, config.suite_timeout_s)
+        cold = request.model_copy(update={"is_cold": True})
+        shared = await run_times(self.workshop.backend, self.spec, cold, config.num_certificate_runs - 1)
+        return [self._task(proof, Evidence(proof.empty, [proof.gold, *shared])) for proof in proofs]
+
+    def _task(self, proof: _Proof, evidence: Evidence) -> Task | str:
+        failing, passing, _ = evidence.split_tests(proof.target.test_ids)
+        if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
+            return "unstable"
+        try:
+            return self._assemble(proof.mutant, evidence, failing, passing)
+        except TaskError:
+            return "test_not_cuttable"
+
+    async def _gold_run(self, target: Target) -> TestRun:
+        async with self.gold_lock:
+            if target not in self.gold_runs:
+                request = self._request(target.test_ids)
+                self.gold_runs[target] = await run_fresh(self.workshop.backend, self.spec, request)
+            return self.gold_runs[target]
+
+    def _request(self, test_ids: tuple[str, ...]) -> TestRequest:
+        return self.workshop.request(self.package, test_ids, self.workshop.config.run_timeout_s)
+
+    def _assemble(self, mutant: Mutant, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]) -> Task:
+        function, span = mutant.function, mutant.function.span
+        visibility = choose_visible(failing, passing, evidence.empty[0])
+        recipe = f"{function.path} {span.qualified_name} {mutant.recipe}"
+        bug = Bug(
+            project=self.package,
+            source="mutations",
+            provenance=sdist_provenance(self.package, self.package.version, "", recipe, self.spec.tree),
+            tree=self.spec.tree,
+            base_tree=tree_digest(self.package.sdist()),
+            environment=self.environment,
+            broken={function.path: mutant.text},
+            gold={function.path: function.source},
+            fail_to_pass=failing,
+            pass_to_pass=passing,
+            visibility=visibility,
+            certificate=evidence.certificate(failing, passing),
+            location=Location(
+                path=function.path, name=span.qualified_name, first_line=span.first_line, last_line=span.last_line
+            ),
+            labels={"operator": mutant.operator, "difficulty": str(len(mutant.mutations))},
+        )
+        message = evidence.empty[0].results[visibility.reported].message
+        issue = mutation_issue(span.qualified_name, function.path, message, random.Random(f"{self.seed}:{recipe}"))
+        return assemble(bug, issue, self.workshop.config, self.config.num_passing_kept)
+
+
+def _not_larger(tree: Path, paths: tuple[str, ...], num_bytes: int) -> tuple[str, ...]:
+    return tuple(path for path in paths if (tree / path).stat().st_size <= num_bytes)
+
+
+def _why_not(run: TestRun, test_ids: tuple[str, ...]) -> str:
+    """Why a mutant cannot become a task after its first run; empty when it can."""
+    failing = [test_id for test_id in test_ids if run.outcome(test_id) is TestOutcome.FAILED]
+    if run.is_timed_out or any(run.results[i].message.startswith("timed out") for i in failing):
+        return "timed_out"
+    if any(run.outcome(i) in (TestOutcome.ERROR, TestOutcome.MISSING) for i in test_ids):
+        return "does_not_import"
+    if not failing:
+        return "survived"
+    return "" if len(functions_of(failing)) >= MIN_FAILING_FUNCTIONS else "one_test_only"

@@ -1,0 +1,246 @@
+"""Two states of a project, one with bugs and one without: what `releases` and `history` are made of.
+
+Reads the newer state as a pinned tree and the source texts of both; makes runs with some of the difference taken back,
+and tasks. The tasks of a pair have one gold state: one gold run of each has exactly its tests, the others are the
+suite's cold runs that showed which tests are stable (`verify` shares nothing). Invariants: everything but the sources
+stays as in the newer state, and every failing test of a task is one that passes on the newer sources in every run and
+fails on the older ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from repairgym.config.tasks import PairConfig
+from repairgym.errors import TaskError
+from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import SandboxSpec
+from repairgym.tasks.assembly import Bug, Visibility, assemble, choose_visible, read_text
+from repairgym.tasks.catalogue import Project
+from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.sources.fixes import Fix
+from repairgym.tasks.sources.hunks import Texts
+from repairgym.tasks.testfiles import file_of, function_id, functions_of
+from repairgym.tasks.tracing import SuiteMap, first_lines, trace_suite
+from repairgym.tasks.validation import Evidence, run_fresh, run_times
+
+BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
+_EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))\b")
+
+
+@dataclass(frozen=True)
+class Told:
+    """An issue text and where it comes from: ``changelog``, ``issue``, ``commit`` or ``tests``."""
+
+    text: str
+    source: str
+
+
+Tell = Callable[[Fix, Sequence[str], Visibility, TestRun], Told]
+"""Writes the report of a fix from its failing tests, what of them is shown, and a run without the fix."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a pair is a pair of."""
+
+    project: Project
+    source: SourceKind
+    provenance: Provenance
+    """Of every bug of the pair, but for the recipe."""
+    base_tree: str
+    environment: Environment
+    config: PairConfig
+    created_at: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class SortedTests(NamedTuple):
+    """Usable tests of a pair."""
+
+    stable: tuple[str, ...]
+    """They pass in every run of the newer state."""
+    unstable: tuple[str, ...]
+    fixed: tuple[str, ...]
+    """Stable ones that fail on the older sources; where there are none, the others are not told apart either."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A newer state that runs, and the texts of both."""
+
+    origin: Origin
+    workshop: Workshop
+    spec: SandboxSpec
+    suite: SuiteMap
+    older: Texts
+    newer: Texts
+    baseline: list[TestRun] = field(default_factory=list)
+    """Cold runs of the suite in the newer state, once `stable_tests` has made them."""
+    without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
+    """Numbers of a fix's hunks -> what `run_without` saw."""
+
+    @classmethod
+    async def set_up(
+        cls, origin: Origin, workshop: Workshop, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
+    ) -> Pair:
+        """Trace ``test_files`` in the newer state, the tree of ``spec``.
+
+        Raises:
+            SandboxError: the sandbox could not do its work.
+            TaskError: no test is usable.
+        """
+        sources = origin.project.source_files(spec.tree)
+        newer = {path: read_text(spec.tree / path) for path in sources}
+        request = workshop.request(origin.project, test_files, workshop.config.suite_timeout_s)
+        spec = await workshop.compiled(spec, request)
+        traced = request.model_copy(update={"traced_paths": sources})
+        suite = await trace_suite(
+            workshop.backend, spec, traced, workshop.config.mutations.max_test_s, is_inherited_usable=True
+        )
+        return cls(origin, workshop, spec, suite, older, newer)
+
+    async def stable_tests(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Usable tests that pass in every run of the newer state (the traced one and cold ones), and the others."""
+        cold = self.suite_request().model_copy(update={"is_cold": True})
+        num_runs = self.origin.config.num_baseline_runs - 1 - len(self.baseline)
+        self.baseline.extend(await run_times(self.workshop.backend, self.spec, cold, num_runs))
+        stable = {i: all(run.passes((i,)) for run in self.baseline) for i in self.suite.num_executed}
+        return tuple(i for i in stable if stable[i]), tuple(i for i in stable if not stable[i])
+
+    async def sort_tests(self) -> SortedTests:
+        """What each usable test is good for. One run of the older state comes first: it tells pairs without fixes."""
+        failing = await self._failing_before()
+        if not failing:
+            return SortedTests((), (), ())
+        stable, unstable = await self.stable_tests()
+        not_usable = set(unstable)
+        return SortedTests(stable, unstable, tuple(test_id for test_id in failing if test_id not in not_usable))
+
+    async def _failing_before(self) -> tuple[str, ...]:
+        """Usable tests that fail on the older sources."""
+        paths = sorted(self.older.keys() | self.newer.keys())
+        changed = {path: self.older.get(path) for path in paths if self.older.get(path) != self.newer.get(path)}
+        return self.broken_of(await self.run(changed, self.suite_request()), tuple(self.suite.num_executed))
+
+    @staticmethod
+    def broken_of(run: TestRun, test_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of ``test_ids`` that ``run`` does not pass."""
+        return tuple(test_id for test_id in test_ids if run.outcome(test_id) in BROKEN)
+
+    async def judge(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], tell: Tell) -> Task | str:
+        """The task that a fix makes, or why it makes none."""
+        whole = await self.run_without(fix, stable)
+        failing = self.broken_of(whole, stable)
+        if whole.is_timed_out:
+            return "timed_out"
+        if any(whole.outcome(test_id) is TestOutcome.MISSING for test_id in failing):
+            return "not_collected"
+        if not failing or not set(failing) <= set(fixed):
+            return "entangled"
+        broken = set(failing)
+        neighbours = self._neighbours(fix, tuple(i for i in stable if i not in broken), failing)
+        evidence = await self._prove(fix, failing + neighbours)
+        fail_to_pass, pass_to_pass, _ = evidence.split_tests(failing + neighbours)
+        if not fail_to_pass:
+            return "unstable"
+        if not set(fail_to_pass) <= set(fixed):
+            return "entangled"
+        try:
+            return self._assemble(fix, evidence, fail_to_pass, pass_to_pass, tell)
+        except TaskError:
+            return "test_not_cuttable"
+
+    async def _prove(self, fix: Fix, test_ids: tuple[str, ...]) -> Evidence:
+        config = self.workshop.config
+        request = self.workshop.request(self.origin.project, test_ids, config.run_timeout_s)
+        spec = self.spec.model_copy(update={"files": fix.broken_files})
+        shared = self.baseline[: config.num_certificate_runs - 1]
+        empty = await run_times(self.workshop.backend, spec, request, config.num_certificate_runs)
+        gold = await run_times(self.workshop.backend, self.spec, request, config.num_certificate_runs - len(shared))
+        return Evidence(empty, [*gold, *shared])
+
+    def _covering(self, fix: Fix) -> list[str]:
+        """Usable tests that execute a touched function."""
+        lines = {path: first_lines(self.newer[path] or "") for path in fix.gold_files}
+        places = [(path, lines[path][span.first_line]) for path, span in fix.touched_functions()]
+        return [test_id for place in places for test_id in self.suite.covering.get(place, ())]
+
+    def _neighbours(self, fix: Fix, passing: tuple[str, ...], failing: tuple[str, ...]) -> tuple[str, ...]:
+        """Passing tests that execute the touched functions, then others of the failing tests' files.
+
+        Tests of other functions come first: parameters of a failing function cannot be shown.
+        """
+        wanted, files = set(passing), {file_of(test_id) for test_id in failing}
+        near = [test_id for test_id in self._covering(fix) if test_id in wanted]
+        near += [test_id for test_id in passing if file_of(test_id) in files]
+        hidden = set(functions_of(failing))
+        ranked = sorted(dict.fromkeys(near), key=lambda test_id: function_id(test_id) in hidden)
+        return tuple(ranked[: self.origin.config.num_passing_kept])
+
+    def _assemble(
+        self, fix: Fix, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...], tell: Tell
+    ) -> Task:
+        origin, empty = self.origin, evidence.empty[0]
+        visibility = choose_visible(failing, passing, empty)
+        told = tell(fix, failing, visibility, empty)
+        labels = {"operator": origin.source.removesuffix("s"), "difficulty": str(len(fix.hunks))}
+        bug = Bug(
+            project=origin.project,
+            source=origin.source,
+            provenance=origin.provenance.model_copy(update={"recipe": fix.recipe(origin.provenance)}),
+            tree=self.spec.tree,
+            base_tree=origin.base_tree,
+            environment=origin.environment,
+            broken=fix.broken_files,
+            gold=fix.gold_files,
+            fail_to_pass=failing,
+            pass_to_pass=passing,
+            visibility=visibility,
+            certificate=evidence.certificate(failing, passing),
+            location=fix.location(),
+            labels={**labels, **origin.labels, "issue_source": told.source, **_exception_label(empty, failing)},
+            created_at=origin.created_at,
+        )
+        return assemble(bug, told.text, self.workshop.config, origin.config.num_passing_kept)
+
+    def suite_request(self) -> TestRequest:
+        """A run of every usable test."""
+        usable = tuple(self.suite.num_executed)
+        return self.workshop.request(self.origin.project, usable, self.workshop.config.suite_timeout_s)
+
+    def bounded_request(self, test_ids: tuple[str, ...]) -> TestRequest:
+        """A run over sources that may hang."""
+        return self.workshop.request(self.origin.project, test_ids, self.origin.config.ablation_timeout_s)
+
+    async def run_without(self, fix: Fix, stable: tuple[str, ...]) -> TestRun:
+        """All ``stable`` tests of the pair with ``fix`` taken back; one run per fix, however often it is asked."""
+        numbers = tuple(hunk.number for hunk in fix.hunks)
+        if numbers not in self.without:
+            self.without[numbers] = await self.run(fix.broken_files, self.bounded_request(stable))
+        return self.without[numbers]
+
+    async def run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
+        """``request`` with ``files`` written over the newer state."""
+        return await run_fresh(self.workshop.backend, self.spec.model_copy(update={"files": files}), request)
+
+
+def _exception_label(run: TestRun, failing: tuple[str, ...]) -> dict[str, str]:
+    """``exception``: what the failing tests raise, when all raise one thing."""
+    found = {name for i in failing for name in [exception_of(run.results[i].message if i in run.results else "")]}
+    return {"exception": name} if len(found) == 1 and (name := found.pop()) else {}
+
+
+def exception_of(message: str) -> str:
+    """Name of the exception that a failure message starts with; ``AssertionError`` for a bare ``assert``."""
+    match = _EXCEPTION.search(message[:200])
+    return match.group(1) if match else "AssertionError" if message.startswith("assert") else ""
+
+
+def texts_of(project: Project, tree: Path) -> Texts:
+    """The texts of the files of ``tree`` that may be broken."""
+    return {path: read_text(tree / path) for path in project.source_files(tree)}

@@ -1,0 +1,90 @@
+"""Task source `releases`: real bugs, from pairs of releases split by hunk ablation.
+
+Reads two pinned sdists, X and X+1; makes one task per separable fix. The tests of X+1 say what the fixes are: they pass
+on X+1 and fail on the sources of X. `ablation` splits the difference into fixes, and each fix, reverted from X+1, is a
+bug whose report is the changelog entry that tells about it. The repository's own test configuration is never read
+(`sandbox/guest/pytest_runner.py`), so it cannot drift between releases. Invariants: the rest of X+1 stays as released,
+and every failing test of a task is one that the release itself fixed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from repairgym.records import TestRun
+from repairgym.tasks.assembly import Visibility, sdist_provenance
+from repairgym.tasks.catalogue import Package
+from repairgym.tasks.layers import tree_digest
+from repairgym.tasks.sources.ablation import Ablation
+from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.changelog import best_entry, read_entries
+from repairgym.tasks.sources.fixes import Fix, fix_clues, tests_issue
+from repairgym.tasks.sources.pairs import Origin, Pair, Tell, Told, texts_of
+
+
+class ReleaseSource:
+    """Makes `releases` tasks."""
+
+    async def make(self, package: Package, workshop: Workshop) -> Yield:
+        """See `TaskSource.make`."""
+        made = Yield()
+        for base, gold in package.releases:
+            await collect(await release_pair(package, workshop, base, gold), made)
+        return made
+
+
+async def release_pair(package: Package, workshop: Workshop, base_version: str, version: str) -> Pair:
+    """The pair of two releases, ready to run.
+
+    Raises:
+        IndexUnavailableError: a layer is missing and no index answers.
+        SandboxError: the sandbox could not do its work.
+        TaskError: the newer release has no usable test.
+    """
+    older = texts_of(package, workshop.store.tree(package.sdist(base_version)))
+    environment, spec = workshop.pinned(package, version)
+    origin = Origin(
+        project=package,
+        source="releases",
+        provenance=sdist_provenance(package, version, base_version, "", spec.tree),
+        base_tree=tree_digest(package.sdist(version)),
+        environment=environment,
+        config=workshop.config.releases,
+    )
+    return await Pair.set_up(origin, workshop, spec, package.test_files(spec.tree), older)
+
+
+async def collect(pair: Pair, made: Yield) -> None:
+    """Add the tasks and counts of ``pair`` to ``made``."""
+    config = pair.workshop.config.releases
+    made.funnel["pairs"] += 1
+    stable, unstable, fixed = await pair.sort_tests()
+    made.funnel["unstable_tests"] += len(unstable)
+    made.funnel["fixed_tests"] += len(fixed)
+    if not fixed:
+        made.funnel["pairs_without_fixed_tests"] += 1
+        return
+    fixes = await Ablation(pair, stable, fixed, made.funnel).split()
+    for fix in fixes[: config.num_per_pair]:
+        made.add(await pair.judge(fix, stable, fixed, changelog_teller(pair)))
+
+
+def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) -> str:
+    """The changelog entry of release ``version``, unpacked in ``tree``, that tells about ``fix``; empty: none does."""
+    return best_entry(read_entries(tree, version), fix_clues(fix, tree, failing))
+
+
+def changelog_teller(pair: Pair) -> Tell:
+    """Reports from the changelog of the newer release; from the failing tests where no entry fits."""
+    version = pair.origin.provenance.version
+    seed = f"{pair.workshop.config.seed}:{version}"
+
+    def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> Told:
+        entry = changelog_entry(fix, pair.spec.tree, version, failing)
+        if entry:
+            return Told(entry, "changelog")
+        return Told(tests_issue(failing, visibility, run, random.Random(f"{seed}:{failing[0]}")), "tests")
+
+    return tell

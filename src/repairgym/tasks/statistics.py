@@ -1,0 +1,187 @@
+"""What a task folder holds, per package and source.
+
+Reads certified and unbuilt tasks and, where they are built, their layers; makes `PackageStatistics` records.
+Invariants: nothing is built or fetched for a statistic, what is not known is None, and a layer that two packages share
+is counted for both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from repairgym.records import Record, Task
+from repairgym.tasks.collecting import use_path
+from repairgym.tasks.layers import METADATA_FOLDER
+from repairgym.tasks.patches import PatchError, num_changed_lines, num_edits
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+NUM_OPERATORS_SHOWN = 4
+"""Operators named per line of a Markdown table."""
+
+
+class PackageStatistics(Record):
+    """The tasks of one source on one package."""
+
+    package: str
+    source: str
+    """Task source, or exchange format of unbuilt tasks."""
+    num_tasks: int
+    is_built: bool
+    """False: imported tasks, without environment and certificate."""
+    splits: dict[str, int]
+    num_fail_to_pass: float
+    """Mean per task, as the next four."""
+    num_pass_to_pass: float
+    test_s: float | None
+    """Duration of the task's tests on the repaired code, from its certificate."""
+    num_edits: float
+    """Places that the gold patch changes."""
+    num_lines: float
+    labels: dict[str, dict[str, int]]
+    """Label -> value -> tasks."""
+    license: str
+    record_bytes: int
+    """All records of the row together."""
+    layer_bytes: int | None
+    """Trees and environments that are built on this machine; None when none is."""
+
+
+def package_statistics(
+    tasks: Iterable[Task], unbuilt: Iterable[UnbuiltTask], layers: Path
+) -> tuple[PackageStatistics, ...]:
+    """One row per package and source, by name; ``layers`` is the root of the layer store."""
+    groups: dict[tuple[str, str, bool], list[_Facts]] = defaultdict(list)
+    for task in tasks:
+        groups[task.provenance.package, task.source, True].append(_facts(task))
+    for one in unbuilt:
+        groups[one.repository, one.format, False].append(_facts(one))
+    return tuple(_row(*key, facts, layers) for key, facts in sorted(groups.items()))
+
+
+class _Facts(Record):
+    """What a row needs of one task: records of unbuilt tasks are too large to be kept."""
+
+    split: str
+    num_fail_to_pass: int
+    num_pass_to_pass: int
+    test_s: float | None
+    num_edits: int
+    num_lines: int
+    labels: dict[str, str]
+    license: str
+    num_bytes: int
+    layers: tuple[str, ...]
+
+
+def _facts(task: Task | UnbuiltTask) -> _Facts:
+    try:
+        edits, lines = num_edits(task.gold_patch), num_changed_lines(task.gold_patch)
+    except PatchError:
+        edits = lines = 0
+    return _Facts(
+        split=task.split or "none",
+        num_fail_to_pass=len(task.fail_to_pass),
+        num_pass_to_pass=len(task.pass_to_pass),
+        test_s=task.certificate.gold_duration_s if isinstance(task, Task) else None,
+        num_edits=edits,
+        num_lines=lines,
+        labels={name: value for name, value in task.labels.items() if name != "package"},
+        license=task.license if isinstance(task, UnbuiltTask) else "",
+        num_bytes=len(task.model_dump_json().encode()) + 1,
+        layers=_layer_names(task) if isinstance(task, Task) else (),
+    )
+
+
+def _layer_names(task: Task) -> tuple[str, ...]:
+    return f"trees/{task.base_tree}", f"environments/{task.environment.digest}"
+
+
+def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], layers: Path) -> PackageStatistics:
+    labels: dict[str, Counter[str]] = defaultdict(Counter)
+    for fact in facts:
+        for name, value in fact.labels.items():
+            labels[name][value] += 1
+    used = [layers / name for name in sorted({name for fact in facts for name in fact.layers})]
+    built = [layer for layer in used if layer.is_dir()]
+    licenses = {fact.license for fact in facts if fact.license} | {name for name in map(read_license, built) if name}
+    times = [fact.test_s for fact in facts if fact.test_s is not None]
+    return PackageStatistics(
+        package=package,
+        source=source,
+        num_tasks=len(facts),
+        is_built=is_built,
+        splits=dict(sorted(Counter(fact.split for fact in facts).items())),
+        num_fail_to_pass=_mean([fact.num_fail_to_pass for fact in facts]),
+        num_pass_to_pass=_mean([fact.num_pass_to_pass for fact in facts]),
+        test_s=_mean(times) if times else None,
+        num_edits=_mean([fact.num_edits for fact in facts]),
+        num_lines=_mean([fact.num_lines for fact in facts]),
+        labels={name: dict(sorted(counts.items())) for name, counts in sorted(labels.items())},
+        license=", ".join(sorted(licenses)),
+        record_bytes=sum(fact.num_bytes for fact in facts),
+        layer_bytes=sum(map(_layer_bytes, built)) if built else None,
+    )
+
+
+def markdown_table(rows: Iterable[PackageStatistics]) -> str:
+    """One line per package with its tasks by source, the time of their tests, and how often each operator was used.
+
+    Seconds are means over the tasks: the tests of one task on the repaired code, from its certificate.
+    """
+    by_package: dict[str, list[PackageStatistics]] = defaultdict(list)
+    for row in rows:
+        by_package[row.package].append(row)
+    sources = sorted({row.source for found in by_package.values() for row in found})
+    lines = [
+        f"| package | split | licence | {' | '.join(sources)} | test s | operators |",
+        f"|---|---|---|{'---:|' * (len(sources) + 1)}---|",
+    ]
+    totals: Counter[str] = Counter()
+    for package, found in sorted(by_package.items()):
+        counts = Counter({row.source: row.num_tasks for row in found})
+        totals += counts
+        lines.append(_markdown_line(package, found, [counts[source] for source in sources]))
+    lines.append(f"| {len(by_package)} packages | | | {' | '.join(str(totals[source]) for source in sources)} | | |")
+    return "\n".join(lines)
+
+
+def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequence[int]) -> str:
+    splits = ", ".join(sorted({split for row in rows for split in row.splits}))
+    licences = ", ".join(sorted({one for row in rows for one in row.license.split(", ") if one})) or "?"
+    timed = [(row.test_s, row.num_tasks) for row in rows if row.test_s is not None]
+    seconds = f"{sum(s * n for s, n in timed) / sum(n for _, n in timed):.2f}" if timed else ""
+    operators: Counter[str] = Counter()
+    for row in rows:
+        operators.update(row.labels.get("operator", {}))
+    ranked = sorted(operators.items(), key=lambda operator: (-operator[1], operator[0]))
+    told = ", ".join(f"{name} {count}" for name, count in ranked[:NUM_OPERATORS_SHOWN])
+    told += f", {len(ranked) - NUM_OPERATORS_SHOWN} more" if len(ranked) > NUM_OPERATORS_SHOWN else ""
+    return f"| {package} | {splits} | {licences} | {' | '.join(map(str, counts))} | {seconds} | {told} |"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(sum(values) / len(values), 3)
+
+
+def _layer_bytes(layer: Path) -> int:
+    """Size as the layer store noted it, or measured where it did not."""
+    try:
+        return int(use_path(layer).read_text())
+    except (OSError, ValueError):
+        return sum(path.lstat().st_size for path in layer.rglob("*") if not path.is_dir())
+
+
+def read_license(tree: Path) -> str:
+    """The licence that the metadata of a tree declares: expression, name or classifier; empty when it has none."""
+    for path in sorted(tree.glob(f"{METADATA_FOLDER}/*.dist-info/METADATA")):
+        head = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        fields = [line.partition(":") for line in head.split("\n") if line[:1].strip()]
+        values = {name.lower(): value.strip() for name, _, value in fields}
+        classified = [value.rpartition("::")[2].strip() for name, _, value in fields if "License ::" in value]
+        found = values.get("license-expression") or values.get("license") or ", ".join(classified)
+        if found and found != "UNKNOWN":
+            # Some projects put the whole text of the licence there; its first line names it.
+            return found.splitlines()[0][:60]
+    return ""

@@ -1,0 +1,193 @@
+"""A folder of tasks on disk.
+
+Reads and writes::
+
+    tasks.jsonl      one task per line, by split, package and id
+    unbuilt.jsonl    one imported task without environment and certificate per line, in the order of import
+    funnel.json      what each stage let through and why the rest fell away, per unit and in all
+    manifest.json    catalogue digest, seed, config, tool versions
+    units/           finished units (one source on one package) of a build, so that a killed one goes on
+
+Invariants: every file is written beside its place and renamed, a unit is whole or absent, and it counts only for the
+key (catalogue entry, config, seed, lock) that it was made with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.records import Record, SourceKind, Split, Task
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+TASKS_FILE, FUNNEL_FILE, MANIFEST_FILE, UNITS_FOLDER = "tasks.jsonl", "funnel.json", "manifest.json", "units"
+UNBUILT_FILE = "unbuilt.jsonl"
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What one source made of one package."""
+
+    name: str
+    """``<source>-<package>``."""
+    key: str
+    funnel: dict[str, int]
+    tasks: tuple[Task, ...]
+    error: str = ""
+    """Why the unit could not be made; empty when it could."""
+
+
+class TaskStore:
+    """Tasks in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use ``folder``, which need not exist yet."""
+        self.folder = folder
+
+    def load(
+        self, split: Split | None = None, source: SourceKind | None = None, ids: Iterable[str] = ()
+    ) -> tuple[Task, ...]:
+        """Tasks that match every given filter, in file order.
+
+        Raises:
+            InputError: there is no task file, a line is broken, or an id is unknown.
+        """
+        wanted = frozenset(ids)
+        found = tuple(
+            task
+            for task in self._read()
+            if (split is None or task.split == split)
+            and (source is None or task.source == source)
+            and (not wanted or task.id in wanted)
+        )
+        missing = sorted(wanted - {task.id for task in found})
+        if missing:
+            raise InputError(f"no task {', '.join(missing)} in {self.folder}; see: repairgym tasks show {self.folder}")
+        return found
+
+    def save(self, tasks: Iterable[Task], funnel: dict[str, Any], manifest: dict[str, Any]) -> None:
+        """Write the whole folder.
+
+        Raises:
+            DiskFullError: no room; what was there before is intact.
+        """
+        ordered = sorted(tasks, key=lambda task: (task.split, task.provenance.package, task.id))
+        self._write(TASKS_FILE, (task.model_dump_json() + "\n" for task in ordered))
+        self.save_document(FUNNEL_FILE, funnel)
+        self.save_document(MANIFEST_FILE, manifest)
+
+    def save_document(self, name: str, content: dict[str, Any]) -> None:
+        """Write one JSON object beside the tasks.
+
+        Raises:
+            DiskFullError: no room; what was there before is intact.
+        """
+        self._write(name, [json.dumps(content, indent=2, sort_keys=True) + "\n"])
+
+    def save_unbuilt(self, tasks: Iterable[UnbuiltTask]) -> None:
+        """Write all imported tasks, one after the other as they come.
+
+        Raises:
+            DiskFullError: no room; what was there before is intact.
+        """
+        self._write(UNBUILT_FILE, (task.model_dump_json() + "\n" for task in tasks))
+
+    def iter_unbuilt(self) -> Iterator[UnbuiltTask]:
+        """Imported tasks, one after the other; none when there is no file of them.
+
+        Raises:
+            InputError: a line is broken.
+        """
+        path = self.folder / UNBUILT_FILE
+        if path.is_file():
+            yield from _read_lines(path, UnbuiltTask, "import the tasks again")
+
+    @property
+    def has_tasks(self) -> bool:
+        """True when the folder has certified or imported tasks."""
+        return any((self.folder / name).is_file() for name in (TASKS_FILE, UNBUILT_FILE))
+
+    def load_certified(self) -> tuple[Task, ...]:
+        """Every certified task; none when the folder has only imported ones.
+
+        Raises:
+            InputError: the folder has neither, or a line is broken.
+        """
+        has_unbuilt = (self.folder / UNBUILT_FILE).is_file()
+        return () if has_unbuilt and not (self.folder / TASKS_FILE).is_file() else self.load()
+
+    def load_document(self, name: str) -> dict[str, Any]:
+        """`FUNNEL_FILE` or `MANIFEST_FILE`; empty when it is not there.
+
+        Raises:
+            InputError: it is no JSON object.
+        """
+        path = self.folder / name
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is no JSON ({error}); build the tasks again") from error
+        if not isinstance(content, dict):
+            raise InputError(f"{path} holds no JSON object; build the tasks again")
+        return content
+
+    def save_unit(self, unit: Unit) -> None:
+        """Write a finished unit."""
+        head = json.dumps({"name": unit.name, "key": unit.key, "funnel": unit.funnel, "error": unit.error})
+        lines = [head, *(task.model_dump_json() for task in unit.tasks)]
+        self._write(f"{UNITS_FOLDER}/{unit.name}.jsonl", (line + "\n" for line in lines))
+
+    def load_unit(self, name: str, key: str) -> Unit | None:
+        """The finished unit ``name`` when it was made with ``key``."""
+        path = self.folder / UNITS_FOLDER / f"{name}.jsonl"
+        if not path.is_file():
+            return None
+        head, *lines = path.read_text(encoding="utf-8").split("\n")
+        fields = json.loads(head)
+        if fields["key"] != key or fields["error"]:
+            return None
+        return Unit(**fields, tasks=tuple(Task.model_validate_json(line) for line in lines if line))
+
+    def _read(self) -> Iterator[Task]:
+        path = self.folder / TASKS_FILE if self.folder.is_dir() else self.folder
+        if not path.is_file():
+            if (self.folder / UNBUILT_FILE).is_file():
+                raise InputError(
+                    f"{self.folder} holds imported tasks without environment and certificate only; what each lacks: "
+                    f"repairgym tasks show {self.folder} ID"
+                )
+            raise InputError(f"no {TASKS_FILE} in {self.folder}; make it with: repairgym tasks build {self.folder}")
+        yield from _read_lines(path, Task, "build the tasks again")
+
+    def _write(self, name: str, parts: Iterable[str]) -> None:
+        path = self.folder / name
+        with disk_full_as_repairgym_error(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            try:
+                with temporary.open("w", encoding="utf-8", newline="\n") as stream:
+                    stream.writelines(parts)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def _read_lines(path: Path, cls: type[RecordT], remedy: str) -> Iterator[RecordT]:
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield cls.model_validate_json(line)
+            except ValidationError as error:
+                raise InputError(f"{path} line {number} is no task: {error}; {remedy}") from error

@@ -1,0 +1,155 @@
+"""Test files as text: the function a test id belongs to, and cutting test functions out.
+
+Reads pytest node ids and test source; makes source without the hidden tests. Invariants: a cut file parses, holds
+none of the cut functions, and nothing left in it names one. An inherited test is masked in its class instead.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from repairgym.errors import TaskError
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def function_id(test_id: str) -> str:
+    """The node id without parameters: ``tests/test_a.py::test_b`` of ``tests/test_a.py::test_b[x::y]``."""
+    return test_id.split("[", 1)[0]
+
+
+def file_of(test_id: str) -> str:
+    """The file part of a node id."""
+    return test_id.split("::", 1)[0]
+
+
+def functions_of(test_ids: Iterable[str]) -> tuple[str, ...]:
+    """The distinct test functions of ``test_ids``, in order."""
+    return tuple(dict.fromkeys(function_id(test_id) for test_id in test_ids))
+
+
+def conftest_paths(test_paths: Iterable[str]) -> set[str]:
+    """Every place where a ``conftest.py`` would act on ``test_paths``."""
+    folders = {parent for path in test_paths for parent in PurePosixPath(path).parents}
+    return {(folder / "conftest.py").as_posix() for folder in folders}
+
+
+def cuttable_names(source: str) -> frozenset[str]:
+    """Functions (``test_a``, ``TestB::test_c``) that ``source`` defines and nothing in it names; none when broken."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return frozenset()
+    mentions = _mentions(tree)
+    return frozenset(name for name, node, _ in _walk(tree, "") if node.name not in mentions)
+
+
+def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
+    """(class, test) of tests that a class of ``source`` has from its bases and that can be masked in it.
+
+    A class that another one of the file inherits from is left out: a mask would act on both.
+    """
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return frozenset()
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
+    mentions = _mentions(tree)
+    found: set[tuple[str, str]] = set()
+    for name, node in classes.items():
+        if name not in bases:
+            found |= {(name, test) for test in _methods_of_bases(node, classes) if test not in mentions}
+    return frozenset(found)
+
+
+def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
+    own = {child.name for child in node.body if isinstance(child, FunctionNode)}
+    found: set[str] = set()
+    for base in node.bases:
+        if isinstance(base, ast.Name) and (parent := classes.get(base.id)):
+            found |= {child.name for child in parent.body if isinstance(child, FunctionNode)}
+            found |= _methods_of_bases(parent, {k: v for k, v in classes.items() if k != node.name})
+    return {name for name in found - own if name.startswith("test")}
+
+
+def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
+    """Source of the functions of ``test_ids``, with their decorators, as far as their own files define them."""
+    found: list[str] = []
+    for test_id in functions_of(test_ids):
+        path, _, wanted = test_id.partition("::")
+        source = (tree / path).read_text(encoding="utf-8", errors="replace")
+        for name, node, _ in _walk(ast.parse(source), ""):
+            if name == wanted:
+                first, last = _line_range(node)
+                found.append("\n".join(source.splitlines()[first - 1 : last]))
+    return "\n".join(found)
+
+
+test_sources.__test__ = False  # type: ignore[attr-defined]
+
+
+def cut_functions(source: str, names: Iterable[str]) -> str:
+    """``source`` without the test functions ``names`` (``test_a`` or ``TestB::test_c``).
+
+    A test that a class has from a base in the same file is masked (``test_c = None``): other classes run it, too.
+
+    Raises:
+        TaskError: a function is not defined here (generated, or inherited from elsewhere), something left names it, or
+            the rest does not parse.
+    """
+    tree = ast.parse(source)
+    inherited = {name for name in names if tuple(name.split("::")) in inherited_tests(source)}
+    wanted = set(names) - inherited
+    found = {name: (node, parent) for name, node, parent in _walk(tree, "") if name in wanted}
+    if set(found) != wanted:
+        raise TaskError(f"test functions not defined in the file itself: {', '.join(sorted(wanted - set(found)))}")
+    lines = source.splitlines(keepends=True)
+    for node, _ in found.values():
+        first, last = _line_range(node)
+        lines[first - 1 : last] = [""] * (last - first + 1)
+    cut_nodes = {id(node) for node, _ in found.values()}
+    for _, parent in found.values():
+        if isinstance(parent, ast.ClassDef) and all(id(child) in cut_nodes for child in parent.body):
+            first = _line_range(parent.body[0])[0]
+            lines[first - 1] = " " * parent.body[0].col_offset + "pass\n"
+    for name in sorted(inherited, reverse=True):
+        _mask(tree, lines, *name.split("::"))
+    text = "".join(lines)
+    _check(text, {name.rpartition("::")[2] for name in wanted})
+    return text
+
+
+def _mask(tree: ast.Module, lines: list[str], class_name: str, test: str) -> None:
+    """Make ``test`` no test in ``class_name``; ``lines`` keep their numbers."""
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name).body
+    first = _line_range(body[0])[0]
+    lines[first - 1] = f"{' ' * body[0].col_offset}{test} = None\n{lines[first - 1]}"
+
+
+def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from _walk(child, f"{prefix}{child.name}::")
+        elif isinstance(child, FunctionNode):
+            yield prefix + child.name, child, node
+
+
+def _line_range(node: ast.stmt) -> tuple[int, int]:
+    decorators = [decorator.lineno for decorator in getattr(node, "decorator_list", [])]
+    return min([node.lineno, *decorators]), node.end_lineno or node.lineno
+
+
+def _check(text: str, names: set[str]) -> None:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise TaskError(f"the test file does not parse without its hidden tests: {error}") from error
+    if left := names & _mentions(tree):
+        raise TaskError(f"the test file still uses {', '.join(sorted(left))} after it was cut out")
+
+
+def _mentions(tree: ast.AST) -> set[str]:
+    return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(tree)}

@@ -1,0 +1,57 @@
+"""Files and folders that appear whole or not at all.
+
+Makes them beside their place and renames them. Invariant: a command that is killed, or finds the disk full, leaves
+what was there before and nothing half done.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from repairgym.errors import InputError, disk_full_as_repairgym_error
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A stream to ``path``, which appears when the block ends without an error.
+
+    Raises:
+        DiskFullError: no room; what was there before is intact.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with disk_full_as_repairgym_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder_written_whole(folder: Path) -> Iterator[Path]:
+    """A place to fill, which becomes ``folder`` when the block ends without an error and something is in it.
+
+    Raises:
+        InputError: ``folder`` is there and holds something.
+        DiskFullError: no room; nothing is left.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there and not empty; name another folder, or remove it first")
+    place = folder.with_name(f".{folder.name}.{os.getpid()}")
+    with disk_full_as_repairgym_error(folder):
+        try:
+            place.mkdir(parents=True)
+            yield place
+            if any(place.iterdir()):
+                place.replace(folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)

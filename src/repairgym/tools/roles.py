@@ -1,0 +1,51 @@
+"""What a turn did: it changed code, or ran tests.
+
+Reads turns by the names of their tools; makes truths. Invariant: an edit that the tool refused changed nothing and is
+no edit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from repairgym.records import Record, StopReason, Turn
+
+
+class ToolRoles(Record):
+    """What tools are for, by name; the defaults cover the tools of this project and of both papers."""
+
+    edits: frozenset[str] = frozenset(
+        {"edit", "line", "undo", "write", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
+        | {"upgrade_build_tool", "upgrade_gradle"}
+    )
+    tests: frozenset[str] = frozenset({"test", "build", "validate_and_build"})
+    shells: frozenset[str] = frozenset({"shell", "bash", "run_sh"})
+    """Tools whose argument is a command line; one that matches ``test_command`` is a test run."""
+    test_command: str = r"\b(pytest|tox|nox|unittest|make (test|check))\b"
+
+
+DEFAULT_ROLES = ToolRoles()
+
+
+def is_edit(turn: Turn, roles: ToolRoles = DEFAULT_ROLES) -> bool:
+    """True when the turn changed files."""
+    return turn.tool in roles.edits and not turn.error
+
+
+def is_test_run(turn: Turn, roles: ToolRoles = DEFAULT_ROLES) -> bool:
+    """True when the turn ran tests or the build."""
+    if turn.tool in roles.shells:
+        return any(re.search(roles.test_command, str(value)) for value in turn.arguments.values())
+    return turn.tool in roles.tests and not turn.error
+
+
+def is_blind_submit(stop_reason: StopReason, turns: Iterable[Turn], roles: ToolRoles = DEFAULT_ROLES) -> bool:
+    """True for a submission whose last change was never tested."""
+    is_tested = False
+    for turn in turns:
+        if is_edit(turn, roles):
+            is_tested = False
+        elif is_test_run(turn, roles):
+            is_tested = True
+    return stop_reason is StopReason.SUBMITTED and not is_tested

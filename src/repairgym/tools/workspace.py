@@ -1,0 +1,233 @@
+"""The files of one episode, as the agent sees them, with a sandbox that starts only when something must run.
+
+Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Invariants: what `read` returns is what
+the sandbox holds, once `refresh` was awaited after the last command: changes made before the sandbox starts are written
+into it, later ones are written through, and what commands change is read back. Episodes that never run anything cost no
+sandbox. Files that are no UTF-8 text are in no change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path, PurePosixPath
+
+from repairgym.sandbox.base import ExecResult, Sandbox
+
+Files = dict[str, str | None]
+"""Relative path -> text, None: absent."""
+
+
+class Workspace:
+    """Text files below the repository root, with the agent's changes on top."""
+
+    def __init__(
+        self,
+        tree: Path,
+        base_files: Files,
+        create_sandbox: Callable[[Files], Awaitable[Sandbox]],
+        prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
+    ) -> None:
+        """Nothing starts.
+
+        Args:
+            tree: The pinned tree.
+            base_files: Written over it.
+            create_sandbox: Makes a sandbox of the tree with the given files written over it.
+            prepare: What is done in a new sandbox before the agent's changes are there.
+        """
+        self._tree = tree
+        self._base_files = base_files
+        self._create_sandbox = create_sandbox
+        self._prepare = prepare
+        self._sandbox: Sandbox | None = None
+        self._starting = asyncio.Lock()
+        self._first_changes: Files = {}
+        self._is_stale = False
+        self.changes: Files = {}
+        self.cwd = "/testbed"
+        """Working folder of the shell."""
+
+    def read(self, path: str) -> str | None:
+        """Text of a file; None when it is absent, binary, or outside the repository."""
+        return self.changes[path] if path in self.changes else self.base_text(path)
+
+    def base_text(self, path: str) -> str | None:
+        """Text of a file before the agent came; None as for `read`."""
+        return base_text(self._tree, self._base_files, path)
+
+    def paths(self, pattern: str = "*.py") -> list[str]:
+        """Files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
+        found = {str(p.relative_to(self._tree)) for p in self._tree.rglob(pattern) if p.is_file()}
+        layers = (self._base_files, self.changes)
+        for layer in layers:
+            found |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
+            found -= {path for path, text in layer.items() if text is None}
+        return sorted(path for path in found if "__pycache__" not in PurePosixPath(path).parts)
+
+    async def write(self, path: str, text: str) -> None:
+        """Change a file; a change back to the base leaves no trace.
+
+        Raises:
+            PermissionError: the path leads out of the repository.
+            NotADirectoryError: a parent folder is a file.
+            IsADirectoryError: there is a folder.
+        """
+        self._check_writable(path)
+        if self._sandbox is not None:
+            await self._sandbox.write_file(path, text.encode("utf-8", "surrogateescape"))
+        self._note(path, text)
+
+    async def delete(self, path: str) -> None:
+        """Delete a file.
+
+        Raises:
+            FileNotFoundError: there is none that is text.
+        """
+        if self.read(path) is None:
+            raise FileNotFoundError(f"{path} is not there")
+        if self._sandbox is not None:
+            await self._sandbox.exec(("rm", "-f", "--", path), timeout_s=10.0)
+        self._note(path, None)
+
+    async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
+        """Run bash in the episode's shell; `refresh` before the next `read`.
+
+        Raises:
+            SandboxError: the sandbox could not be made, or is gone.
+        """
+        session = await (await self.sandbox()).open_session()
+        self._is_stale = True
+        result = await session.run(command, timeout_s=timeout_s)
+        self.cwd = session.cwd
+        return result
+
+    async def refresh(self) -> None:
+        """Read back what commands changed; nothing to do when none ran.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxContentError: more was changed than can be read.
+        """
+        if not self._is_stale or self._sandbox is None:
+            return
+        found = await self._sandbox.changed_files()
+        self._is_stale = False
+        self.changes = {}
+        for path, text in self._first_changes.items():
+            self._note(path, text)
+        for path, content in found.items():
+            if path != ".git" and not path.startswith(".git/"):
+                self._note_content(path, content)
+
+    async def revert(self, changes: Files) -> None:
+        """Go back to a state that `changes` had. The sandbox, and with it the shell, starts anew when next needed."""
+        await self.close()
+        self.changes = dict(changes)
+
+    def state_digest(self) -> str:
+        """SHA-256 (hex) of the changes: equal states have equal digests."""
+        hasher = hashlib.sha256()
+        for path in sorted(self.changes):
+            hasher.update(f"{path}\0{self.changes[path]}\0".encode("utf-8", "surrogateescape"))
+        return hasher.hexdigest()
+
+    async def sandbox(self) -> Sandbox:
+        """The live sandbox, started on first use with all changes so far.
+
+        Raises:
+            SandboxError: it could not be made.
+        """
+        async with self._starting:
+            if self._sandbox is None:
+                self._sandbox = await self._start()
+        return self._sandbox
+
+    async def copy(self) -> Sandbox:
+        """A sandbox of its own with the files as they are now, for what must leave no traces. Close it.
+
+        Raises:
+            SandboxError: it could not be made.
+        """
+        await self.refresh()
+        return await self._create_sandbox({**self._base_files, **self.changes})
+
+    async def _start(self) -> Sandbox:
+        changes = dict(self.changes)
+        if self._prepare is None:
+            sandbox = await self._create_sandbox({**self._base_files, **changes})
+            self._first_changes = changes
+            return sandbox
+        sandbox = await self._create_sandbox(dict(self._base_files))
+        try:
+            await self._prepare(sandbox)
+            for path, text in changes.items():
+                if text is None:
+                    await sandbox.exec(("rm", "-f", "--", path), timeout_s=10.0)
+                else:
+                    await sandbox.write_file(path, text.encode("utf-8", "surrogateescape"))
+        except BaseException:
+            await sandbox.close()
+            raise
+        self._first_changes = {}
+        return sandbox
+
+    @property
+    def backend(self) -> str:
+        """Name of the sandbox back end; empty when none was needed."""
+        return self._sandbox.backend if self._sandbox else ""
+
+    async def close(self) -> None:
+        """End the sandbox, if one was started."""
+        if self._sandbox is not None:
+            await self._sandbox.close()
+            self._sandbox = None
+            self._is_stale = False
+            self.cwd = "/testbed"
+
+    def _note(self, path: str, text: str | None) -> None:
+        self.changes[path] = text
+        if text == self.base_text(path):
+            del self.changes[path]
+
+    def _note_content(self, path: str, content: bytes | None) -> None:
+        """Content that is no text takes the path's place, so an earlier text of it is no change any more."""
+        self.changes.pop(path, None)
+        if content is None:
+            self._note(path, None)
+            return
+        try:
+            self._note(path, content.decode())
+        except UnicodeDecodeError:
+            return
+
+    def _check_writable(self, path: str) -> None:
+        if not is_inside(path):
+            raise PermissionError(f"{path} is outside the repository")
+        for parent in PurePosixPath(path).parents:
+            if str(parent) != "." and self.read(str(parent)) is not None:
+                raise NotADirectoryError(f"{parent} is a file")
+        if (self._tree / path).is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+
+
+def base_text(tree: Path, base_files: Files, path: str) -> str | None:
+    """Text of a file of ``tree`` with ``base_files`` over it; None when it is absent, binary, or outside the tree."""
+    if path in base_files:
+        return base_files[path]
+    if not is_inside(path):
+        return None
+    target = (tree / path).resolve()
+    if not target.is_relative_to(tree.resolve()) or not target.is_file():
+        return None
+    try:
+        return target.read_bytes().decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def is_inside(path: str) -> bool:
+    """Whether ``path`` is a relative path that stays below where it starts."""
+    pure = PurePosixPath(path)
+    return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and "\0" not in path

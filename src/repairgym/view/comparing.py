@@ -1,0 +1,144 @@
+"""Trajectories side by side: siblings of a group, or one task at two checkpoints.
+
+Reads stored trajectories; makes columns for a template. Invariants: equal patches get the same letter; a turn is marked
+where its column's actions first differ from those of the first column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from repairgym.errors import InputError
+from repairgym.rollout.rows import Document
+from repairgym.view.folders import RunFolders, Viewed
+from repairgym.view.listing import Listed
+from repairgym.view.patches import Diff, read_diff
+from repairgym.view.reading import split_thought
+from repairgym.view.text import block
+
+MAX_COLUMNS = 16
+_MAX_TURNS = 200
+_CELL_CHARS = 1_500
+_MIN_CELL_CHARS = 200
+_PAGE_CHARS = 2_000_000
+_SEPARATOR = ":"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One turn of one column."""
+
+    action: Markup
+    observation: Markup
+    error: str
+    is_fork: bool
+    """The first turn whose action differs from the first column's."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One trajectory."""
+
+    viewed: Viewed
+    listed: Listed
+    document: Document | None
+    problem: str
+    patch: Diff | None
+    patch_letter: str
+    """Columns with the same patch have the same letter; empty when nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Columns and the rows of their turns."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell | None, ...], ...]
+    num_rows_left_out: int
+    is_one_task: bool
+
+
+def address_of(viewed: Viewed, number: int) -> str:
+    """How a trajectory is named in the address of a comparison."""
+    return f"{viewed.key}{_SEPARATOR}{number}"
+
+
+def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
+    """Put trajectories side by side.
+
+    Raises:
+        InputError: too few or too many, or one of them does not exist.
+    """
+    if not 2 <= len(names) <= MAX_COLUMNS:
+        raise InputError(f"got {len(names)} trajectories to compare, expected 2 to {MAX_COLUMNS}")
+    found = [_load(folders, name) for name in names]
+    letters = _letters([document for _, _, document, _ in found])
+    columns = tuple(
+        Column(viewed, listed, document, problem, read_diff(document.final_patch) if document else None, letter)
+        for (viewed, listed, document, problem), letter in zip(found, letters, strict=True)
+    )
+    longest = max(len(column.document.turns) if column.document else 0 for column in columns)
+    num_rows = min(longest, _MAX_TURNS)
+    room = max(_MIN_CELL_CHARS, min(_CELL_CHARS, _PAGE_CHARS // (2 * len(columns) * max(1, num_rows))))
+    forks = [_first_difference(columns[0].document, column.document) for column in columns]
+    return Comparison(
+        columns=columns,
+        rows=tuple(
+            tuple(_cell(column.document, index, fork, room) for column, fork in zip(columns, forks, strict=True))
+            for index in range(num_rows)
+        ),
+        num_rows_left_out=longest - num_rows,
+        is_one_task=len({column.listed.row.task_id for column in columns}) == 1,
+    )
+
+
+def _load(folders: RunFolders, name: str) -> tuple[Viewed, Listed, Document | None, str]:
+    key, _, number = name.rpartition(_SEPARATOR)
+    if not number.isascii() or not number.isdecimal() or len(number) > 18:
+        raise InputError(f"got {name!r} to compare, expected RUN{_SEPARATOR}NUMBER")
+    viewed = folders.get(key)
+    with viewed.opened() as reader:
+        listed = reader.listed(int(number))
+        try:
+            return viewed, listed, reader.document(listed), ""
+        except InputError as error:
+            return viewed, listed, None, str(error)
+
+
+def _letters(documents: Sequence[Document | None]) -> list[str]:
+    known: dict[str, str] = {}
+    found = []
+    for document in documents:
+        patch = document.final_patch if document else ""
+        if patch and patch not in known:
+            known[patch] = chr(ord("A") + len(known))
+        found.append(known.get(patch, ""))
+    return found
+
+
+def _first_difference(one: Document | None, other: Document | None) -> int:
+    """Index of the first turn whose actions differ; -1 when none does."""
+    if one is None or other is None or one is other:
+        return -1
+    same = 0
+    for left, right in zip(one.turns, other.turns, strict=False):
+        if left.action.strip() != right.action.strip():
+            return same
+        same += 1
+    return same if len(one.turns) != len(other.turns) else -1
+
+
+def _cell(document: Document | None, index: int, fork: int, room: int) -> Cell | None:
+    if document is None or index >= len(document.turns):
+        return None
+    turn = document.turns[index]
+    _, action = split_thought(turn.action)
+    return Cell(
+        action=block(action.strip(), room),
+        observation=block(turn.observation.strip(), room),
+        error=turn.error,
+        is_fork=index == fork,
+    )

@@ -1,0 +1,180 @@
+"""The run folders that are shown, and what is kept in memory of each.
+
+Reads a folder with one or many runs; makes `Viewed` records. Invariants: a run is addressed by a key that was made from
+what was found, so an address never names a path; what is kept is thrown away when its file changes or is replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tokenizers import Tokenizer
+
+from repairgym.errors import InputError
+from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
+from repairgym.report.tokens import find_tokenizer
+from repairgym.tasks.store import TASKS_FILE
+from repairgym.view.reader import RunReader
+from repairgym.view.tally import Tally
+from repairgym.view.task_lines import TaskLines
+
+MAX_DEPTH = 3
+"""Folders between the one that was named and a run's own."""
+_PASSED_OVER = {"tasks", "checkpoints", "node_modules", "__pycache__"}
+Stamp = tuple[int, ...]
+T = TypeVar("T")
+
+
+def stamp_of(*paths: Path) -> Stamp:
+    """Changes whenever one of the files is written, replaced, made or removed."""
+    parts: list[int] = []
+    for path in paths:
+        try:
+            found = path.stat()
+            parts += (found.st_ino, found.st_size, found.st_mtime_ns)
+        except OSError:
+            parts.append(0)
+    return tuple(parts)
+
+
+class _Kept(Generic[T]):
+    """A value that is made again when the stamp of its files has changed."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._held: tuple[Stamp, T] | None = None
+
+    def get(self, stamp: Stamp) -> T:
+        with self._lock:
+            if self._held is None or self._held[0] != stamp:
+                self._held = stamp, self._make()
+            return self._held[1]
+
+
+class Viewed:
+    """One run folder. Threads may share it."""
+
+    def __init__(self, key: str, folder: Path) -> None:
+        self.key = key
+        self.folder = folder
+        self.database = folder / DATABASE_FILE
+        self._tally: _Kept[Tally] = _Kept(Tally)
+        self._tasks: _Kept[TaskLines] = _Kept(lambda: TaskLines(self._task_file))
+        self._tokenizer: _Kept[Tokenizer | None] = _Kept(lambda: find_tokenizer(folder))
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.key.replace("~", "/")
+
+    @property
+    def _task_file(self) -> Path:
+        return self.folder / TASKS_FOLDER / TASKS_FILE
+
+    @contextmanager
+    def opened(self) -> Iterator[RunReader]:
+        """The store, open for the time of one request.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        reader = RunReader.read(self.database)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def tally(self, reader: RunReader) -> Tally:
+        """Counts of the store, up to date."""
+        found = self._tally.get(stamp_of(self.database)[:1])
+        found.update(reader)
+        return found
+
+    @property
+    def tasks(self) -> TaskLines:
+        """The tasks of the run."""
+        return self._tasks.get(stamp_of(self._task_file))
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the run; None when no checkpoint has one."""
+        return self._tokenizer.get(stamp_of(self.folder / "checkpoints"))
+
+    def stamp(self) -> Stamp:
+        """Changes whenever the run writes something."""
+        return stamp_of(self.database, self.database.with_name(DATABASE_FILE + "-wal"))
+
+    def last_write_s(self) -> float:
+        """Time of the last write, in seconds since the epoch."""
+        log = self.database.with_name(DATABASE_FILE + "-wal")
+        found = [path.stat().st_mtime for path in (self.database, log) if path.exists()]
+        return max(found, default=0.0)
+
+
+class RunFolders:
+    """All runs below one folder, or the one run that the folder is."""
+
+    def __init__(self, root: Path) -> None:
+        """Look for runs.
+
+        Raises:
+            InputError: ``root`` is no folder.
+        """
+        if not root.is_dir():
+            raise InputError(f"{root} is no folder; name the folder of a run or one that holds runs")
+        self.root = root.resolve()
+        self._runs: dict[str, Viewed] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> list[Viewed]:
+        """Every run that is there now, by name."""
+        with self._lock:
+            found = dict(_find(self.root))
+            self._runs = {key: self._runs.get(key) or Viewed(key, folder) for key, folder in sorted(found.items())}
+            return list(self._runs.values())
+
+    def get(self, key: str) -> Viewed:
+        """One run.
+
+        Raises:
+            InputError: there is none of this key.
+        """
+        with self._lock:
+            known = self._runs.get(key)
+        if known is None:
+            known = next((one for one in self.all() if one.key == key), None)
+        if known is None:
+            raise InputError(f"there is no run {key!r} here")
+        return known
+
+    def stamp(self) -> Stamp:
+        """Changes whenever one of the runs writes something."""
+        return tuple(part for one in self.all() for part in one.stamp())
+
+
+def _find(root: Path) -> Iterator[tuple[str, Path]]:
+    if (root / DATABASE_FILE).exists():
+        yield root.name or "run", root
+        return
+    level = [root]
+    for _ in range(MAX_DEPTH):
+        folders = [one for parent in level for one in _folders_in(parent)]
+        level = []
+        for folder in folders:
+            if (folder / DATABASE_FILE).exists():
+                yield "~".join(folder.relative_to(root).parts), folder
+            else:
+                level.append(folder)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        found = sorted(folder.iterdir())
+    except OSError:
+        return []
+    return [one for one in found if one.is_dir() and not one.name.startswith(".") and one.name not in _PASSED_OVER]

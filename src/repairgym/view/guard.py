@@ -1,0 +1,125 @@
+"""Who may ask and what the answer may do in a browser.
+
+Reads requests; makes refusals and response headers. Invariants: every answer forbids scripts, styles and pictures of
+other origins, framing and sniffing; a host name that this server was not given is refused (DNS rebinding); with a
+token, nothing but the way to hand it over is answered without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+RAW_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
+"""Of answers that hold text of agents as it is."""
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+"""Of ``report.html``, which carries its style inside and has no script."""
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+COOKIE = "repairgym_view"
+_ALWAYS = ("localhost", "127.0.0.1", "::1")
+
+
+def is_loopback(host: str) -> bool:
+    """True for a host that only this machine reaches."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class Guard:
+    """ASGI middleware: host names, token, headers."""
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False
+    ) -> None:
+        """Wrap ``app``.
+
+        Args:
+            app: What answers the requests that are let through.
+            hosts: Names of the server besides those of loopback.
+            token: What a request must know; empty for none.
+            is_any_host: Bound to all addresses: names cannot be told apart, the token guards.
+        """
+        self._app = app
+        self._hosts = {*_ALWAYS, *hosts}
+        self._token = token
+        self._is_any_host = is_any_host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer or refuse one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refuse(scope)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("content-security-policy", POLICY)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await (refusal or self._app)(scope, receive, send_guarded)
+
+    def _refuse(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if not self._is_any_host and _name_of(headers.get("host", "")) not in self._hosts:
+            return PlainTextResponse("this host name is not served here; use the address that `repairgym view` printed", 421)
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("this server only shows; it takes GET and HEAD", 405, {"allow": "GET, HEAD"})
+        return self._ask_for_token(scope, headers) if self._token else None
+
+    def _ask_for_token(self, scope: Scope, headers: Headers) -> Response | None:
+        if self._is_known(headers):
+            return None
+        items = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        given = [value for name, value in items if name == "token"]
+        if not given or not _equal(given[0], self._token):
+            return PlainTextResponse("a token is needed; use the whole address that `repairgym view` printed", 401)
+        rest = urlencode([(name, value) for name, value in items if name != "token"])
+        # A path of two slashes would lead to another host.
+        path = "/" + str(scope["path"]).lstrip("/\\")
+        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        answer.set_cookie(COOKIE, _digest(self._token), httponly=True, samesite="strict")
+        return answer
+
+    def _is_known(self, headers: Headers) -> bool:
+        cookies = cookie_parser(headers.get("cookie", ""))
+        if _equal(cookies.get(COOKIE, ""), _digest(self._token)):
+            return True
+        return _equal(headers.get("authorization", ""), f"Bearer {self._token}")
+
+
+def _name_of(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(f"repairgym view {token}".encode()).hexdigest()
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())

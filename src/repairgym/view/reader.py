@@ -1,0 +1,189 @@
+"""A run store, read and never written.
+
+Reads ``run.db``; makes single trajectories, groups with their members, and counts; `listing` makes the lists.
+Invariant: a store that no process writes is read without leaving a lock file beside it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from repairgym.errors import InputError
+from repairgym.ledger import TokenLedger
+from repairgym.records import VerdictKind
+from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
+from repairgym.rollout.schema import OLDEST_READABLE_VERSION, check_schema
+from repairgym.view.filters import TALLIED
+from repairgym.view.listing import SELECT, Listed, TrajectoryLists, to_listed
+
+_GROUP_COLUMNS = tuple(GroupRow.model_fields)
+_SELECT_GROUPS = f"SELECT {', '.join(_GROUP_COLUMNS)} FROM groups"
+_TOO_LARGE = 1 << 62
+"""SQLite's numbers end not far behind."""
+
+
+class Member(NamedTuple):
+    """One trajectory of a group, as a list of groups shows it."""
+
+    number: int
+    id: str
+    verdict: VerdictKind
+
+
+class Extent(NamedTuple):
+    """How many rows there are, and which is the last."""
+
+    num_rows: int
+    newest_number: int
+    newest_created_at: str
+
+
+class RunReader(TrajectoryLists):
+    """A ``run.db`` opened for looking only."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Open a store without changing anything in its folder.
+
+        Raises:
+            InputError: there is no store, or it is of another program, damaged, or of another schema version.
+        """
+        if not path.is_file():
+            raise InputError(f"{path} does not exist; name the folder of a run, which holds a run.db")
+        # With nothing in its write-ahead log the file is the whole store, and SQLite needs no lock file to read it.
+        log = path.with_name(path.name + "-wal")
+        mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
+        )
+        try:
+            version = check_schema(connection, path)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise InputError(f"{path} cannot be read as a run store ({error})") from error
+        if version < OLDEST_READABLE_VERSION:
+            connection.close()
+            raise InputError(
+                f"{path} has the older schema {version}, this viewer reads {OLDEST_READABLE_VERSION} and later and "
+                "changes nothing; a run that has just begun will do in a moment, others need the version that made them"
+            )
+        return cls(path, connection)
+
+    def extent(self) -> Extent:
+        """How far the rows go."""
+        ((num_rows, newest),) = self._fetch("SELECT count(*), coalesce(max(number), 0) FROM trajectories", ())
+        return Extent(num_rows, newest, self.created_at(newest))
+
+    def created_at(self, number: int) -> str:
+        """When the row of this number was stored; empty when there is none."""
+        found = self._fetch("SELECT created_at FROM trajectories WHERE number = ?", (number,))
+        return str(found[0][0]) if found else ""
+
+    def counted(self, after: int, last: int) -> Iterator[tuple[tuple[Any, ...], tuple[int, ...]]]:
+        """Sums over the rows with ``after`` < number <= ``last``, by the columns `TALLIED`.
+
+        The sums are (trajectories, turns, tokens, sampled tokens).
+        """
+        columns = ", ".join(TALLIED)
+        found = self._fetch(
+            f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens), sum(num_action_tokens) FROM trajectories "
+            f"WHERE number > ? AND number <= ? GROUP BY {columns}",
+            (after, last),
+        )
+        yield from ((one[: len(TALLIED)], one[len(TALLIED) :]) for one in found)
+
+    # --- single ----------------------------------------------------------------------------------------------------
+
+    def listed(self, number: int) -> Listed:
+        """The row of a trajectory.
+
+        Raises:
+            InputError: there is none of this number.
+        """
+        found = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < _TOO_LARGE else []
+        if not found:
+            raise InputError(f"there is no trajectory {number} in this run")
+        return to_listed(found[0])
+
+    def document(self, listed: Listed) -> Document:
+        """The text of a trajectory.
+
+        Raises:
+            InputError: it is damaged, or another version of RepairGym wrote it.
+        """
+        with _readable(f"the text of trajectory {listed.number}"):
+            return unpack_document(self._blob(listed.row.id, "document"))
+
+    def ledger(self, listed: Listed) -> TokenLedger:
+        """The tokens of a trajectory.
+
+        Raises:
+            InputError: they are damaged.
+        """
+        with _readable(f"the tokens of trajectory {listed.number}"):
+            return unpack_ledger(self._blob(listed.row.id, "ledger"))
+
+    # --- groups ----------------------------------------------------------------------------------------------------
+
+    def group_page(
+        self, phase: str, step: int | None, status: str, size: int, after: tuple[int, str] | None
+    ) -> tuple[list[GroupRow], tuple[int, str] | None]:
+        """Up to ``size`` groups of a phase behind ``after`` (step, id), and the key of the last when more follow."""
+        values: list[Any] = [phase]
+        condition = "phase = ?"
+        for name, value in (("step", step), ("status", status or None)):
+            if value is not None:
+                condition += f" AND {name} = ?"
+                values.append(value)
+        if after:
+            condition += " AND (step, id) > (?, ?)"
+            values += after
+        query = f"{_SELECT_GROUPS} WHERE {condition} ORDER BY step, id LIMIT ?"
+        found = [_to_group(row) for row in self._fetch(query, [*values, size + 1])]
+        more = (found[size - 1].step, found[size - 1].id) if len(found) > size else None
+        return found[:size], more
+
+    def group(self, phase: str, step: int, group_id: str) -> GroupRow:
+        """One group.
+
+        Raises:
+            InputError: there is none.
+        """
+        found = self._fetch(f"{_SELECT_GROUPS} WHERE (phase, step, id) = (?, ?, ?)", (phase, step, group_id))
+        if not found:
+            raise InputError(f"phase {phase!r} has no group {group_id!r} in step {step}")
+        return _to_group(found[0])
+
+    def group_statuses(self, phase: str) -> dict[str, int]:
+        """Status -> number of groups of a phase."""
+        query = "SELECT status, count(*) FROM groups WHERE phase = ? GROUP BY 1 ORDER BY 1"
+        return dict(self._fetch(query, (phase,)))
+
+    def members(self, group: GroupRow) -> list[Member]:
+        """The trajectories of a group, by id."""
+        found = self._fetch(
+            "SELECT number, id, verdict FROM trajectories "
+            "WHERE phase = ? AND step = ? AND task_id = ? AND group_id = ? ORDER BY length(id), id",
+            (group.phase, group.step, group.task_id, group.id),
+        )
+        return [Member(number, name, VerdictKind(verdict)) for number, name, verdict in found]
+
+
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (zlib.error, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"{what} cannot be read: it is damaged, or another version of RepairGym wrote it ({reason})"
+        ) from error
+
+
+def _to_group(values: tuple[Any, ...]) -> GroupRow:
+    return GroupRow.model_validate(dict(zip(_GROUP_COLUMNS, values, strict=True)))

@@ -1,0 +1,123 @@
+"""How many trajectories of which kind a run holds, kept up to date by reading only what is new.
+
+Reads the light rows of a store; makes counts per phase, step, verdict and more. Invariant: the sums are over as many
+rows as the store has; when rows were taken away (a resumed step drops its invalid ones), everything is counted anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from repairgym.records import VerdictKind
+from repairgym.view.filters import TALLIED, TrajectoryFilter
+from repairgym.view.reader import Extent, RunReader
+
+
+class Kind(NamedTuple):
+    """What trajectories that are counted together have in common; the fields are `TALLIED`."""
+
+    phase: str
+    step: int
+    verdict: str
+    split: str
+    policy_id: str
+    stop_reason: str
+
+
+@dataclass
+class Count:
+    """Sums over trajectories."""
+
+    by_verdict: dict[str, int] = field(default_factory=lambda: dict.fromkeys(VerdictKind, 0))
+    num_turns: int = 0
+    num_tokens: int = 0
+    num_action_tokens: int = 0
+
+    @property
+    def num(self) -> int:
+        """Number of trajectories."""
+        return sum(self.by_verdict.values())
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Passed among all, as strict evaluations count (invalid and exploited are not passed); None without any."""
+        return self.by_verdict[VerdictKind.PASSED] / self.num if self.num else None
+
+    def mean(self, name: str) -> float | None:
+        """Mean of ``num_turns``, ``num_tokens`` or ``num_action_tokens``."""
+        return float(getattr(self, name)) / self.num if self.num else None
+
+    def add(self, other: Count) -> None:
+        """Add the sums of ``other``."""
+        for verdict, num in other.by_verdict.items():
+            self.by_verdict[verdict] += num
+        self.num_turns += other.num_turns
+        self.num_tokens += other.num_tokens
+        self.num_action_tokens += other.num_action_tokens
+
+
+class Tally:
+    """Counts of one store. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Kind, Count] = {}
+        self._extent = Extent(0, 0, "")
+        self._lock = threading.Lock()
+
+    def update(self, reader: RunReader) -> None:
+        """Count the rows that came since the last time."""
+        with self._lock:
+            extent = reader.extent()
+            # A number that was freed at the end is given again; then the row that was the last is another one.
+            if reader.created_at(self._extent.newest_number) != self._extent.newest_created_at:
+                self._clear()
+            self._add(reader, self._extent.newest_number, extent.newest_number)
+            if sum(count.num for count in self._counts.values()) != extent.num_rows:
+                self._clear()
+                self._add(reader, 0, extent.newest_number)
+            self._extent = extent
+
+    def _clear(self) -> None:
+        self._counts.clear()
+        self._extent = Extent(0, 0, "")
+
+    def _add(self, reader: RunReader, after: int, last: int) -> None:
+        for key, sums in reader.counted(after, last):
+            self._counts.setdefault(Kind(*key), Count()).add(_to_count(key, sums))
+
+    def _kinds(self) -> list[tuple[Kind, Count]]:
+        with self._lock:
+            return list(self._counts.items())
+
+    def total(self, **wanted: Any) -> Count:
+        """Sums over the kinds whose fields are equal to ``wanted``."""
+        found = Count()
+        for kind, count in self._kinds():
+            if all(getattr(kind, name) == value for name, value in wanted.items()):
+                found.add(count)
+        return found
+
+    def by(self, name: str, **wanted: Any) -> dict[Any, Count]:
+        """Sums per value of the field ``name``, over the kinds whose fields are equal to ``wanted``."""
+        found: dict[Any, Count] = {}
+        for kind, count in self._kinds():
+            if all(getattr(kind, field_name) == value for field_name, value in wanted.items()):
+                found.setdefault(getattr(kind, name), Count()).add(count)
+        return found
+
+    def values(self, name: str) -> list[Any]:
+        """Values of a field that occur, sorted."""
+        return sorted({getattr(kind, name) for kind, _ in self._kinds()})
+
+    def matching(self, wanted: TrajectoryFilter) -> Count | None:
+        """Sums over what a filter lets through; None when it has a condition that is not counted here."""
+        conditions = wanted.narrowing()
+        return self.total(**conditions) if set(conditions) <= set(TALLIED) else None
+
+
+def _to_count(key: tuple[Any, ...], sums: tuple[int, ...]) -> Count:
+    count = Count(num_turns=sums[1], num_tokens=sums[2], num_action_tokens=sums[3])
+    count.by_verdict[Kind(*key).verdict] = sums[0]
+    return count
