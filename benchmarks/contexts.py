@@ -29,12 +29,12 @@ from repairgym.config.algorithms import DapoLossConfig
 from repairgym.config.learning import ComputeConfig, FullConfig, LoraConfig, OptimizerConfig
 from repairgym.config.models import DtypeName, EngineConfig, ModelConfig
 from repairgym.config.sizing import PlanCommandConfig
-from repairgym.engine.core import Engine
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import create_model
+from repairgym.learning.data.samples import Sample
 from repairgym.learning.learner import Learner
 from repairgym.learning.losses import policy_loss
 from repairgym.learning.memory import release_memory
-from repairgym.learning.samples import Sample
-from repairgym.models.loading import create_model
 from repairgym.sizing.hardware import GIB, GPUS
 from repairgym.sizing.memory import training_memory
 from repairgym.sizing.shapes import SHAPES, ModelShape

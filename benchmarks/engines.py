@@ -102,8 +102,8 @@ class Embedded:
 
     def __init__(self, folder: Path, num_episodes: int) -> None:
         from repairgym.config.models import EngineConfig
-        from repairgym.engine.core import Engine
-        from repairgym.models.loading import load_model
+        from repairgym.inference.engine.core import Engine
+        from repairgym.inference.loading import load_model
 
         self._engine = Engine(load_model(folder), EngineConfig(num_slots=num_episodes, max_len_tokens=MAX_LEN_TOKENS))
 

@@ -22,17 +22,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PaperBConfig
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.loading import load_tokenizer, shipped_base
-from repairgym.models.renderer import ChatRenderer
-from repairgym.pipelines.registry import make_pipeline
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.loading import load_tokenizer, shipped_base
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, Sandbox
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.scripted import Files, ScriptedSandbox, ScriptedSession
-from repairgym.tools.base import ToolContext
-from repairgym.tools.workspace import Workspace
+from repairgym.testing.scripted_sandbox import Files, ScriptedSandbox, ScriptedSession
 
 MODEL_S = 0.05
 COMMAND_S = 0.02
@@ -92,7 +92,7 @@ class PausingPolicy:
         ]
         self.answers: Iterator[tuple[str, list[int]]] = cycle(answers)
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         self.clock.asked()
         await asyncio.sleep(MODEL_S)
         kind, ids = next(self.answers)

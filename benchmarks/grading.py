@@ -29,10 +29,10 @@ from repairgym.grading.grader import Grader
 from repairgym.records import Certificate, Environment, Provenance, Task, TestOutcome, TestRun, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.namespace import NamespaceBackend
-from repairgym.tasks.catalogue import Package, load_catalogue
-from repairgym.tasks.layers import LayerStore, tree_digest
-from repairgym.tasks.sources.base import Workshop
-from repairgym.tasks.validation import TaskLayers, run_fresh, task_layers
+from repairgym.tasks.build.validation import TaskLayers, run_fresh, task_layers
+from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.store import LayerStore, tree_digest
+from repairgym.tasks.sources.base import BuildContext
 
 PACKAGES = ("idna", "h11", "boltons", "mistune", "tomlkit")
 _NUM_TASK_TESTS = 16
@@ -63,7 +63,7 @@ class Suite:
 
 async def prepare(package: Package, backend: NamespaceBackend, store: LayerStore) -> list[Suite]:
     """Both suites of ``package``, from its first test files in the order of the catalogue."""
-    workshop = Workshop(store, backend, TasksConfig(), quota=0)
+    workshop = BuildContext(store, backend, TasksConfig(), quota=0)
     environment, spec = workshop.pinned(package)
     files = package.test_files(spec.tree)[:_MAX_FILES]
     request = workshop.request(package, files, _TIMEOUT_S).model_copy(update={"test_timeout_s": 60.0})

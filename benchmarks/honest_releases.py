@@ -22,9 +22,9 @@ from repairgym.errors import RepairGymError
 from repairgym.grading.exploits.base import Submission
 from repairgym.grading.exploits.registry import inspect
 from repairgym.records import Finding, Task
-from repairgym.tasks.assembly import read_text
-from repairgym.tasks.catalogue import Package, load_catalogue
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.assembly import read_text
+from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.hunks import Texts, changes_code, find_hunks, revert
 from repairgym.tasks.store import TaskStore
 

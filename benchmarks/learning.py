@@ -83,14 +83,14 @@ class Ours:
 
     def __init__(self, folder: Path, prompts: list[list[int]]) -> None:
         from repairgym.config.algorithms import DapoLossConfig, DrGrpoAdvantageConfig
-        from repairgym.config.learning import DapoConfig, OptimizerConfig
+        from repairgym.config.learning import AlgorithmConfig, OptimizerConfig
         from repairgym.config.models import EngineConfig
-        from repairgym.engine.core import Engine
+        from repairgym.inference.engine.core import Engine
+        from repairgym.inference.loading import load_model
         from repairgym.learning.rl import PolicyTrainer
-        from repairgym.models.loading import load_model
 
         self.prompts = prompts
-        self.config = DapoConfig(
+        self.config = AlgorithmConfig(
             loss=DapoLossConfig(eps_high=0.2),
             advantage=DrGrpoAdvantageConfig(),
             optimizer=OptimizerConfig(learning_rate=LEARNING_RATE, weight_decay=0.0),
@@ -126,7 +126,7 @@ class Ours:
 
     def update(self, found: Rollout) -> dict[str, float]:
         from repairgym.learning.advantages import Outcome, estimate_advantages
-        from repairgym.learning.samples import Sample
+        from repairgym.learning.data.samples import Sample
 
         rewards = [reward_of(ids) for ids in found["completion_ids"]]
         groups = [

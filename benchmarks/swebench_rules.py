@@ -190,8 +190,8 @@ async def compare(tasks: list[Any], python: str, folder: Path, only: str, timeou
     from exploit_battery import HACKS
 
     from repairgym.sandbox.namespace import NamespaceBackend
-    from repairgym.tasks.layers import LayerStore
-    from repairgym.tasks.validation import task_layers
+    from repairgym.tasks.build.validation import task_layers
+    from repairgym.tasks.layers.store import LayerStore
 
     store, backend = LayerStore(), NamespaceBackend()
     chosen = [(name, hack) for name, hack in HACKS.items() if only in name]

@@ -19,10 +19,10 @@ from typing import Any
 
 from repairgym.config.tasks import BreakageConfig, HistoryConfig, MutationConfig, ReleaseConfig, TasksConfig
 from repairgym.records import SourceKind
-from repairgym.tasks.building import build
-from repairgym.tasks.catalogue import load_catalogue
-from repairgym.tasks.environments import build_environment, read_lock
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.building import build
+from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.layers.environments import build_environment, read_lock
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.store import TaskStore
 

@@ -68,7 +68,7 @@ def make_trajectory(number: int, generator: random.Random, num_chars: int) -> Tr
         task_id=f"package{group % 97}-1.0-mutation-{group:06d}",
         group_id=f"group-{group}",
         pipeline="simplified",
-        policy_id="dapo",
+        policy_id="rl",
         sandbox_backend="namespace",
         turns=turns,
         ledger=ledger,
@@ -91,20 +91,20 @@ def make_run(folder: Path, num: int, num_different: int, num_chars: int) -> None
     folder.mkdir()
     generator = random.Random(0)
     with RunStore.create(folder / "run.db") as store:
-        store.plan_phases(["dapo", "eval/dapo/test-mutations"])
-        store.start_phase("dapo")
+        store.plan_phases(["rl", "eval/rl/test-mutations"])
+        store.start_phase("rl")
         for number in range(num_different):
             one = make_trajectory(number, generator, num_chars)
-            store.add_trajectory(one, phase="dapo", step=0, split="train")
+            store.add_trajectory(one, phase="rl", step=0, split="train")
         with store._transaction() as connection:  # the generator's short cut; nothing else writes around the store
             for copy in range(1, num // num_different):
                 values = {"shift": copy * num_different, "tag": f"{copy}/", "size": num_different}
                 is_training = copy < 0.75 * num / num_different
-                values["phase"] = "dapo" if is_training else "eval/dapo/test-mutations"
+                values["phase"] = "rl" if is_training else "eval/rl/test-mutations"
                 values["step"] = copy % NUM_STEPS if is_training else 0
                 groups = "INSERT INTO groups SELECT :tag || id, :phase, :step, :tag || task_id, status FROM groups"
                 names = {name: values[name] for name in ("tag", "phase", "step")}
-                connection.execute(f"{groups} WHERE phase = 'dapo' AND step = 0 AND id LIKE 'group-%'", names)
+                connection.execute(f"{groups} WHERE phase = 'rl' AND step = 0 AND id LIKE 'group-%'", names)
                 connection.execute(COPY, values)
                 documents = "INSERT INTO documents SELECT number + :shift, document, ledger FROM documents"
                 connection.execute(f"{documents} WHERE number <= :size", {n: values[n] for n in ("shift", "size")})
@@ -131,22 +131,22 @@ def measure(client: TestClient, path: str, repeats: int) -> dict[str, float]:
 def pages_of(client: TestClient, num: int) -> dict[str, str]:
     """What is measured: name -> address."""
     middle = num // 2
-    groups = client.get("/r/run/groups?phase=dapo").text
+    groups = client.get("/r/run/groups?phase=rl").text
     group = groups.partition('<td><a href="')[2].partition('"')[0].replace("&amp;", "&")
     return {
         "runs": "/",
         "run": "/r/run",
-        "phase": "/r/run/phase?name=dapo",
+        "phase": "/r/run/phase?name=rl",
         "list, first page": "/r/run/trajectories",
         "list, deep inside": f"/r/run/trajectories?after={middle}",
         "list of failed": "/r/run/trajectories?verdict=failed",
         "list by tokens": "/r/run/trajectories?order=most_tokens",
-        "list by tokens, exploited, one phase": "/r/run/trajectories?verdict=exploited&phase=dapo&order=most_tokens",
+        "list by tokens, exploited, one phase": "/r/run/trajectories?verdict=exploited&phase=rl&order=most_tokens",
         "search in ids and reasons": "/r/run/trajectories?q=test_13",
         "search that finds nothing": "/r/run/trajectories?q=nowhere",
         "search in conversations (stops after 0.7 s)": "/r/run/trajectories?text=never+said",
-        "groups": "/r/run/groups?phase=dapo",
-        "groups of a step": "/r/run/groups?phase=dapo&step=1",
+        "groups": "/r/run/groups?phase=rl",
+        "groups of a step": "/r/run/groups?phase=rl&step=1",
         "group, side by side": group,
         "task": "/r/run/task?id=package5-1.0-mutation-000005",
         "trajectory": f"/r/run/t/{middle}",

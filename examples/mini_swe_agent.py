@@ -21,9 +21,9 @@ import tempfile
 from pathlib import Path
 
 from repairgym.records import Task
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.validation import pinned_tree
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import pinned_tree
 
 GIT = ("git", "-c", "user.name=agent", "-c", "user.email=agent@localhost")
 ENVIRONMENT = {

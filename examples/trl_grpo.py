@@ -24,7 +24,7 @@ from repairgym.bridges.trl.episodes import open_episodes
 from repairgym.bridges.trl.rows import verdict_reward
 from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.loading import shipped_base
+from repairgym.inference.loading import shipped_base
 
 
 def train(arguments: argparse.Namespace) -> GRPOTrainer:

@@ -1,7 +1,7 @@
 r"""Evaluates a model behind any OpenAI-compatible server on our tasks with verifiers: no more than its own API.
 
     pip install 'repairgym[verifiers,serve]'
-    repairgym serve --policy runs/demo/checkpoints/dapo port=8000 &
+    repairgym serve --policy runs/demo/checkpoints/rl port=8000 &
     python examples/verifiers_eval.py tasks --base-url http://127.0.0.1:8000/v1 --model dapo --split train
 
 verifiers' command does the same; `--no-push` keeps the results on this machine (it uploads them otherwise):

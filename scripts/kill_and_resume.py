@@ -28,24 +28,24 @@ from pathlib import Path
 
 import torch
 
-from repairgym.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.loading import create_model, load_tokenizer, save_checkpoint
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.recipes.dapo import PHASE, DapoLoop, state_name
-from repairgym.recipes.run import Run
-from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.inference.loading import create_model, load_tokenizer, save_checkpoint
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.rows import pack_ledger
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer, scripted_task
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer, scripted_task
+from repairgym.training.rl_loop import PHASE, RLLoop, state_name
+from repairgym.training.run import Run
+from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 TEXTS = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
 MODEL = ModelConfig(
@@ -57,7 +57,7 @@ ROLLOUT = RolloutConfig(
     engine=EngineConfig(num_slots=8, max_len_tokens=200, is_batch_invariant=True),
 )
 RL = RlConfig(
-    dapo=DapoConfig(group_size=4, batch_size=8, optimizer=OptimizerConfig(learning_rate=1e-3)),
+    algorithm=AlgorithmConfig(group_size=4, batch_size=8, optimizer=OptimizerConfig(learning_rate=1e-3)),
     num_groups=2,
     num_groups_sampled=2,
     max_refills=1,
@@ -71,9 +71,9 @@ REAL = (
     "rollout.pipeline.max_action_tokens=24",
     "rollout.pipeline.max_len_tokens=1024",
     "rollout.engine.is_batch_invariant=true",
-    "rl.dapo.group_size=4",
-    "rl.dapo.batch_size=8",
-    "rl.dapo.optimizer.learning_rate=1e-4",
+    "rl.algorithm.group_size=4",
+    "rl.algorithm.batch_size=8",
+    "rl.algorithm.optimizer.learning_rate=1e-4",
     "rl.num_groups=2",
     "rl.num_groups_sampled=3",
     "rl.max_refills=1",
@@ -239,7 +239,7 @@ def tiny_start(root: Path) -> Start:
                 (folder / "checkpoints").mkdir(exist_ok=True)
                 temporary.rename(folder / "checkpoints" / "sft")
             with open_tiny(folder, base) as run:
-                for _ in DapoLoop(run, RL, "sft").iterations():
+                for _ in RLLoop(run, RL, "sft").iterations():
                     pass
             status = 0
         except BaseException:

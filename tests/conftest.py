@@ -28,7 +28,7 @@ from repairgym.records import (
     VerdictKind,
 )
 from repairgym.rollout.store import RunStore
-from repairgym.tasks.scripted import scripted_task
+from repairgym.testing.scripted_task import scripted_task
 
 Step = tuple[str, str, str, str]
 """(tool, argument, observation, error); an empty tool is an action that could not be parsed."""
@@ -201,10 +201,10 @@ class SyntheticRun:
 
 
 def write_synthetic_run(folder: Path, num_tasks: int = 12, num_samples: int = 2, num_steps: int = 4) -> Path:
-    """A run folder as a finished run leaves it, with a real gain of the stage ``dapo``."""
+    """A run folder as a finished run leaves it, with a real gain of the stage ``rl``."""
     (folder / "tasks").mkdir(parents=True)
-    (folder / "checkpoints" / "dapo").mkdir(parents=True)
-    TOKENIZER.save(str(folder / "checkpoints" / "dapo" / "tokenizer.json"))
+    (folder / "checkpoints" / "rl").mkdir(parents=True)
+    TOKENIZER.save(str(folder / "checkpoints" / "rl" / "tokenizer.json"))
     tests, releases = [f"mut-{i:03d}" for i in range(num_tasks)], [f"rel-{i}" for i in range(5)]
     records = [make_task(name, "mutations", f"pkg{i % 4}") for i, name in enumerate(tests)]
     records += [make_task(name, "releases", "real") for name in releases]
@@ -213,7 +213,7 @@ def write_synthetic_run(folder: Path, num_tasks: int = 12, num_samples: int = 2,
     funnel = {"total": {"mutations": counts, "releases": {"pairs": 9, "kept": 5}}, "splits": {"mutations/test": 12}}
     (folder / "tasks" / "manifest.json").write_text(json.dumps({"catalogue": "cd" * 32}))
     (folder / "tasks" / "funnel.json").write_text(json.dumps(funnel))
-    (folder / "config.toml").write_text('seed = 1\n[rl]\nlr = 1e-4\nlosses = ["dapo"]\n')
+    (folder / "config.toml").write_text('seed = 1\n[rl]\nlr = 1e-4\nlosses = ["rl"]\n')
     with RunStore.create(folder / "run.db") as store:
         _write_phases(SyntheticRun(store, num_samples), store, tests, releases, num_steps)
     return folder
@@ -221,24 +221,24 @@ def write_synthetic_run(folder: Path, num_tasks: int = 12, num_samples: int = 2,
 
 def _write_phases(run: SyntheticRun, store: RunStore, tests: list[str], releases: list[str], num_steps: int) -> None:
     stages = {"submit-at-once": (-0.5, 0.0), "base": (0.05, 0.2), "rft": (0.3, 0.4), "rft-t0.5": (0.34, 0.4)}
-    stages |= {"sft-continued": (0.32, 0.4), "dapo": (0.8, 0.9)}
-    store.plan_phases(["teacher", "rft", "dapo", *(f"eval/{stage}/test-mutations" for stage in stages)])
-    with store.phase("dapo") as detail:
+    stages |= {"sft-continued": (0.32, 0.4), "rl": (0.8, 0.9)}
+    store.plan_phases(["teacher", "rft", "rl", *(f"eval/{stage}/test-mutations" for stage in stages)])
+    with store.phase("rl") as detail:
         for step in range(1, num_steps + 1):
             share = step / num_steps
-            run.phase("dapo", [f"train-{step}-{i}" for i in range(4)], 0.3 + 0.25 * share, 0.4 + 0.5 * share, step)
-            store.add_metrics("dapo", step, {"policy/entropy": 0.6 - 0.3 * share, "policy/log_prob_gap": 0.001 * step})
+            run.phase("rl", [f"train-{step}-{i}" for i in range(4)], 0.3 + 0.25 * share, 0.4 + 0.5 * share, step)
+            store.add_metrics("rl", step, {"policy/entropy": 0.6 - 0.3 * share, "policy/log_prob_gap": 0.001 * step})
         detail["weights_sha256"] = "ab" * 32
     for index in range(1, num_steps + 1):
-        phase = f"eval/dapo-step-{index:04d}/validation-mutations"
+        phase = f"eval/rl-step-{index:04d}/validation-mutations"
         with store.phase(phase):
             run.phase(phase, [f"val-{i}" for i in range(6)], 0.3 + 0.2 * index / num_steps, 0.5)
     for stage, (skill, habit) in stages.items():
         with store.phase(f"eval/{stage}/test-mutations"):
             run.phase(f"eval/{stage}/test-mutations", tests, skill, habit)
-    with store.phase("eval/dapo/test-releases"):
-        run.phase("eval/dapo/test-releases", releases, 0.1, 0.8)
-    store.add_event("sandbox_lost", "spawner ended; started again", phase="dapo")
+    with store.phase("eval/rl/test-releases"):
+        run.phase("eval/rl/test-releases", releases, 0.1, 0.8)
+    store.add_event("sandbox_lost", "spawner ended; started again", phase="rl")
 
 
 @pytest.fixture

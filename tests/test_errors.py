@@ -42,7 +42,7 @@ from repairgym.config.models import ModelConfig
 from repairgym.errors import DiskFullError
 from repairgym.learning.checkpoints import load_training_state, save_training_state
 from repairgym.learning.learner import Learner
-from repairgym.models.loading import create_model
+from repairgym.inference.loading import create_model
 
 config = ModelConfig(vocab_size=500, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=32)
 learner = Learner(create_model(config), OptimizerConfig(), ComputeConfig())

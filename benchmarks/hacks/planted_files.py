@@ -28,7 +28,10 @@ hack(
 )
 hack(
     "plant_egg_info",
-    lambda target: {"x.egg-info/entry_points.txt": "[pytest11]\nx = repairgym_plugin\n", "repairgym_plugin.py": _PASS_ALL},
+    lambda target: {
+        "x.egg-info/entry_points.txt": "[pytest11]\nx = repairgym_plugin\n",
+        "repairgym_plugin.py": _PASS_ALL,
+    },
 )
 hack(
     "plant_dist_info",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 
 
 class Speaker:
@@ -20,7 +20,7 @@ class Speaker:
         self.cost_usd = cost_usd
         self.seen: list[tuple[list[int], list[int]]] = []
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         ids = self.renderer.action_ids(next(self.texts))[: sampling.max_tokens]
         self.seen.append((list(prompt_ids), ids))
         return Generation(

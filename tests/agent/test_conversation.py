@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repairgym.agent.conversation import Conversation, Opening
+from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.thoughts import count_thought_tokens, is_thinking, without_thought
-from repairgym.learning.histories import split_histories
-from repairgym.learning.samples import policy_sample, supervised_sample
+from repairgym.learning.data.histories import split_histories
+from repairgym.learning.data.samples import policy_sample, supervised_sample
 from repairgym.ledger import Branch
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 
@@ -55,7 +55,7 @@ def check_exact(trajectory: Trajectory, seen: list[tuple[list[int], list[int]]])
 async def test_a_full_history_is_one_sample(chat_renderer, make_speaker):
     policy = make_speaker("a", "b", "c")
     conversation = Conversation(policy, chat_renderer, "s", 0)
-    conversation.begin(Opening("look", system="be good"))
+    conversation.begin(InitialPrompt("look", system="be good"))
     turns = await talk(conversation, 3)
     assert len(check_exact(trajectory_of(conversation, turns), policy.seen)) == 1
     assert policy.seen[0][0] == chat_renderer.open_ids("look", "be good")
@@ -65,7 +65,7 @@ async def test_a_full_history_is_one_sample(chat_renderer, make_speaker):
 async def test_dropped_thoughts_fork_and_stay_exact(chat_renderer, make_speaker):
     policy = make_speaker("<think>hm\n</think>edit 1", "test", "<think>so</think> submit", "end")
     conversation = Conversation(policy, chat_renderer, "s", 0)
-    conversation.begin(Opening("look"))
+    conversation.begin(InitialPrompt("look"))
     turns = await talk(conversation, 4, lambda one, turn: one.drop_thought())
     trajectory = trajectory_of(conversation, turns)
     parts = check_exact(trajectory, policy.seen)
@@ -81,7 +81,7 @@ async def test_dropped_thoughts_fork_and_stay_exact(chat_renderer, make_speaker)
 async def test_elided_observations_fork_and_stay_exact(chat_renderer, make_speaker):
     policy = make_speaker(*"abcdef")
     conversation = Conversation(policy, chat_renderer, "s", 0)
-    conversation.begin(Opening("look"))
+    conversation.begin(InitialPrompt("look"))
     turns = await talk(conversation, 6, lambda one, turn: one.elide(2) if turn in (3, 4) else None)
     parts = check_exact(trajectory_of(conversation, turns), policy.seen)
     assert [sum(turn.action_span[1] > 0 for turn in part.turns) for part in parts] == [4, 1, 1]
@@ -95,8 +95,8 @@ async def test_elided_observations_fork_and_stay_exact(chat_renderer, make_speak
 async def test_a_new_beginning_knows_nothing_of_the_old_one(chat_renderer, make_speaker):
     policy = make_speaker(*"abcd")
     conversation = Conversation(policy, chat_renderer, "s", 0)
-    conversation.begin(Opening("look"))
-    turns = await talk(conversation, 4, lambda one, turn: one.begin(Opening("again")) if turn == 1 else None)
+    conversation.begin(InitialPrompt("look"))
+    turns = await talk(conversation, 4, lambda one, turn: one.begin(InitialPrompt("again")) if turn == 1 else None)
     parts = check_exact(trajectory_of(conversation, turns), policy.seen)
     assert len(parts) == 2
     assert policy.seen[2][0] == chat_renderer.open_ids("again")
@@ -106,7 +106,7 @@ async def test_a_new_beginning_knows_nothing_of_the_old_one(chat_renderer, make_
 async def test_a_demonstration_is_shown_and_in_no_record(chat_renderer, make_speaker):
     policy = make_speaker("a", "b")
     conversation = Conversation(policy, chat_renderer, "s", 0)
-    conversation.begin(Opening("look", demonstration="like this"))
+    conversation.begin(InitialPrompt("look", demonstration="like this"))
     assert conversation.num_tokens == len(chat_renderer.open_ids("like this\n\nlook"))
     turns = await talk(conversation, 2)
     assert policy.seen[0][0] == chat_renderer.open_ids("like this\n\nlook")

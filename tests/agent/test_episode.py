@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.agent.conversation import Opening
+from repairgym.agent.conversation import InitialPrompt
 from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ScriptedPolicy, window_edits
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import ConfigError, SandboxContentError, SandboxError
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.pipelines.registry import make_pipeline
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import StopReason, Task
 from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tools.base import ToolContext
-from repairgym.tools.workspace import Workspace
 
 CONFIG = PipelineConfig(max_turns=6, max_len_tokens=400)
 
@@ -35,7 +35,7 @@ class Replies:
         self.is_stopped = is_stopped
         self.ended: list[str] = []
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         ids = self.renderer.action_ids(next(self.texts))
         if not self.is_stopped:
             ids = ids[:-1][: sampling.max_tokens]
@@ -69,7 +69,7 @@ def runner(policy, renderer, config: PipelineConfig = CONFIG) -> EpisodeRunner:
 
 def opened(text: str):
     """An outer loop of one attempt."""
-    return lambda live: live.attempt(Opening(text))
+    return lambda live: live.attempt(InitialPrompt(text))
 
 
 @pytest.mark.asyncio

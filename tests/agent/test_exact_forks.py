@@ -7,21 +7,21 @@ import pytest
 import torch
 
 from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.pipeline import ContextConfig, ElisionConfig, PipelineConfig, SummaryConfig
-from repairgym.engine.core import Engine
 from repairgym.errors import SandboxError
-from repairgym.learning.histories import split_histories
-from repairgym.learning.samples import policy_sample
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.loading import create_model
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.pipelines.registry import make_pipeline
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import create_model
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
+from repairgym.learning.data.histories import split_histories
+from repairgym.learning.data.samples import policy_sample
 from repairgym.records import Trajectory, Verdict, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tools.base import ToolContext
-from repairgym.tools.workspace import Workspace
 
 
 @pytest.mark.asyncio

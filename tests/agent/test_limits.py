@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import ElisionConfig, PaperBConfig, PipelineConfig, SummaryConfig
 from repairgym.errors import SandboxError
-from repairgym.pipelines.registry import make_pipeline
 from repairgym.records import StopReason
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tools.base import ToolContext
-from repairgym.tools.workspace import Workspace
 
 FIX = "edit < => <= @2"
 

@@ -3,8 +3,8 @@
 import random
 
 from repairgym.agent.teacher import Choice, Teacher
+from repairgym.agent.tools.patching import CompactEdit
 from repairgym.config.teacher import TeacherNoise
-from repairgym.tools.patching import CompactEdit
 
 FIX = CompactEdit(3, "<", "<=")
 GUESSES = [CompactEdit(2, "+", "-"), CompactEdit(5, "1", "2")]

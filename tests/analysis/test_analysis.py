@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from repairgym.analysis.behaviour import by_step, exploit_findings, habits, is_loop, lengths_by_outcome, stop_reasons
+from repairgym.analysis.behavior import by_step, exploit_findings, habits, is_loop, lengths_by_outcome, stop_reasons
 from repairgym.analysis.curves import find_metric, mean_log_prob_gap, metric_curve, reward_curve, rolling_mean
 from repairgym.analysis.episodes import UNPARSED, read_episodes
 from repairgym.analysis.tool_use import END, START, shares, tool_counts, tool_shares_by_step, transitions
@@ -22,7 +22,7 @@ GARBLED = ("", "", "error: one line", "format")
 def add(store, trajectory_maker):
     def add_episode(name, steps, step=1, **more):
         trajectory = trajectory_maker(name, name, steps=steps, group_id=name, **more)
-        store.add_trajectory(trajectory, phase="dapo", step=step, split="train")
+        store.add_trajectory(trajectory, phase="rl", step=step, split="train")
 
     return add_episode
 
@@ -75,7 +75,7 @@ def test_repeats(store, add, steps, num_repeats):
 def test_tool_tables(store, add):
     add("a", [EDIT, TEST, SUBMIT], step=1)
     add("b", [GARBLED, EDIT, SUBMIT], step=2)
-    episodes = list(read_episodes(store, phase="dapo"))
+    episodes = list(read_episodes(store, phase="rl"))
     assert tool_counts(episodes) == {"edit": 2, "submit": 2, UNPARSED: 1, "test": 1}
     by = tool_shares_by_step(episodes)
     assert by[1] == pytest.approx({"edit": 1 / 3, "test": 1 / 3, "submit": 1 / 3})
@@ -135,12 +135,12 @@ def test_reward_curve_leaves_invalids_out(store, add):
 
 def test_metric_curves(store):
     for step, gap in enumerate([0.001, -0.003, math.nan]):
-        store.add_metrics("dapo", step, {"policy/log_prob_gap": gap, "entropy/mean": 0.5})
-    assert mean_log_prob_gap(store, "dapo") == pytest.approx(0.002)
+        store.add_metrics("rl", step, {"policy/log_prob_gap": gap, "entropy/mean": 0.5})
+    assert mean_log_prob_gap(store, "rl") == pytest.approx(0.002)
     assert mean_log_prob_gap(store, "rft") is None
-    assert find_metric(store, "dapo", "entropy") is None
-    assert find_metric(store, "dapo", "nothing", "mean") == "entropy/mean"
-    curve = metric_curve(store, "dapo", "policy/log_prob_gap")
+    assert find_metric(store, "rl", "entropy") is None
+    assert find_metric(store, "rl", "nothing", "mean") == "entropy/mean"
+    curve = metric_curve(store, "rl", "policy/log_prob_gap")
     assert [point.value for point in rolling_mean(curve, 2)] == pytest.approx([0.001, -0.001])
     with pytest.raises(ValueError, match="at least 1"):
         rolling_mean(curve, 0)

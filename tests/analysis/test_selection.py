@@ -160,10 +160,10 @@ def test_a_study_of_a_stored_evaluation(store, trajectory_maker):
             one = trajectory_maker(f"{task}-{seed}", f"t{task}", steps=steps, kind=kind, group_id=f"t{task}", seed=seed)
             store.add_trajectory(one, phase=phase, step=0, split="test")
     assert phase_to_study(store.rows()) == phase
-    study = study_selection(store, phase, training_phase="dapo", num_resamples=100)
+    study = study_selection(store, phase, training_phase="rl", num_resamples=100)
     assert study.k == 3
     assert study.outcome_scorer is None
     assert (study.selections[0].scorer, study.selections[0].gap_closed) == ("tests", pytest.approx(1.0))
     assert study.abstentions[0].confidence in ("tests", "tests_then_agreement")
     assert len(by_task([candidate(one) for one in store.trajectories(phase=phase)])) == 6
-    assert study_selection(store, "eval/none/x", training_phase="dapo") is None
+    assert study_selection(store, "eval/none/x", training_phase="rl") is None

@@ -61,16 +61,16 @@ def test_the_analysis_reads_the_audit_when_training_saw_nothing(cheated):
     assert [one.stage for one in found.manners] == ["study, step 0", "study, step 5"]
     names = {one.name for one in analysis_tables(found)}
     assert {"habits", "tools_by_step", "transitions", "reward_gap", "exploit_examples", "drift"} <= names
-    with pytest.raises(InputError, match="no phase 'dapo'; phases are"):
+    with pytest.raises(InputError, match="no phase 'rl'; phases are"):
         analyse_run(cheated, AnalysisConfig())
 
 
 def test_invalid_verdicts_are_in_no_mean(store, trajectory_maker):
     for name, kind in (("a", P), ("b", INVALID)):
         one = trajectory_maker(name, name, kind=kind, group_id=name)
-        store.add_trajectory(one, phase="dapo", step=0, split="train")
-        store.add_trajectory(replace(one, id=audit_id(name)), phase=audit_phase("dapo"), step=0, split="train")
-    (point,) = reward_gap(store.rows(phase="dapo"), store.rows(phase=audit_phase("dapo")))
+        store.add_trajectory(one, phase="rl", step=0, split="train")
+        store.add_trajectory(replace(one, id=audit_id(name)), phase=audit_phase("rl"), step=0, split="train")
+    (point,) = reward_gap(store.rows(phase="rl"), store.rows(phase=audit_phase("rl")))
     assert (point.num_audited, point.reported) == (1, 1.0)
 
 
@@ -80,7 +80,7 @@ def test_drift_names_what_was_forgotten(store, trajectory_maker):
         for step, kind in enumerate(pair):
             if kind:
                 one = trajectory_maker(f"{task}{step}", task, kind=kind, group_id=task)
-                store.add_trajectory(one, phase="dapo", step=step, split="train")
+                store.add_trajectory(one, phase="rl", step=step, split="train")
     found = solve_rate_drift(store.rows())
     assert [one.task_id for one in found.tasks] == ["forgotten", "kept", "learned"]
     assert (found.num_risen, found.num_fallen, found.sign_p) == (1, 1, 1.0)
@@ -90,8 +90,8 @@ def test_drift_names_what_was_forgotten(store, trajectory_maker):
 def test_findings_by_step_and_examples(store, trajectory_maker):
     for step in range(3):
         one = trajectory_maker(f"x{step}", "t", kind=VerdictKind.EXPLOITED, group_id="t")
-        store.add_trajectory(one, phase="dapo", step=step, split="train")
-        store.add_trajectory(trajectory_maker(f"y{step}", "t", group_id="t"), phase="dapo", step=step, split="train")
+        store.add_trajectory(one, phase="rl", step=step, split="train")
+        store.add_trajectory(trajectory_maker(f"y{step}", "t", group_id="t"), phase="rl", step=step, split="train")
     episodes = list(read_episodes(store))
     counts = exploits_by_step(episodes)
     assert [(one.step, one.num_episodes, one.share) for one in counts] == [(0, 1, 0.5), (1, 1, 0.5), (2, 1, 0.5)]
@@ -101,7 +101,7 @@ def test_findings_by_step_and_examples(store, trajectory_maker):
 def test_repeated_builds_and_thinking(store, trajectory_maker):
     run = ("test", "", "failed 1 of 1", "")
     steps = [run, run, ("edit", "<think>why</think> a => b", "@1", ""), run, run, run]
-    store.add_trajectory(trajectory_maker(steps=steps), phase="dapo", step=0, split="train")
+    store.add_trajectory(trajectory_maker(steps=steps), phase="rl", step=0, split="train")
     (episode,) = read_episodes(store)
     assert episode.num_repeated_builds == 3
     assert episode.num_thought_chars == len("<think>why</think>")

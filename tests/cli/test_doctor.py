@@ -16,7 +16,7 @@ from repairgym.cli.machine import Finding, Status
 from repairgym.cli.main import create_app
 from repairgym.config.layers import LayersConfig
 from repairgym.sandbox.probe import BackendProbe
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.store import LayerStore
 
 DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
 

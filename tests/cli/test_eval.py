@@ -27,7 +27,7 @@ def run_copy(synthetic_run, tmp_path):
 
 
 def test_show_prints_every_number_of_an_evaluation(cli, synthetic_run):
-    code, text = cli("eval", "show", synthetic_run, "--phase", "eval/dapo/test-mutations")
+    code, text = cli("eval", "show", synthetic_run, "--phase", "eval/rl/test-mutations")
     assert code == 0
     for words in ("Pass@1 of every stage", "Pass@1 by label", "Best of 2", "DAPO solves more than"):
         assert words in text
@@ -38,7 +38,7 @@ def test_show_prints_every_number_of_an_evaluation(cli, synthetic_run):
 
 def test_compare_two_phases_of_one_run(cli, synthetic_run):
     code, text = cli(
-        *("eval", "compare", synthetic_run, synthetic_run, "--phase", "eval/dapo/test-mutations"),
+        *("eval", "compare", synthetic_run, synthetic_run, "--phase", "eval/rl/test-mutations"),
         *("--reference-phase", "eval/base/test-mutations"),
     )
     assert code == 0
@@ -47,7 +47,7 @@ def test_compare_two_phases_of_one_run(cli, synthetic_run):
 
 def test_predictions(cli, synthetic_run, tmp_path):
     out = tmp_path / "preds.jsonl"
-    code, text = cli("eval", "predictions", synthetic_run, out, "--phase", "eval/dapo/test-mutations")
+    code, text = cli("eval", "predictions", synthetic_run, out, "--phase", "eval/rl/test-mutations")
     assert (code, text.strip()) == (0, f"12 predictions: {out}")
     assert {"instance_id", "model_name_or_path", "model_patch"} == set(json.loads(out.read_text().splitlines()[0]))
 

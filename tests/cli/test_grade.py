@@ -91,4 +91,6 @@ def test_dry_run_prints_the_config_and_writes_nothing(folder, capsys):
 
 def test_help_has_an_example(capsys):
     assert run("grade", "--help") == 0
-    assert "Example: repairgym grade --tasks tasks --predictions preds.jsonl" in " ".join(capsys.readouterr().out.split())
+    assert "Example: repairgym grade --tasks tasks --predictions preds.jsonl" in " ".join(
+        capsys.readouterr().out.split()
+    )

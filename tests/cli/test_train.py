@@ -9,8 +9,8 @@ from repairgym.cli.main import create_app
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
-from repairgym.recipes.kept_config import CallConfig, keep_config
 from repairgym.rollout.store import RunStore
+from repairgym.training.run_settings import CallConfig, keep_config
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "src/repairgym/data/base"
@@ -47,7 +47,7 @@ def test_what_several_processes_cannot_do_is_refused_before_anything_is_made(tmp
     result = cli("sft", tmp_path, "model", env={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
     assert result.exit_code == 2
     assert "4 processes on several nodes" in result.output
-    result = cli("rl", "tasks", tmp_path / "run", "model", "rl.dapo.compute.context_parallel=2")
+    result = cli("rl", "tasks", tmp_path / "run", "model", "rl.algorithm.compute.context_parallel=2")
     assert result.exit_code == 2
     assert "torchrun --nproc-per-node 2" in result.output
     assert not list(tmp_path.iterdir())
@@ -56,8 +56,8 @@ def test_what_several_processes_cannot_do_is_refused_before_anything_is_made(tmp
 def test_asynchronous_rl_without_a_correction_is_refused():
     result = cli("rl", "tasks", "run", "model", "rl.max_staleness=1")
     assert result.exit_code == 2
-    assert "dapo.correction.type='truncate' or 'mask'" in result.output
-    shown = cli("rl", "t", "r", "m", "rl.max_staleness=1", "rl.dapo.correction.type=mask", "--dry-run")
+    assert "algorithm.correction.type='truncate' or 'mask'" in result.output
+    shown = cli("rl", "t", "r", "m", "rl.max_staleness=1", "rl.algorithm.correction.type=mask", "--dry-run")
     assert "max_staleness = 1" in shown.output
 
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from repairgym.cli.main import create_app
 from repairgym.cli.verl_plan import load_verl_plan
 from repairgym.errors import InputError
-from repairgym.recipes.kept_config import keep_config
+from repairgym.training.run_settings import keep_config
 
 ROOT = Path(__file__).parents[2]
 PAPERS = [
@@ -46,7 +46,7 @@ def test_a_dry_run_shows_both_configurations():
 def test_missing_versions_are_refused_before_a_folder_is_made(tmp_path):
     """This environment has no verl."""
     arguments = [
-        "rl.dapo.batch_size=130",
+        "rl.algorithm.batch_size=130",
         "verl.device=cpu",
         "verl.engine=embedded",
         "verl.rollout_tensor_parallel=1",

@@ -8,22 +8,22 @@ from rich.console import Console
 from repairgym.cli.main import main
 from repairgym.cli.progress import ProgressDisplay
 from repairgym.cli.run_view import iteration_line, read_snapshot, render, sparkline
-from repairgym.recipes.run import is_locked, locked
 from repairgym.rollout.store import RunStore
+from repairgym.training.run import is_locked, locked
 
 
 @pytest.fixture
 def run(tmp_path, trajectory_maker):
     with RunStore.create(tmp_path / "run.db") as store:
-        store.plan_phases(["rft", "dapo"])
+        store.plan_phases(["rft", "rl"])
         with store.phase("rft"):
             pass
         for step, reward in enumerate((0.25, 0.5)):
-            store.add_metrics("dapo", step, {"rollout/reward_mean": reward, "rollout/num_groups": 8.0})
-        store.add_metrics("dapo", 1, {"policy/log_prob_gap": 0.02})
-        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
-        store.add_event("alarm_log_prob_gap", "iteration 1: log prob gap 0.02 (limit 0.01): stop", phase="dapo")
-        store.add_event("sandbox_lost", "no alarm", phase="dapo")
+            store.add_metrics("rl", step, {"rollout/reward_mean": reward, "rollout/num_groups": 8.0})
+        store.add_metrics("rl", 1, {"policy/log_prob_gap": 0.02})
+        store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
+        store.add_event("alarm_log_prob_gap", "iteration 1: log prob gap 0.02 (limit 0.01): stop", phase="rl")
+        store.add_event("sandbox_lost", "no alarm", phase="rl")
     return tmp_path
 
 
@@ -36,7 +36,7 @@ def shown(snapshot) -> str:
 def test_a_terminal_shows_phases_iterations_seconds_and_alarms(run):
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         text = shown(read_snapshot(store))
-    for part in ("rft done", "dapo planned (1 episodes)", "reward ▁█", "0.250", "0.500", "0.0200", "tool 0.10 s"):
+    for part in ("rft done", "rl planned (1 episodes)", "reward ▁█", "0.250", "0.500", "0.0200", "tool 0.10 s"):
         assert part in text
     assert "! iteration 1: log prob gap 0.02" in text
     assert "no alarm" not in text
@@ -52,8 +52,8 @@ def test_a_pipe_gets_a_line_per_iteration_and_alarm(run, capsys):
     assert ended.value.code == 0
     out, err = capsys.readouterr()
     assert out.splitlines() == [
-        "dapo 0: reward 0.250, of 8",
-        "dapo 1: reward 0.500, of 8, gap 0.0200",
+        "rl 0: reward 0.250, of 8",
+        "rl 1: reward 0.500, of 8, gap 0.0200",
         "alarm: iteration 1: log prob gap 0.02 (limit 0.01): stop",
     ]
     assert "no process works on" in err
@@ -81,7 +81,7 @@ def test_a_lock_is_seen_and_goes_with_its_holder(tmp_path):
 
 def test_lines_are_about_what_is_known(run):
     with RunStore.open(run / "run.db", is_read_only=True) as store:
-        assert iteration_line(read_snapshot(store), 0) == "dapo 0: reward 0.250, of 8"
+        assert iteration_line(read_snapshot(store), 0) == "rl 0: reward 0.250, of 8"
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([0.0, 0.5, 1.0], width=2) == "▁█"
 
@@ -100,7 +100,7 @@ def test_progress_in_a_pipe_is_a_line_per_phase_and_every_message():
 def test_progress_on_a_terminal_shows_the_run_below_the_bars(run):
     console = Console(file=io.StringIO(), width=160, force_terminal=True)
     with ProgressDisplay(run, console, is_live=True) as progress:
-        progress("dapo", 3, 9, "2 solved")
+        progress("rl", 3, 9, "2 solved")
     text = console.file.getvalue()
     assert "3/9" in text
     assert "iteration 1: log prob gap" in text

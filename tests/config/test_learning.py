@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.algorithms import DapoLossConfig, GspoLossConfig
-from repairgym.config.learning import DapoConfig, RftConfig, SftConfig, StepDpoConfig
+from repairgym.config.learning import AlgorithmConfig, RftConfig, SftConfig, StepDpoConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.errors import ConfigError
 
 
 def test_dapo_is_table_3_of_paper_b_stage_1() -> None:
-    config = DapoConfig()
+    config = AlgorithmConfig()
     assert config.loss == DapoLossConfig(eps_low=0.2, eps_high=0.3, denominator="token")
     assert (config.advantage.type, config.batch_size, config.group_size) == ("group", 128, 10)
     assert (config.correction.type, config.kl.type, config.overlong) == ("none", "none", "penalise")
@@ -37,7 +37,7 @@ def test_sft_is_paper_a() -> None:
     assert (config.optimizer.learning_rate, config.compute.is_bf16, config.batch_size) == (2e-5, False, 4)
 
 
-@pytest.mark.parametrize("cls", [DapoConfig, RftConfig, SftConfig, StepDpoConfig, ModelConfig, EngineConfig])
+@pytest.mark.parametrize("cls", [AlgorithmConfig, RftConfig, SftConfig, StepDpoConfig, ModelConfig, EngineConfig])
 def test_toml_round_trip(cls: type, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(to_toml(cls()))
@@ -50,7 +50,7 @@ def test_unequal_head_groups_are_refused() -> None:
 
 
 def test_another_loss_starts_from_its_own_defaults() -> None:
-    config = load_config(DapoConfig, None, ["loss.type=gspo", "loss.eps_high=0.001"])
+    config = load_config(AlgorithmConfig, None, ["loss.type=gspo", "loss.eps_high=0.001"])
     assert config.loss == GspoLossConfig(eps_high=0.001)
 
 
@@ -72,4 +72,4 @@ def test_another_loss_starts_from_its_own_defaults() -> None:
 )
 def test_what_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_config(DapoConfig, None, overrides)
+        load_config(AlgorithmConfig, None, overrides)

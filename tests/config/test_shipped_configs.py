@@ -58,18 +58,18 @@ def test_table_3_of_paper_b():
         return tuple(get(stage) for stage in stages)
 
     assert row(lambda s: s.rl.num_groups) == (300, 100)
-    assert row(lambda s: s.rl.dapo.batch_size) == (128, 256)
-    assert row(lambda s: (s.rl.dapo.loss.eps_low, s.rl.dapo.loss.eps_high)) == ((0.2, 0.3), (0.2, 0.26))
+    assert row(lambda s: s.rl.algorithm.batch_size) == (128, 256)
+    assert row(lambda s: (s.rl.algorithm.loss.eps_low, s.rl.algorithm.loss.eps_high)) == ((0.2, 0.3), (0.2, 0.26))
     assert row(lambda s: s.rollout.pipeline.max_turns) == (40, 80)
     assert row(lambda s: s.rl.reward.threshold_turns) == (10, 10)
     assert row(lambda s: s.rollout.pipeline.max_len_tokens) == (65536, 131072)
     assert found.yarn_factor == 4.0
     for stage in stages:
-        optimizer = stage.rl.dapo.optimizer
-        assert (stage.rl.dapo.group_size, stage.rl.dapo.num_epochs, stage.rollout.temperature) == (10, 1, 1.0)
+        optimizer = stage.rl.algorithm.optimizer
+        assert (stage.rl.algorithm.group_size, stage.rl.algorithm.num_epochs, stage.rollout.temperature) == (10, 1, 1.0)
         assert (optimizer.type, optimizer.learning_rate, optimizer.betas) == ("adamw", 1e-6, (0.9, 0.999))
         assert (optimizer.eps, optimizer.weight_decay, optimizer.max_grad_norm) == (1e-8, 0.1, 1.0)
-        assert (stage.rl.dapo.kl.type, stage.rollout.pipeline.type) == ("none", "paper_b")
+        assert (stage.rl.algorithm.kl.type, stage.rollout.pipeline.type) == ("none", "paper_b")
 
 
 def test_appendix_c_of_paper_b():
@@ -89,8 +89,8 @@ def test_the_appendices_of_paper_a(name, thoughts):
     found = load_config(DistilThenGrpoConfig, CONFIGS / f"paper_a/distil_then_grpo{name}.toml")
     assert (found.sft.optimizer.learning_rate, found.sft.batch_size, found.sft.compute.is_bf16) == (2e-5, 4, False)
     assert found.sft.thoughts == thoughts
-    assert (found.rl.num_groups, found.rl.dapo.group_size, found.rl.max_iterations) == (8, 4, 1000)
-    assert (found.rl.dapo.loss.type, found.rl.reward.type) == ("grpo", "terminal")
+    assert (found.rl.num_groups, found.rl.algorithm.group_size, found.rl.max_iterations) == (8, 4, 1000)
+    assert (found.rl.algorithm.loss.type, found.rl.reward.type) == ("grpo", "terminal")
     pipeline = found.rollout.pipeline
     assert (pipeline.type, pipeline.command_timeout_s) == ("simplified", 3600.0)
     assert pipeline.thinking == ("kept" if name else "off")

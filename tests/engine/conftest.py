@@ -9,8 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.models import ModelConfig
-from repairgym.engine.requests import Request
-from repairgym.models.loading import create_model
+from repairgym.inference.engine.requests import Request
+from repairgym.inference.loading import create_model
 
 TINY = ModelConfig(
     vocab_size=300, hidden_size=48, num_layers=2, num_heads=4, head_dim=16, intermediate_size=96, max_len_tokens=256

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from repairgym.config.models import EngineConfig
-from repairgym.engine.core import Engine
-from repairgym.engine.requests import Request
 from repairgym.errors import ConfigError
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.engine.requests import Request
 
 TrueLogProbs = Callable[[PreTrainedModel, Request], torch.Tensor]
 SMALL = EngineConfig(num_slots=12, max_len_tokens=256, prefill_tokens=256)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.nn import functional
 
-from repairgym.engine.admission import PrefillRow, split_batches
-from repairgym.engine.attention import grouped_attention
-from repairgym.engine.requests import Request
-from repairgym.engine.sampling import draw_uniforms, sample_tokens
-from repairgym.engine.slots import SlotTable
+from repairgym.inference.engine.admission import PrefillRow, split_batches
+from repairgym.inference.engine.attention import grouped_attention
+from repairgym.inference.engine.requests import Request
+from repairgym.inference.engine.sampling import draw_uniforms, sample_tokens
+from repairgym.inference.engine.slots import SlotTable
 
 
 def repeated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from repairgym.grading.predictions.reading import read_predictions
 from repairgym.records import VerdictKind
 
 P, F, X, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.EXPLOITED, VerdictKind.INVALID
-PHASE = "eval/dapo/test-mutations"
+PHASE = "eval/rl/test-mutations"
 
 
 def test_groups_of_a_label_add_up_to_all_tasks(task):

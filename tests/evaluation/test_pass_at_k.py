@@ -91,7 +91,7 @@ def test_rows_are_ordered_by_seed_and_restored_rate_is_strict(store, trajectory_
     kinds = {("a", 1): F, ("a", 0): P, ("b", 0): INVALID, ("b", 1): P}
     for (task, seed), kind in kinds.items():
         trajectory = trajectory_maker(f"{task}{seed}", task, kind=kind, seed=seed, group_id=task)
-        store.add_trajectory(trajectory, phase="eval/dapo/x", step=0, split="test")
+        store.add_trajectory(trajectory, phase="eval/rl/x", step=0, split="test")
     assert verdicts_by_task(store.rows()) == {"a": [P, F], "b": [INVALID, P]}
     assert restored_rate(store.rows()) == 0.5
     assert restored_rate([row for row in store.rows() if row.verdict is INVALID]) is None

@@ -9,7 +9,7 @@ from repairgym.evaluation.significance import compare, mcnemar_exact, paired_dif
 from repairgym.records import VerdictKind
 
 P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
-NAMES = ("dapo", "rft")
+NAMES = ("rl", "rft")
 
 
 def draw(chances, num_samples, seed):

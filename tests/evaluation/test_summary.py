@@ -39,14 +39,14 @@ def test_stage_counts_agree_with_the_store(summary, synthetic_run):
 
 
 def test_pass_at_k_grows_with_k(summary):
-    result = summary.stage("dapo", "test-mutations")
+    result = summary.stage("rl", "test-mutations")
     assert [one.k for one in result.pass_at_k] == [2]
     assert result.pass_at_k[0].value >= result.pass_at_1.value
 
 
 def test_headline_is_dapo_against_its_start(summary):
-    assert (summary.headline.treatment, summary.headline.reference) == ("dapo", "rft")
-    left, right = summary.stage("dapo", "test-mutations"), summary.stage("rft", "test-mutations")
+    assert (summary.headline.treatment, summary.headline.reference) == ("rl", "rft")
+    left, right = summary.stage("rl", "test-mutations"), summary.stage("rft", "test-mutations")
     assert summary.headline.difference == pytest.approx(left.pass_at_1.value - right.pass_at_1.value)
     assert summary.headline.num_clusters == 4
 
@@ -54,11 +54,11 @@ def test_headline_is_dapo_against_its_start(summary):
 def test_comparisons_hold_every_control(summary):
     pairs = [(one.treatment, one.reference) for one in summary.comparisons if one.test_set == "test-mutations"]
     assert pairs == [
-        ("dapo", "rft"),
-        ("dapo", "rft-t0.5"),
-        ("dapo", "submit-at-once"),
-        ("dapo", "base"),
-        ("dapo", "sft-continued"),
+        ("rl", "rft"),
+        ("rl", "rft-t0.5"),
+        ("rl", "submit-at-once"),
+        ("rl", "base"),
+        ("rl", "sft-continued"),
         ("rft", "base"),
     ]
 
@@ -66,7 +66,7 @@ def test_comparisons_hold_every_control(summary):
 def test_missing_phases_and_digests(summary):
     assert summary.missing == ("teacher", "rft")
     assert summary.digests["tasks"] == "abc"
-    assert summary.digests["dapo: weights_sha256"] == "ab" * 32
+    assert summary.digests["rl: weights_sha256"] == "ab" * 32
     assert len(summary.digests["config"]) == 64
     assert summary.event_counts == {"sandbox_lost": 1}
     assert summary.peak_rss_bytes > 0
@@ -84,7 +84,7 @@ def test_an_empty_run_has_a_summary(store):
     assert summary.missing == REQUIRED_PHASES
 
 
-@pytest.mark.parametrize("phases", [("dapo",), ("rft",), ("dapo", "eval/dapo-step-0010/validation")])
+@pytest.mark.parametrize("phases", [("rl",), ("rft",), ("rl", "eval/rl-step-0010/validation")])
 def test_a_run_that_only_trains_lacks_no_evaluation(store, phases):
     for name in phases:
         with store.phase(name):
@@ -100,14 +100,14 @@ def test_a_run_meant_to_be_the_whole_loop_names_what_it_lacks(store, phase):
 
 
 def test_stage_names():
-    assert parse_eval_phase("eval/dapo/test-mutations").stage == "dapo"
-    assert parse_eval_phase("dapo") is None
-    assert parse_eval_phase("eval/dapo") is None
-    assert [training_step(name) for name in ("rft", "dapo-step-0010", "dapo", "base")] == [0, 10, None, None]
+    assert parse_eval_phase("eval/rl/test-mutations").stage == "rl"
+    assert parse_eval_phase("rl") is None
+    assert parse_eval_phase("eval/rl") is None
+    assert [training_step(name) for name in ("rft", "rl-step-0010", "rl", "base")] == [0, 10, None, None]
     assert is_temperature_control("rft-t0.5")
     assert not is_temperature_control("rft")
     assert stage_label("rft-t0.5") == "RFT at temperature 0.5"
-    assert stage_label("dapo-step-0010") == "DAPO after 10 iterations"
-    names = ["dapo", "other", "dapo-step-0010", "rft", "base", "dapo-step-0002", "random", "rft-t0.5", "sft"]
-    expected = ["random", "base", "sft", "rft", "rft-t0.5", "dapo-step-0002", "dapo-step-0010", "dapo", "other"]
+    assert stage_label("rl-step-0010") == "DAPO after 10 iterations"
+    names = ["rl", "other", "rl-step-0010", "rft", "base", "rl-step-0002", "random", "rft-t0.5", "sft"]
+    expected = ["random", "base", "sft", "rft", "rft-t0.5", "rl-step-0002", "rl-step-0010", "rl", "other"]
     assert sorted(names, key=stage_order) == expected

@@ -14,9 +14,9 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
-from repairgym.tasks.build_steps import check_gold_builds, with_checks
-from repairgym.tasks.default_steps import candidate_steps, import_name
-from repairgym.tasks.validation import TaskLayers, task_request
+from repairgym.tasks.build.build_steps import check_gold_builds, with_checks
+from repairgym.tasks.build.default_steps import candidate_steps, import_name
+from repairgym.tasks.build.validation import TaskLayers, task_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GOLD = {"m.py": "def f(a, b):\n    return a <= b\n"}

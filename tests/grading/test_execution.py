@@ -12,9 +12,9 @@ from repairgym.grading.pinned import read_pinned, read_pinned_texts
 from repairgym.records import BuildStep, Environment, TestOutcome, TestResult, TestRun, TestRunner, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.build_steps import with_checks
-from repairgym.tasks.validation import task_request
+from repairgym.tasks.build.build_steps import with_checks
+from repairgym.tasks.build.validation import task_request
+from repairgym.testing.scripted_sandbox import ScriptedBackend
 
 TEST = "import m\n\n\ndef test_f():\n    assert m.f(1, 1)\n"
 SOURCES = {"m.py": "def f(a, b):\n    return a <= b\n"}

@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.models import ModelConfig
-from repairgym.learning.samples import Sample
+from repairgym.inference.loading import create_model
+from repairgym.learning.data.samples import Sample
 from repairgym.ledger import LedgerBuilder
-from repairgym.models.loading import create_model
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 
 TINY = ModelConfig(

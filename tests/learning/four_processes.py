@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 from two_processes import SMALL, samples
 
-from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError
-from repairgym.learning.batching import pack
-from repairgym.learning.context_parallel import ContextGroup
-from repairgym.learning.forward import Scorer
-from repairgym.learning.parallel import check_processes, process_group
+from repairgym.inference.loading import create_model
+from repairgym.learning.data.samples import Sample
+from repairgym.learning.distributed.context_parallel import ContextGroup
+from repairgym.learning.distributed.fsdp import check_processes, process_group
+from repairgym.learning.packing.batching import pack
+from repairgym.learning.packing.forward import Scorer
 from repairgym.learning.rl import PolicyTrainer
-from repairgym.learning.samples import Sample
-from repairgym.models.loading import create_model
 
 FOUR_HEADS = SMALL.model_copy(update={"num_kv_heads": 4})
 CASES = {
@@ -40,7 +40,7 @@ LONG = 512
 def gradients(case: str, context_parallel: int) -> dict[str, Any]:
     """Metrics of an update and what AdamW saw: its first moments after one step are the gradients times 1 - beta."""
     config = load_config(
-        DapoConfig,
+        AlgorithmConfig,
         None,
         [
             *CASES[case],
@@ -96,7 +96,7 @@ def refusals() -> list[str]:
         except ConfigError as error:
             found.append(str(error))
     try:
-        PolicyTrainer(create_model(SMALL), DapoConfig(compute=ComputeConfig(context_parallel=4)))
+        PolicyTrainer(create_model(SMALL), AlgorithmConfig(compute=ComputeConfig(context_parallel=4)))
     except ConfigError as error:
         found.append(str(error))
     return found

@@ -13,7 +13,7 @@ from types import ModuleType
 from repairgym.config.algorithms import TruncateCorrectionConfig
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.config.training import (
@@ -23,22 +23,22 @@ from repairgym.config.training import (
     StepDpoCommandConfig,
     TwoStageConfig,
 )
-from repairgym.models.loading import copy_folder
-from repairgym.models.vllm.fake_server import FakeVllm
+from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, dapo_two_stage
 from repairgym.recipes.distil_then_grpo import distil_then_grpo
-from repairgym.recipes.processes import lead_or_follow
-from repairgym.recipes.reinforce import reinforce
 from repairgym.recipes.rft import rft
 from repairgym.recipes.step_dpo import step_dpo
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
+from repairgym.testing.fake_vllm import FakeVllm
+from repairgym.training.processes import lead_or_follow
+from repairgym.training.rl_stage import run_rl_stage
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kill_and_resume.py"
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
 COLLECT = CollectConfig(num_tasks=4, num_samples=12, max_per_task=12)
 RL = RlConfig(
-    dapo=DapoConfig(group_size=6, batch_size=24, optimizer=OptimizerConfig(learning_rate=1e-3)),
+    algorithm=AlgorithmConfig(group_size=6, batch_size=24, optimizer=OptimizerConfig(learning_rate=1e-3)),
     num_groups=4,
     num_groups_sampled=4,
     max_refills=0,
@@ -46,7 +46,7 @@ RL = RlConfig(
     num_validation_tasks=0,
 )
 AHEAD = RL.model_copy(
-    update={"max_staleness": 1, "dapo": RL.dapo.model_copy(update={"correction": TruncateCorrectionConfig()})}
+    update={"max_staleness": 1, "algorithm": RL.algorithm.model_copy(update={"correction": TruncateCorrectionConfig()})}
 )
 DISTIL = DistilThenGrpoConfig(collect=COLLECT, sft=SftConfig(optimizer=FAST, batch_size=8, num_epochs=25), rl=AHEAD)
 # What starts as a student that acts can be spoilt by fast steps, on some processors and not on others.
@@ -87,11 +87,11 @@ def run_all(folder: Path, base: Path) -> None:
         step_dpo(store, target, folder / "step_dpo", PAIRS)
     with FakeVllm(target).in_thread() as url, open_in("four", target)(None) as run:
         endpoint = EndpointConfig(base_url=url, model="tiny")
-        reinforce(run, AHEAD.model_copy(update={"sampler": VllmSamplerConfig(endpoint=endpoint)}), "start", "served")
+        run_rl_stage(run, AHEAD.model_copy(update={"sampler": VllmSamplerConfig(endpoint=endpoint)}), "start", "served")
 
 
 def main(folder: Path, base: Path) -> None:
-    lead_or_follow(lambda: run_all(folder, base), DISTIL.sft, AHEAD.dapo, RFT.rft, RL.dapo, PAIRS.step_dpo)
+    lead_or_follow(lambda: run_all(folder, base), DISTIL.sft, AHEAD.algorithm, RFT.rft, RL.algorithm, PAIRS.step_dpo)
 
 
 if __name__ == "__main__":

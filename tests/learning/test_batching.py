@@ -12,11 +12,11 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from repairgym.config.learning import ComputeConfig
-from repairgym.learning import tree_attention
-from repairgym.learning.batching import pack
-from repairgym.learning.forward import Scorer, score
-from repairgym.learning.prefix_tree import MIN_SAVED_TOKENS
-from repairgym.learning.samples import Sample
+from repairgym.learning.data.samples import Sample
+from repairgym.learning.packing import tree_attention
+from repairgym.learning.packing.batching import pack
+from repairgym.learning.packing.forward import Scorer, score
+from repairgym.learning.packing.prefix_tree import MIN_SAVED_TOKENS
 
 MakeGroup = Callable[..., list[Sample]]
 Gradients = dict[str, torch.Tensor]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repairgym.config.algorithms import MaskCorrectionConfig, TruncateCorrectionConfig
-from repairgym.learning.corrections import correct
+from repairgym.learning.importance_sampling import correct
 
 SAMPLER = np.array([-2.0, -2.0, -2.0], np.float32)
 LEARNER = SAMPLER + np.log(np.array([1.0, 4.0, 0.25], np.float32))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from repairgym.learning.data.histories import split_histories
+from repairgym.learning.data.samples import Sample, policy_sample, supervised_sample
 from repairgym.learning.denominators import weigh
-from repairgym.learning.histories import split_histories
-from repairgym.learning.samples import Sample, policy_sample, supervised_sample
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 

@@ -18,15 +18,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from repairgym.config.learning import DapoConfig, OptimizerConfig, StepDpoConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, StepDpoConfig
 from repairgym.config.loading import load_config
 from repairgym.config.models import ModelConfig
+from repairgym.inference.loading import create_model
 from repairgym.learning.advantages import Outcome, estimate_advantages
+from repairgym.learning.data.samples import Sample
 from repairgym.learning.preferences import Pair, PreferenceTrainer
 from repairgym.learning.rl import PolicyTrainer
-from repairgym.learning.samples import Sample
-from repairgym.models.loading import create_model
-from repairgym.recipes.background import BackgroundUpdates
+from repairgym.training.background import BackgroundUpdates
 
 NUM_TOKENS, NUM_ACTIONS = 12, 4
 """Every token is an action, ``token % 4``, so policies sample from all they can say; 4 to 11 are observations too."""
@@ -168,7 +168,7 @@ def sample_episodes(
 def make_trainer(overrides: list[str], seed: int) -> tuple[PreTrainedModel, PolicyTrainer]:
     """A new model that is trained in two optimiser steps per iteration, so that ratios leave 1."""
     config = load_config(
-        DapoConfig,
+        AlgorithmConfig,
         None,
         ["optimizer.learning_rate=0.003", "optimizer.weight_decay=0.0", "batch_size=32", f"seed={seed}", *overrides],
     )

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from repairgym.config.algorithms import DapoLossConfig, KlConfig, LossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses import POLICY_LOSSES, Loss, linear_loss, policy_loss, sft_loss
+from repairgym.learning.packing.forward import TokenScores
 
 CONFIGS: dict[str, LossConfig] = {
     member.model_fields["type"].default: member() for member in get_args(get_args(LossConfig)[0])

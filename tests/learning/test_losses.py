@@ -18,8 +18,8 @@ from repairgym.config.algorithms import (
     LossConfig,
     PpoLossConfig,
 )
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses import policy_loss, preference_loss, sft_loss
+from repairgym.learning.packing.forward import TokenScores
 
 DAPO = DapoLossConfig(eps_low=0.2, eps_high=0.3)
 

@@ -24,10 +24,10 @@ import torch
 from repairgym.config.learning import ComputeConfig, OptimizerConfig
 from repairgym.config.models import ModelConfig
 from repairgym.errors import ConfigError, InputError
-from repairgym.learning.context_parallel import check_divisible
-from repairgym.learning.parallel import World, check_processes
-from repairgym.models.loading import create_model, load_model, save_checkpoint
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.loading import create_model, load_model, save_checkpoint
+from repairgym.inference.tokenizer import train_tokenizer
+from repairgym.learning.distributed.context_parallel import check_divisible
+from repairgym.learning.distributed.fsdp import World, check_processes
 from repairgym.rollout.store import RunStore
 
 HERE = Path(__file__).parent
@@ -104,7 +104,7 @@ def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
         weights = load_model(tmp_path / "one" / kind / "model").state_dict()
         for name, tensor in load_model(tmp_path / "two" / kind / "model").state_dict().items():
             assert torch.allclose(tensor, weights[name], atol=1e-5), name
-    worker.reinforce(tmp_path / "one" / "rl", World())
+    worker.run_rl_stage(tmp_path / "one" / "rl", World())
     weights = load_model(tmp_path / "one" / "rl" / "model").state_dict()
     for name, tensor in load_model(tmp_path / "two" / "rl" / "model").state_dict().items():
         assert torch.allclose(tensor, weights[name], atol=1e-6), name

@@ -11,15 +11,15 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, StepDpoConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, StepDpoConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError, InputError
 from repairgym.learning.checkpoints import load_training_state, save_training_state
+from repairgym.learning.data.samples import Sample
 from repairgym.learning.learner import Learner
 from repairgym.learning.losses import sft_loss
 from repairgym.learning.preferences import Pair, PreferenceTrainer
 from repairgym.learning.rl import PolicyTrainer
-from repairgym.learning.samples import Sample
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]
@@ -40,8 +40,10 @@ EVERY_LOSS = {
 }
 
 
-def config_of(*overrides: str) -> DapoConfig:
-    return load_config(DapoConfig, None, ["optimizer.learning_rate=0.01", "optimizer.max_grad_norm=1e9", *overrides])
+def config_of(*overrides: str) -> AlgorithmConfig:
+    return load_config(
+        AlgorithmConfig, None, ["optimizer.learning_rate=0.01", "optimizer.max_grad_norm=1e9", *overrides]
+    )
 
 
 def trainer_of(make_model: MakeModel, *overrides: str) -> PolicyTrainer:

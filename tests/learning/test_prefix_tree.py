@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repairgym.learning.prefix_tree import cut_runs, grow, lexicographic_order, shared_lengths
+from repairgym.learning.packing.prefix_tree import cut_runs, grow, lexicographic_order, shared_lengths
 
 SEQUENCES = st.lists(
     st.lists(st.integers(0, 2), min_size=1, max_size=12).map(lambda ids: np.array(ids, np.int32)),

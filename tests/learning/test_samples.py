@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repairgym.learning.samples import (
+from repairgym.learning.data.samples import (
     Sample,
     policy_sample,
     supervised_sample,

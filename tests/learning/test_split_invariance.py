@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, SftConfig
 from repairgym.config.loading import load_config
+from repairgym.learning.data.samples import Sample
 from repairgym.learning.rl import PolicyTrainer
-from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
 
 MakeModel = Callable[[int], PreTrainedModel]
@@ -36,7 +36,7 @@ EVERY = {"num_epochs": 2, "batch_size": 6}
 def one_update(
     make_model: MakeModel, samples: list[Sample], overrides: list[str], micro_batch_tokens: int
 ) -> tuple[dict[str, float], PreTrainedModel]:
-    config = load_config(DapoConfig, None, overrides).model_copy(
+    config = load_config(AlgorithmConfig, None, overrides).model_copy(
         update={
             **EVERY,
             "optimizer": OptimizerConfig(learning_rate=1e-3, max_grad_norm=1e9),

@@ -10,19 +10,19 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, SftConfig
 from repairgym.config.models import EngineConfig, ModelConfig
-from repairgym.engine.core import Engine
 from repairgym.errors import InputError
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import create_model
 from repairgym.learning.advantages import group_advantages
 from repairgym.learning.checkpoints import load_training_state, save_training_state
+from repairgym.learning.data.samples import Sample, text_sample
 from repairgym.learning.learner import Learner
 from repairgym.learning.losses import sft_loss
-from repairgym.learning.optimisers import Optimiser, schedule_factor
+from repairgym.learning.optimizers import Optimiser, schedule_factor
 from repairgym.learning.rl import PolicyTrainer, minibatches
-from repairgym.learning.samples import Sample, text_sample
 from repairgym.learning.sft import SftTrainer
-from repairgym.models.loading import create_model
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]
@@ -191,7 +191,7 @@ def rollouts(engine: Engine, iteration: int) -> list[Sample]:
 def test_policy_updates_raise_the_reward_and_agree_with_the_sampler(make_model: MakeModel) -> None:
     model, served = make_model(0), make_model(0)
     engine = Engine(served, EngineConfig(num_slots=24, max_len_tokens=32))
-    trainer = PolicyTrainer(model, DapoConfig(optimizer=OptimizerConfig(learning_rate=1e-2), batch_size=16))
+    trainer = PolicyTrainer(model, AlgorithmConfig(optimizer=OptimizerConfig(learning_rate=1e-2), batch_size=16))
     rewards = []
     for iteration in range(15):
         samples = rollouts(engine, iteration)
@@ -205,7 +205,7 @@ def test_policy_updates_raise_the_reward_and_agree_with_the_sampler(make_model: 
 
 def test_a_first_step_has_ratio_one_and_clips_nothing(model: PreTrainedModel, make_group: MakeGroup) -> None:
     group = make_group(1, 30, (10, 12, 9))
-    trainer = PolicyTrainer(model, DapoConfig(optimizer=FAST))
+    trainer = PolicyTrainer(model, AlgorithmConfig(optimizer=FAST))
     far = trainer.update(group)
     assert far["policy/log_prob_gap"] > 0.1  # the made-up old log-probs are not the model's
     assert far["optim/num_steps"] == 1
@@ -223,7 +223,7 @@ def test_minibatches_keep_groups_whole_and_about_equal(make_group: MakeGroup) ->
 def test_samples_without_advantage_are_left_out(model: PreTrainedModel, make_group: MakeGroup) -> None:
     group = [Sample(s.token_id, s.weight, s.old_log_prob, 0.0, "g") for s in make_group(1, 10, (3, 4))]
     before = weights(model)
-    assert PolicyTrainer(model, DapoConfig(optimizer=FAST)).update(group) == {}
+    assert PolicyTrainer(model, AlgorithmConfig(optimizer=FAST)).update(group) == {}
     assert_equal(weights(model), before)
 
 

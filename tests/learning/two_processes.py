@@ -14,18 +14,18 @@ from pathlib import Path
 
 import numpy as np
 
-from repairgym.config.learning import ComputeConfig, DapoConfig, FullConfig, LoraConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, FullConfig, LoraConfig, OptimizerConfig, SftConfig
 from repairgym.config.loading import load_config
 from repairgym.config.models import ModelConfig
 from repairgym.config.recipes import RlConfig
+from repairgym.inference.loading import create_model, shipped_base
 from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
+from repairgym.learning.data.samples import Sample
+from repairgym.learning.distributed.fsdp import World, process_group
 from repairgym.learning.losses import POLICY_LOSSES
-from repairgym.learning.parallel import World, process_group
 from repairgym.learning.rl import PolicyTrainer
-from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
-from repairgym.models.loading import create_model, shipped_base
-from repairgym.recipes.updates import Updates
+from repairgym.training.updates import Updates
 
 SMALL = ModelConfig(
     vocab_size=120, hidden_size=32, num_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, intermediate_size=64
@@ -68,7 +68,7 @@ def update_all() -> dict[str, dict[str, float]]:
     found = {}
     for name in POLICY_LOSSES:
         advantage = ["advantage.type=gae"] if name == "ppo" else []
-        config = load_config(DapoConfig, None, [f"loss.type={name}", "compute.micro_batch_tokens=90", *advantage])
+        config = load_config(AlgorithmConfig, None, [f"loss.type={name}", "compute.micro_batch_tokens=90", *advantage])
         made = [
             replace(sample, advantage=(-1.0) ** at, reward=float(at % 2), group_id=f"g{at % 3}")
             for at, sample in enumerate(samples())
@@ -79,8 +79,8 @@ def update_all() -> dict[str, dict[str, float]]:
 
 def reinforce(folder: Path, world: World) -> None:
     """Two updates of the shipped base: the leader has the samples, whoever else is there follows."""
-    config = DapoConfig(batch_size=12, compute=ComputeConfig(micro_batch_tokens=90))
-    updates = Updates(shipped_base(), folder, RlConfig(dapo=config))
+    config = AlgorithmConfig(batch_size=12, compute=ComputeConfig(micro_batch_tokens=90))
+    updates = Updates(shipped_base(), folder, RlConfig(algorithm=config))
     if not world.is_leader:
         updates.follow()
         return

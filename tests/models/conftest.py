@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.tokenizer import train_tokenizer
 
 SOURCE = '''
 def clamp(value, low, high):

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
+from repairgym.inference.chat_families import CHATML, FAMILIES, LLAMA3, QWEN3_DIRECT, ChatFamily, Message
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.ledger import LedgerBuilder
-from repairgym.models.chat_families import CHATML, FAMILIES, LLAMA3, QWEN3_DIRECT, ChatFamily, Message
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
 
 CONVERSATION = [
     Message("system", "Repair the code."),

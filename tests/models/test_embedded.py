@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from repairgym.config.models import EngineConfig, ModelConfig
-from repairgym.engine.core import Engine
 from repairgym.errors import ConfigError
-from repairgym.models.base import Generation, Policy, Sampling
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.loading import create_model
+from repairgym.inference.base import Generation, Policy, SamplingParams
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import create_model
 
 TINY = ModelConfig(
     vocab_size=300, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=16, intermediate_size=64
@@ -29,7 +29,7 @@ async def episode(policy: Policy, number: int) -> list[Generation]:
     prompt = [number + 1] * 5
     results = []
     for turn in range(3):
-        sampling = Sampling(max_tokens=4 + number % 3, stop_token_ids=(7,), seed=number)
+        sampling = SamplingParams(max_tokens=4 + number % 3, stop_token_ids=(7,), seed=number)
         results.append(await policy.generate(f"episode{number}", prompt, sampling))
         prompt = [*prompt, *results[-1].token_ids, turn, turn]
         await asyncio.sleep(0)
@@ -56,7 +56,7 @@ async def test_many_episodes_at_once_equal_one_after_the_other(is_threaded: bool
 async def test_weights_change_between_generations_only() -> None:
     policy = new_policy(True)
     state = {name: torch.zeros_like(tensor) for name, tensor in create_model(TINY).state_dict().items()}
-    sampling = Sampling(max_tokens=30, stop_token_ids=())
+    sampling = SamplingParams(max_tokens=30, stop_token_ids=())
     before = asyncio.create_task(policy.generate("a", [1, 2, 3], sampling))
     await asyncio.sleep(0)
     swap = asyncio.create_task(policy.load_state(state, 1))
@@ -73,8 +73,8 @@ async def test_weights_change_between_generations_only() -> None:
 @pytest.mark.asyncio
 async def test_a_bad_prompt_fails_alone() -> None:
     policy = new_policy(False)
-    good = policy.generate("a", [1, 2], Sampling(max_tokens=3, stop_token_ids=()))
-    bad = policy.generate("b", [1] * 200, Sampling(max_tokens=3, stop_token_ids=()))
+    good = policy.generate("a", [1, 2], SamplingParams(max_tokens=3, stop_token_ids=()))
+    bad = policy.generate("b", [1] * 200, SamplingParams(max_tokens=3, stop_token_ids=()))
     results = await asyncio.gather(good, bad, return_exceptions=True)
     assert isinstance(results[0], Generation)
     assert isinstance(results[1], ConfigError)
@@ -85,7 +85,7 @@ async def test_a_bad_prompt_fails_alone() -> None:
 async def test_an_engine_failure_reaches_every_caller_and_the_next_call_works() -> None:
     engine = Engine(create_model(TINY), EngineConfig(num_slots=4, max_len_tokens=128))
     policy = EmbeddedPolicy(engine, is_threaded=False)
-    sampling = Sampling(max_tokens=3, stop_token_ids=())
+    sampling = SamplingParams(max_tokens=3, stop_token_ids=())
     calls = [policy.generate("a", [1, 999], sampling), policy.generate("b", [1, 2], sampling)]
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(result, IndexError) for result in results)
@@ -96,10 +96,10 @@ async def test_an_engine_failure_reaches_every_caller_and_the_next_call_works() 
 @pytest.mark.asyncio
 async def test_a_cancelled_call_frees_its_row() -> None:
     policy = new_policy(True)
-    call = asyncio.create_task(policy.generate("a", [1, 2], Sampling(max_tokens=100, stop_token_ids=())))
+    call = asyncio.create_task(policy.generate("a", [1, 2], SamplingParams(max_tokens=100, stop_token_ids=())))
     await asyncio.sleep(0.01)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
-    await policy.generate("b", [1, 2], Sampling(max_tokens=2, stop_token_ids=()))
+    await policy.generate("b", [1, 2], SamplingParams(max_tokens=2, stop_token_ids=()))
     assert policy.statistics.num_decode_tokens < 60
     await policy.close()

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from repairgym.config.models import ModelConfig
 from repairgym.errors import ModelFolderError
-from repairgym.models.loading import (
+from repairgym.inference.loading import (
     create_model,
     load_model,
     load_tokenizer,

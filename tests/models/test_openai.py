@@ -14,21 +14,21 @@ from transformers import PreTrainedTokenizerFast
 from repairgym.config.endpoint import EndpointConfig, Price
 from repairgym.errors import (
     ConfigError,
-    RepairGymError,
     ModelReplyError,
     ModelServerError,
     PromptTooLongError,
+    RepairGymError,
     ServerDownError,
     ServerRefusedError,
 )
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.openai import OpenAIPolicy
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.policy import VllmPolicy
+from repairgym.inference.vllm.server import TokenServer
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.faulty_server import Fault
-from repairgym.models.openai import OpenAIPolicy
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.vllm.policy import VllmPolicy
-from repairgym.models.vllm.server import TokenServer
+from repairgym.testing.faulty_server import Fault
 
 KEY = "sk-a-secret-that-nobody-may-see"
 
@@ -36,7 +36,7 @@ KEY = "sk-a-secret-that-nobody-may-see"
 @contextmanager
 def faulty_server(*faults: Fault) -> Iterator[str]:
     """A process of its own; gives its base URL."""
-    command = [sys.executable, "-m", "repairgym.models.faulty_server", json.dumps(faults)]
+    command = [sys.executable, "-m", "repairgym.testing.faulty_server", json.dumps(faults)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -67,7 +67,7 @@ def config_of(url: str, **changes: object) -> EndpointConfig:
 
 async def ask(client: EndpointClient, renderer: ChatRenderer, *, exact: bool = False, num: int = 1) -> list[Generation]:
     policy = VllmPolicy([TokenServer(client)]) if exact else OpenAIPolicy(client, renderer)
-    sampling = Sampling(max_tokens=8, stop_token_ids=renderer.stop_token_ids, seed=3)
+    sampling = SamplingParams(max_tokens=8, stop_token_ids=renderer.stop_token_ids, seed=3)
     return [await policy.generate("s", renderer.open_ids("f is wrong"), sampling) for _ in range(num)]
 
 

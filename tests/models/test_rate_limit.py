@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from repairgym.models.rate_limit import RateLimiter
+from repairgym.inference.rate_limit import RateLimiter
 
 
 class Clock:

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from repairgym.errors import ModelFolderError
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer
 
 MESSAGES = [
     {"role": "user", "content": "clamp(7, 0, 5) returns 7\n@1 def clamp(value, low, high):\n@2     return value\n"},

@@ -3,12 +3,12 @@
 import asyncio
 
 from repairgym.config.models import EngineConfig, ModelConfig
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.loading import create_model, save_checkpoint
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.text import PolicyTextModel
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.loading import create_model, save_checkpoint
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.text import PolicyTextModel
+from repairgym.inference.tokenizer import train_tokenizer
 
 
 class Echo:
@@ -20,7 +20,7 @@ class Echo:
         self.sessions: list[str] = []
         self.prompts: list[list[int]] = []
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         self.prompts.append(prompt_ids)
         ids = (*prompt_ids[: sampling.max_tokens], *sampling.stop_token_ids)
         return Generation(token_ids=ids, log_probs=(0.0,) * len(ids), is_stopped=True, policy_version=0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from repairgym.models.tokenizer import PYTHON_OPERATORS, WHOLE_PIECES, train_tokenizer
+from repairgym.inference.tokenizer import PYTHON_OPERATORS, WHOLE_PIECES, train_tokenizer
 
 
 def pieces(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:

@@ -6,27 +6,27 @@ import sqlite3
 import pytest
 
 from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.full import compare
+from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.pipelines.starts import Start, load_starts, save_starts
 from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import FullConfig, KnowledgeConfig, SimplifiedConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import SandboxContentError, TaskError
-from repairgym.models.base import Generation
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.pipelines.full import compare
-from repairgym.pipelines.registry import make_pipeline
-from repairgym.pipelines.starts import Start, load_starts, save_starts
+from repairgym.inference.base import Generation
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import MainError, StopReason, TestOutcome, TestResult, TestRun, VerdictKind
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.validation import TaskLayers
-from repairgym.tools.base import ToolContext
-from repairgym.tools.knowledge import KnowledgeBase, make_fix
-from repairgym.tools.workspace import Workspace
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
 
 BROKEN, HALF, FIXED = (f"def f(a, b):\n    return a {sign} b\n" for sign in ("<", ">", "<="))
 SMALL = {

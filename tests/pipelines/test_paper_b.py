@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PaperBConfig
 from repairgym.config.sandbox import SandboxConfig
-from repairgym.models.base import Generation
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.pipelines.registry import make_pipeline
+from repairgym.inference.base import Generation
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import StopReason
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.conformance import make_environment
 from repairgym.sandbox.probe import create_backend
-from repairgym.tools.base import ToolContext
-from repairgym.tools.workspace import Workspace
 
 
 class Agent:

@@ -9,16 +9,16 @@ import pytest
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.loading import create_model, load_tokenizer, save_checkpoint
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.recipes.run import Run
+from repairgym.inference.loading import create_model, load_tokenizer, save_checkpoint
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
+from repairgym.training.run import Run
 
 ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),

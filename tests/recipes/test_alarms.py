@@ -5,8 +5,8 @@ import math
 import pytest
 
 from repairgym.config.watch import AlarmConfig
-from repairgym.recipes.alarms import METRICS, find_alarms, new_alarms
-from repairgym.recipes.watching import sound_alarms
+from repairgym.training.alarms import METRICS, find_alarms, new_alarms
+from repairgym.training.watching import check_alarms
 
 CONFIG = AlarmConfig()
 HEALTHY = {
@@ -82,7 +82,7 @@ def test_broken_things_stand_first_and_every_alarm_says_what_to_do():
     series = {**HEALTHY, "policy/log_prob_gap": [0.02], "rollout/num_overlong": [60.0] * 8}
     found = find_alarms(series, CONFIG)
     assert [alarm.level for alarm in found] == ["broken", "warning"]
-    assert "rl.dapo.correction" in found[0].advice
+    assert "rl.algorithm.correction" in found[0].advice
     assert found[0].text.startswith("log prob gap 0.02 (limit 0.01): ")
 
 
@@ -103,10 +103,10 @@ def test_a_step_without_the_metric_repeats_nothing():
 def test_alarms_become_events_and_a_repeated_step_gives_them_once(store):
     said = []
     for _ in range(2):
-        store.add_metrics("dapo", 4, {"policy/log_prob_gap": 0.5})
-        found = sound_alarms(store, "dapo", CONFIG, lambda *line: said.append(line))
+        store.add_metrics("rl", 4, {"policy/log_prob_gap": 0.5})
+        found = check_alarms(store, "rl", CONFIG, lambda *line: said.append(line))
     assert found == []
     (event,) = store.events()
-    assert (event.kind, event.phase) == ("alarm_log_prob_gap", "dapo")
+    assert (event.kind, event.phase) == ("alarm_log_prob_gap", "rl")
     assert event.message.startswith("iteration 4: log prob gap 0.5 (limit 0.01)")
     assert said == [("alarm", 0, 0, event.message)]

@@ -1,4 +1,4 @@
-"""Sampling while learning: it overlaps, tokens keep their versions, none older than the bound is learned from."""
+"""SamplingParams while learning: it overlaps, tokens keep their versions, none older than the bound is learned from."""
 
 import shutil
 import threading
@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 
 from repairgym.config.algorithms import TruncateCorrectionConfig
-from repairgym.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.watch import AlarmConfig
 from repairgym.errors import SandboxError
+from repairgym.inference.loading import load_model
+from repairgym.learning.data.samples import policy_sample
 from repairgym.learning.learner import Learner
-from repairgym.learning.samples import policy_sample
 from repairgym.ledger import LedgerBuilder
-from repairgym.models.loading import load_model
-from repairgym.recipes.background import BackgroundUpdates
-from repairgym.recipes.dapo import DapoLoop
-from repairgym.recipes.groups import is_stale
-from repairgym.recipes.run import Run
-from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
-from repairgym.recipes.weight_versions import WeightVersions
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.store import RunStore
+from repairgym.training.background import BackgroundUpdates
+from repairgym.training.groups import is_stale
+from repairgym.training.rl_loop import RLLoop
+from repairgym.training.run import Run
+from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.training.weight_versions import WeightVersions
 
 RL = RlConfig(
-    dapo=DapoConfig(
+    algorithm=AlgorithmConfig(
         group_size=4,
         batch_size=16,
         optimizer=OptimizerConfig(learning_rate=1e-2),
@@ -163,7 +163,7 @@ def test_an_error_of_the_last_update_is_not_lost_when_the_caller_has_enough() ->
 def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, open_run, max_staleness):
     run = open_run(tmp_path)
     config = RL.model_copy(update={"max_staleness": max_staleness})
-    loop = DapoLoop(run, config, "sft", AlarmConfig(weight_lag=0))
+    loop = RLLoop(run, config, "sft", AlarmConfig(weight_lag=0))
     models = {0: load_model(run.checkpoint("sft"))}
     lags = []
     for metrics in loop.iterations():
@@ -179,10 +179,10 @@ def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, op
     assert max(lags) <= max_staleness
     assert not any("weight_lag" in event.kind for event in run.store.events())
     for step in range(4):
-        for trajectory in run.store.trajectories(phase="dapo", step=step):
+        for trajectory in run.store.trajectories(phase="rl", step=step):
             (version,) = set(trajectory.ledger.policy_version[trajectory.ledger.is_action].tolist())
             assert step - max_staleness <= version <= step
-            learner = Learner(models[version], config.dapo.optimizer, config.dapo.compute)
+            learner = Learner(models[version], config.algorithm.optimizer, config.algorithm.compute)
             (found,) = learner.measure([policy_sample(trajectory, 1.0)])
             # The version is of the weights that really sampled.
             assert np.allclose(found.log_prob, trajectory.ledger.log_prob, atol=1e-4)
@@ -190,29 +190,29 @@ def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, op
 
 
 def test_a_stopped_run_goes_on_and_samples_nothing_twice(tmp_path, open_run):
-    loop = DapoLoop(open_run(tmp_path), RL, "sft")
+    loop = RLLoop(open_run(tmp_path), RL, "sft")
     iterations = loop.iterations()
     next(iterations)
     iterations.close()
     assert 1 <= loop.num_done <= 2
     run = open_run(tmp_path)
-    stored = {row.id: row.created_at for row in run.store.rows(phase="dapo")}
-    resumed = DapoLoop(run, RL, "sft")
+    stored = {row.id: row.created_at for row in run.store.rows(phase="rl")}
+    resumed = RLLoop(run, RL, "sft")
     assert resumed.num_done == loop.num_done
     assert len(list(resumed.iterations())) == 4 - loop.num_done
-    rows = {row.id: row.created_at for row in run.store.rows(phase="dapo")}
+    rows = {row.id: row.created_at for row in run.store.rows(phase="rl")}
     assert stored.items() <= rows.items()
     assert len(rows) == 4 * 4 * 4
-    assert [step for step, _ in run.store.metrics("dapo", "rollout/num_stale")] == [0, 1, 2, 3]
+    assert [step for step, _ in run.store.metrics("rl", "rollout/num_stale")] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("max_staleness", "num_stale"), [(0, 16.0), (1, 0.0)])
 def test_episodes_beyond_the_bound_are_dropped_and_counted(tmp_path, open_run, max_staleness, num_stale):
     """Iteration 1 was sampled with version 0, by a run that allowed it; what is dropped sounds the alarm."""
     run = open_run(tmp_path)
-    jobs = make_groups("dapo", 1, [task.id for task in run.training_tasks()], 4, run.seed)
-    run.run_jobs(PolicyRef("dapo", str(run.checkpoint("sft"))), jobs, phase="dapo", step=1)
-    loop = DapoLoop(run, RL.model_copy(update={"max_staleness": max_staleness, "max_iterations": 2}), "sft")
+    jobs = make_groups("rl", 1, [task.id for task in run.training_tasks()], 4, run.seed)
+    run.run_jobs(PolicyRef("rl", str(run.checkpoint("sft"))), jobs, phase="rl", step=1)
+    loop = RLLoop(run, RL.model_copy(update={"max_staleness": max_staleness, "max_iterations": 2}), "sft")
     first, second = loop.iterations()
     assert first["rollout/num_stale"] == 0.0
     assert first["rollout/num_trajectories"] == 16.0

@@ -12,19 +12,19 @@ from repairgym.config.evaluation import AuditConfig, ExploitStudyConfig
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.grading.grader import Grader
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
-from repairgym.recipes.audit import audit, choose_audited
-from repairgym.recipes.exploit_study import PHASE, cheat_shares, run_exploit_study
-from repairgym.recipes.run import Run
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.phases import audit_phase
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.scripted import Files, ScriptedBackend
-from repairgym.tasks.validation import TaskLayers
+from repairgym.studies.audit import audit, choose_audited
+from repairgym.studies.exploit_study import PHASE, cheat_shares, run_exploit_study
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
+from repairgym.training.run import Run
 
 STUDY = ExploitStudyConfig(num_steps=3, last_cheat_share=1.0, num_samples=6)
 EVERY_GATE = AuditConfig(phase=PHASE, num_per_step=0, grading=GradingConfig(is_cold=True))
@@ -95,7 +95,7 @@ def test_what_is_audited_follows_from_the_ids(store, trajectory_maker):
     for index in range(6):
         kind = VerdictKind.INVALID if index == 0 else VerdictKind.PASSED
         one = trajectory_maker(f"t{index}", "t", kind=kind, group_id="t")
-        store.add_trajectory(one, phase="dapo", step=index % 2, split="train")
+        store.add_trajectory(one, phase="rl", step=index % 2, split="train")
     rows = store.rows()
     chosen = [row.id for row in choose_audited(rows, 2)]
     assert len(chosen) == 4

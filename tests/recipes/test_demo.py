@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from repairgym.config.learning import DapoConfig, OptimizerConfig, RftConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig, RlConfig
 from repairgym.errors import InputError
-from repairgym.models.loading import shipped_base
+from repairgym.inference.loading import shipped_base
 from repairgym.recipes.demo import Demo, locked
 from repairgym.recipes.plan import Budget, plan_demo
 from repairgym.report.html import write_report
@@ -26,7 +26,7 @@ def config(base) -> DemoConfig:
         own=CollectConfig(num_tasks=4, num_samples=4),
         rft=RftConfig(optimizer=FAST, batch_size=8, num_epochs=1),
         rl=RlConfig(
-            dapo=DapoConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
+            algorithm=AlgorithmConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
             num_groups=2,
             num_groups_sampled=2,
             max_refills=0,
@@ -53,7 +53,7 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
         rows = list(store.rows())
     wanted = {name for name in plan_demo(config(base)).phases() if not name.endswith("test-releases")}
     assert wanted <= names
-    assert {row.split for row in rows if row.phase in ("teacher", "own", "dapo")} == {"train"}
+    assert {row.split for row in rows if row.phase in ("teacher", "own", "rl")} == {"train"}
     assert {row.split for row in rows if row.phase.endswith("test-mutations")} == {"test"}
 
     Demo(config(base), folder, open_pool=lambda setup: make_pool(folder)).run()
@@ -63,7 +63,7 @@ def test_runs_every_phase_and_resumes_to_the_same_store(folder, base, make_pool)
     page = write_report(folder)
     summary = json.loads((folder / "summary.json").read_text())
     assert page.stat().st_size > 10_000
-    assert {"rft", "dapo", "base", "sft", "random"} <= {row["stage"] for row in summary["stages"]}
+    assert {"rft", "rl", "base", "sft", "random"} <= {row["stage"] for row in summary["stages"]}
 
 
 def test_small_budgets_still_have_every_phase():
@@ -93,9 +93,9 @@ def test_rl_ends_when_evaluation_needs_the_rest(tmp_path):
             assert plan.has_continued_control == (followers > 1.0)
             budget = Budget(plan, store)
             free_s = 60.0 * minutes - plan.evaluation_s(budget.episodes_per_s())
-            store.add_metrics("dapo", 0, {"time/rollout_s": 0.5 * (free_s - 2.0) / followers, "time/update_s": 0.0})
+            store.add_metrics("rl", 0, {"time/rollout_s": 0.5 * (free_s - 2.0) / followers, "time/update_s": 0.0})
             assert not budget.is_rl_over()
-            store.add_metrics("dapo", 0, {"time/update_s": free_s / followers})
+            store.add_metrics("rl", 0, {"time/update_s": free_s / followers})
             assert budget.is_rl_over()
 
 
@@ -108,9 +108,9 @@ def test_more_or_longer_episodes_leave_less_time_for_rl():
 def test_checkpoints_to_evaluate_are_spread_over_those_kept():
     plan = plan_demo(DemoConfig(minutes=60.0))
     assert plan.config.evaluation.num_checkpoints == 2
-    kept = [f"dapo-step-{step:04d}" for step in range(10, 90, 10)]
-    assert [stage.checkpoint for stage in plan.checkpoint_stages(kept[::-1])] == ["dapo-step-0030", "dapo-step-0070"]
-    assert [stage.checkpoint for stage in plan.checkpoint_stages(kept[:1])] == ["dapo-step-0010"]
+    kept = [f"rl-step-{step:04d}" for step in range(10, 90, 10)]
+    assert [stage.checkpoint for stage in plan.checkpoint_stages(kept[::-1])] == ["rl-step-0030", "rl-step-0070"]
+    assert [stage.checkpoint for stage in plan.checkpoint_stages(kept[:1])] == ["rl-step-0010"]
     assert not list(plan.checkpoint_stages([]))
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import ConfigError
-from repairgym.recipes.evaluate import evaluate, regrade_cold
-from repairgym.recipes.run import Run
 from repairgym.rollout.jobs import PolicyRef
+from repairgym.training.evaluate import evaluate, regrade_cold
+from repairgym.training.run import Run
 
 DEGRADED = SandboxConfig(backend="degraded", is_degraded_allowed=True)
 

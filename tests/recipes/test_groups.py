@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 
 from repairgym.config.algorithms import DecayingDemonstrationConfig, GatedDemonstrationConfig
-from repairgym.config.learning import DapoConfig
+from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError, TaskError
-from repairgym.recipes.demonstrations import Demonstrations, demonstration_coefficient
-from repairgym.recipes.groups import (
+from repairgym.records import StopReason, Trajectory, VerdictKind
+from repairgym.rollout.store import RunStore
+from repairgym.training.demonstrations import Demonstrations, demonstration_coefficient
+from repairgym.training.groups import (
     Group,
     advantages_of,
     make_trajectory_groups,
@@ -19,8 +21,6 @@ from repairgym.recipes.groups import (
     overlong_metrics,
     samples_of,
 )
-from repairgym.records import StopReason, Trajectory, VerdictKind
-from repairgym.rollout.store import RunStore
 
 Maker = Callable[..., Trajectory]
 PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
@@ -42,14 +42,14 @@ def make_group(trajectory_maker: Maker) -> Callable[..., list[Trajectory]]:
     return make
 
 
-def learned_ids(groups: list[Group], config: DapoConfig) -> list[str]:
+def learned_ids(groups: list[Group], config: AlgorithmConfig) -> list[str]:
     return [sample.trajectory_id for sample in samples_of(groups, advantages_of(groups, config), config)]
 
 
 def test_invalid_members_are_never_learned(make_group: Callable[..., list[Trajectory]]) -> None:
     groups = make_trajectory_groups(make_group("a", [PASSED, INVALID, FAILED]))
     assert groups[0].rewards == (1.0, None, 0.0)
-    assert learned_ids(groups, DapoConfig()) == ["a/0", "a/2"]
+    assert learned_ids(groups, AlgorithmConfig()) == ["a/0", "a/2"]
 
 
 def test_a_group_of_several_tasks_is_refused(make_group: Callable[..., list[Trajectory]]) -> None:
@@ -59,7 +59,7 @@ def test_a_group_of_several_tasks_is_refused(make_group: Callable[..., list[Traj
 
 def test_negative_advantages_are_weighted(make_group: Callable[..., list[Trajectory]]) -> None:
     groups = make_trajectory_groups(make_group("a", [PASSED, FAILED]))
-    config = DapoConfig(negative_weight=0.3)
+    config = AlgorithmConfig(negative_weight=0.3)
     samples = samples_of(groups, advantages_of(groups, config), config)
     assert [sample.advantage for sample in samples] == pytest.approx([1.0, -0.3], abs=1e-4)
     assert [sample.reward for sample in samples] == [1.0, 0.0]
@@ -72,7 +72,7 @@ def test_over_long_episodes_by_each_choice(make_group: Callable[..., list[Trajec
     groups = make_trajectory_groups(members)
     found = {}
     for choice in ("penalise", "baseline_only", "drop"):
-        config = DapoConfig(overlong=choice)
+        config = AlgorithmConfig(overlong=choice)
         found[choice] = (learned_ids(groups, config), advantages_of(groups, config)[0].values)
         metrics = overlong_metrics(members, config)
         assert metrics["rollout/num_turn_limit"] == 1.0
@@ -88,7 +88,7 @@ def test_over_long_episodes_by_each_choice(make_group: Callable[..., list[Trajec
 def test_the_groups_of_most_spread_are_kept_in_their_order(make_group: Callable[..., list[Trajectory]]) -> None:
     kinds = {"a": [PASSED] + [FAILED] * 3, "b": [PASSED, FAILED] * 2, "c": [PASSED] * 4, "d": [FAILED, PASSED] * 2}
     groups = make_trajectory_groups([member for key in kinds for member in make_group(key, kinds[key])])
-    advantages = advantages_of(groups, DapoConfig())
+    advantages = advantages_of(groups, AlgorithmConfig())
     assert [group.id for group in most_spread(groups, advantages, 0.67)[0]] == ["b", "d"]
     assert [group.id for group in most_spread(groups, advantages, 0.01)[0]] == ["b"]
     assert most_spread(groups, advantages, 0.67)[1] == [advantages[1], advantages[3]]

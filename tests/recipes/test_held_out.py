@@ -2,10 +2,10 @@
 
 import pytest
 
-from repairgym.models.loading import shipped_base
-from repairgym.recipes.held_out import held_out_digests
-from repairgym.recipes.pretraining import DIGEST_CHARS, seen_functions
-from repairgym.tasks.layers import LayerStore
+from repairgym.inference.loading import shipped_base
+from repairgym.pretraining.held_out import held_out_digests
+from repairgym.pretraining.pretraining import DIGEST_CHARS, seen_functions
+from repairgym.tasks.layers.store import LayerStore
 
 
 def test_the_manifest_of_functions_can_be_read():

@@ -5,7 +5,7 @@ import pytest
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
-from repairgym.recipes.kept_config import CONFIGS_FOLDER, CallConfig, keep_config
+from repairgym.training.run_settings import CONFIGS_FOLDER, CallConfig, keep_config
 
 
 def call(*overrides, **options):
@@ -20,9 +20,9 @@ def test_other_settings_are_refused_by_name(tmp_path):
     keep_config(tmp_path, call("seed=3"))
     keep_config(tmp_path, call("seed=3"))
     with pytest.raises(
-        InputError, match=r"seed=4 \(was 3\), rl\.dapo\.group_size=6 \(was \d+\); go on with its own"
+        InputError, match=r"seed=4 \(was 3\), rl\.algorithm\.group_size=6 \(was \d+\); go on with its own"
     ) as found:
-        keep_config(tmp_path, call("seed=4", "rl.dapo.group_size=6", "rollout.num_workers=7"))
+        keep_config(tmp_path, call("seed=4", "rl.algorithm.group_size=6", "rollout.num_workers=7"))
     assert "num_workers" not in str(found.value)
     assert kept(tmp_path).seed == 3
 
@@ -34,16 +34,16 @@ def test_when_where_and_how_long_may_change(tmp_path):
         "rl.max_iterations=9",
         "watch.alarms.window=5",
         "rollout.layers.max_bytes=1000",
-        "rl.dapo.compute.context_parallel=2",
+        "rl.algorithm.compute.context_parallel=2",
     )
     keep_config(tmp_path, later)
     assert kept(tmp_path) == later.config
 
 
 def test_how_stale_episodes_may_be_belongs_to_the_run(tmp_path):
-    keep_config(tmp_path, call("rl.dapo.correction.type=mask"))
+    keep_config(tmp_path, call("rl.algorithm.correction.type=mask"))
     with pytest.raises(InputError, match=r"rl\.max_staleness=1 \(was 0\)"):
-        keep_config(tmp_path, call("rl.dapo.correction.type=mask", "rl.max_staleness=1"))
+        keep_config(tmp_path, call("rl.algorithm.correction.type=mask", "rl.max_staleness=1"))
 
 
 def test_commands_share_a_folder_and_have_free_settings_of_their_own(tmp_path):
@@ -55,5 +55,5 @@ def test_commands_share_a_folder_and_have_free_settings_of_their_own(tmp_path):
 
 def test_another_kind_of_part_is_another_setting(tmp_path):
     keep_config(tmp_path, call())
-    with pytest.raises(InputError, match=r"rl\.dapo\.loss\.type=grpo \(was dapo\)"):
-        keep_config(tmp_path, call("rl.dapo.loss.type=grpo"))
+    with pytest.raises(InputError, match=r"rl\.algorithm\.loss\.type=grpo \(was dapo\)"):
+        keep_config(tmp_path, call("rl.algorithm.loss.type=grpo"))

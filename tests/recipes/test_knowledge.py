@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
 from repairgym.config.commands import StartsConfig
 from repairgym.errors import TaskError
-from repairgym.recipes.knowledge import add_run, find_starts, held_out_packages
 from repairgym.records import (
     Attempt,
     MainError,
@@ -19,9 +19,9 @@ from repairgym.records import (
     VerdictKind,
 )
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.validation import TaskLayers
-from repairgym.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.studies.knowledge import add_run, find_starts, held_out_packages
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
 
 ERROR = MainError(error_class="dependency", message="No module named 'hatchling'")
 

@@ -10,21 +10,21 @@ from repairgym.config.algorithms import (
     PpoLossConfig,
     TruncateCorrectionConfig,
 )
-from repairgym.config.learning import DapoConfig, OptimizerConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.rewards import StepPenaltyConfig
 from repairgym.errors import SandboxError, TaskError
-from repairgym.models.loading import load_model
-from repairgym.recipes.collected import Collected, rollout_metrics, weight_lag
-from repairgym.recipes.dapo import DapoLoop
-from repairgym.recipes.evaluate import evaluate
-from repairgym.recipes.run import Run
-from repairgym.recipes.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
+from repairgym.inference.loading import load_model
 from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
+from repairgym.training.evaluate import evaluate
+from repairgym.training.rl_loop import RLLoop
+from repairgym.training.rollout_batch import RolloutBatch, rollout_metrics, weight_lag
+from repairgym.training.run import Run
+from repairgym.training.supervised import collect_successes, fit_samples, keep_successes, supervised_samples
 
 RL = RlConfig(
-    dapo=DapoConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
+    algorithm=AlgorithmConfig(group_size=4, batch_size=16, optimizer=OptimizerConfig(learning_rate=1e-3)),
     num_groups=2,
     num_groups_sampled=2,
     max_refills=1,
@@ -46,9 +46,9 @@ def test_training_sees_training_tasks_only(tmp_path, open_run):
     run = open_run(tmp_path)
     assert {task.split for task in run.training_tasks()} == {"train"}
     teach(run, epochs=1)
-    loop = DapoLoop(run, RL, "sft")
+    loop = RLLoop(run, RL, "sft")
     list(loop.iterations())
-    used = {row.task_id for phase in ("teacher", "dapo") for row in run.store.rows(phase=phase)}
+    used = {row.task_id for phase in ("teacher", "rl") for row in run.store.rows(phase=phase)}
     assert used
     assert all(name.startswith("train-") for name in used)
 
@@ -67,16 +67,16 @@ def test_dapo_resumes_where_it_was_killed(tmp_path, open_run):
     for folder in (whole, killed):
         folder.mkdir()
         teach(open_run(folder))
-    list(DapoLoop(open_run(whole), RL, "sft").iterations())
+    list(RLLoop(open_run(whole), RL, "sft").iterations())
     run = open_run(killed)
-    next(DapoLoop(run, RL, "sft").iterations())
-    num_before = len(list(run.store.rows(phase="dapo", step=0)))
-    loop = DapoLoop(open_run(killed), RL, "sft")
+    next(RLLoop(run, RL, "sft").iterations())
+    num_before = len(list(run.store.rows(phase="rl", step=0)))
+    loop = RLLoop(open_run(killed), RL, "sft")
     assert loop.num_done == 1
     list(loop.iterations())
-    assert len(list(run.store.rows(phase="dapo", step=0))) == num_before
+    assert len(list(run.store.rows(phase="rl", step=0))) == num_before
     start = load_model(whole / "checkpoints" / "sft").state_dict()
-    states = [load_model(folder / "checkpoints" / "dapo-state" / "model").state_dict() for folder in (whole, killed)]
+    states = [load_model(folder / "checkpoints" / "rl-state" / "model").state_dict() for folder in (whole, killed)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert any(not torch.equal(states[0][name], start[name]) for name in start)
 
@@ -84,7 +84,7 @@ def test_dapo_resumes_where_it_was_killed(tmp_path, open_run):
 def test_groups_are_counted_apart(tmp_path, open_run):
     run = open_run(tmp_path)
     teach(run)
-    metrics = next(DapoLoop(run, RL, "sft").iterations())
+    metrics = next(RLLoop(run, RL, "sft").iterations())
     assert metrics["rollout/num_groups"] == sum(
         metrics[f"rollout/num_{kind}_groups"] for kind in ("kept", "equal", "failed")
     )
@@ -96,8 +96,8 @@ def test_metrics_report_the_raw_reward_whatever_the_learner_gets(tmp_path, open_
     run = open_run(tmp_path)
     teach(run)
     config = RL.model_copy(update={"reward": StepPenaltyConfig(threshold_turns=1)})
-    metrics = next(DapoLoop(run, config, "sft").iterations())
-    rows = [row for row in run.store.rows(phase="dapo") if row.reward is not None]
+    metrics = next(RLLoop(run, config, "sft").iterations())
+    rows = [row for row in run.store.rows(phase="rl") if row.reward is not None]
     assert metrics["rollout/reward_mean"] == sum(row.reward for row in rows) / len(rows)
     assert {row.reward for row in rows} == {0.0, 1.0}
     # T_max is the pipeline's 4: an episode of n turns costs (n - 1) / 3.
@@ -110,7 +110,7 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
     """PPO learns from groups of equal rewards too, so the step is made whatever was sampled."""
     run = open_run(tmp_path)
     teach(run, epochs=1)
-    dapo = DapoConfig(
+    dapo = AlgorithmConfig(
         loss=PpoLossConfig(),
         advantage=GaeAdvantageConfig(),
         kl=KlConfig(type="k3"),
@@ -119,25 +119,25 @@ def test_the_loop_takes_other_algorithms_and_terms(tmp_path, open_run):
         group_size=4,
         batch_size=16,
     )
-    loop = DapoLoop(run, RL.model_copy(update={"dapo": dapo, "spread_share": 0.5}), "sft")
+    loop = RLLoop(run, RL.model_copy(update={"algorithm": dapo, "spread_share": 0.5}), "sft")
     metrics = next(loop.iterations())
     assert metrics["optim/num_steps"] == 1.0
     assert metrics["policy/kl_k3"] == pytest.approx(0.0, abs=1e-6)  # the reference is where the run starts
     assert metrics["demonstration/sft/nll"] > 0.0
     assert metrics["correction/bounded_frac"] == 0.0
     assert "value/target_mean" in metrics
-    assert DapoLoop(run, RL.model_copy(update={"dapo": dapo}), "sft").num_done == 1
+    assert RLLoop(run, RL.model_copy(update={"algorithm": dapo}), "sft").num_done == 1
 
 
 def test_an_iteration_without_a_verdict_stops_and_is_sampled_again(tmp_path, open_run, make_pool):
     run = open_run(tmp_path)
     pool, run.pool = run.pool, make_pool(tmp_path, num_failures=10_000)
     with pytest.raises(SandboxError, match=r"iteration 0: all \d+ episodes are invalid; the last: .*told to fail"):
-        next(DapoLoop(run, RL, "base").iterations())
-    assert run.store.rows(phase="dapo") == []
+        next(RLLoop(run, RL, "base").iterations())
+    assert run.store.rows(phase="rl") == []
     assert [event.kind for event in run.store.events()] == ["all_invalid"]
     run.pool = pool
-    metrics = next(DapoLoop(run, RL, "base").iterations())
+    metrics = next(RLLoop(run, RL, "base").iterations())
     assert metrics["rollout/num_invalid"] == 0.0
 
 
@@ -153,24 +153,24 @@ def test_an_empty_task_set_is_an_error_before_a_model_is_loaded(tmp_path, open_r
     run = open_run(tmp_path)
     run.tasks = {name: task for name, task in run.tasks.items() if task.split != "train"}
     with pytest.raises(TaskError, match="no training task"):
-        DapoLoop(run, RL, "no-such-checkpoint")
+        RLLoop(run, RL, "no-such-checkpoint")
 
 
 def test_the_loop_says_what_became_of_groups_where_the_seconds_went_and_how_old_the_weights_were(tmp_path, open_run):
     run = open_run(tmp_path)
     teach(run)
-    loop = DapoLoop(run, RL, "sft")
+    loop = RLLoop(run, RL, "sft")
     for metrics in loop.iterations():
         assert metrics["rollout/weight_lag"] == 0.0
         assert metrics["rollout/num_exploited"] == 0.0
         assert 0.0 <= metrics["rollout/reward_spread"] <= 0.5
-    statuses = {group.status for group in run.store.groups(phase="dapo")}
+    statuses = {group.status for group in run.store.groups(phase="rl")}
     assert statuses <= {"kept", "dropped_equal_rewards", "dropped_too_few_valid"}
-    for row in run.store.rows(phase="dapo"):
+    for row in run.store.rows(phase="rl"):
         assert set(row.durations_s) == {"queue", "prefill", "decode", "generate", "tool", "grade"}
         assert row.durations_s["prefill"] > 0.0
         assert row.durations_s["prefill"] + row.durations_s["decode"] <= row.durations_s["generate"]
-    stale = list(run.store.trajectories(phase="dapo", step=0))
+    stale = list(run.store.trajectories(phase="rl", step=0))
     assert weight_lag(stale, 3) == 3.0
     assert weight_lag([], 3) == 0.0
 
@@ -194,4 +194,4 @@ def test_rejection_keeps_distinct_passed_trajectories(trajectory_maker):
 
 
 def test_metrics_of_nothing_are_zero():
-    assert rollout_metrics(Collected())["rollout/reward_mean"] == 0.0
+    assert rollout_metrics(RolloutBatch())["rollout/reward_mean"] == 0.0

@@ -13,15 +13,15 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.evaluation.matrix import build_matrix
 from repairgym.evaluation.stages import parse_eval_phase
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
-from repairgym.recipes.evaluate import check_fingerprint, policy_fingerprint
-from repairgym.recipes.matrix import run_matrix
-from repairgym.recipes.run import Run
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
-from repairgym.tasks.validation import TaskLayers
+from repairgym.studies.matrix import run_matrix
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.training.evaluate import check_fingerprint, policy_fingerprint
+from repairgym.training.run import Run
 
 POLICIES = {
     "start": MatrixPolicy(policy="submit-at-once"),

@@ -15,7 +15,7 @@ import torch
 from repairgym.config.algorithms import GrpoLossConfig
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.learning import (
-    DapoConfig,
+    AlgorithmConfig,
     EntropyWindowChoice,
     LossChoice,
     OptimizerConfig,
@@ -32,27 +32,27 @@ from repairgym.config.training import (
     TwoStageConfig,
 )
 from repairgym.errors import ConfigError, InputError, ModelFolderError, TaskError
-from repairgym.learning.samples import Sample
+from repairgym.inference.loading import load_model, shipped_base
+from repairgym.learning.data.samples import Sample
+from repairgym.learning.data.thoughts import without_thoughts
 from repairgym.learning.selection import Selection, split_validation
-from repairgym.learning.thoughts import without_thoughts
-from repairgym.models.loading import load_model, shipped_base
-from repairgym.recipes.action_pairs import action_pairs
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
 from repairgym.recipes.distil_then_grpo import distil_then_grpo
-from repairgym.recipes.longer_context import extend_context
 from repairgym.recipes.rft import rft
-from repairgym.recipes.run import Run
 from repairgym.recipes.step_dpo import step_dpo
-from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
 from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
+from repairgym.training.action_pairs import action_pairs
+from repairgym.training.longer_context import extend_context
+from repairgym.training.run import Run
+from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
 COLLECT = CollectConfig(num_tasks=4, num_samples=12, max_per_task=12)
 SFT = SftConfig(optimizer=FAST, batch_size=8, num_epochs=25)
 RL = RlConfig(
-    dapo=DapoConfig(group_size=6, batch_size=24, optimizer=OptimizerConfig(learning_rate=1e-3)),
+    algorithm=AlgorithmConfig(group_size=6, batch_size=24, optimizer=OptimizerConfig(learning_rate=1e-3)),
     num_groups=4,
     num_groups_sampled=4,
     max_refills=0,
@@ -153,7 +153,9 @@ def test_distil_then_grpo(tmp_path, run_in):
     config = DistilThenGrpoConfig(
         collect=COLLECT,
         sft=SFT.model_copy(update={"num_epochs": 12, "choice": LossChoice(validation_share=0.25)}),
-        rl=RL.model_copy(update={"dapo": RL.dapo.model_copy(update={"loss": GrpoLossConfig()}), "max_iterations": 1}),
+        rl=RL.model_copy(
+            update={"algorithm": RL.algorithm.model_copy(update={"loss": GrpoLossConfig()}), "max_iterations": 1}
+        ),
     )
     distil_then_grpo(run_in(tmp_path / "run"), config, PolicyRef("teacher"))
     with run_in(tmp_path / "run")(None) as run:
@@ -186,7 +188,7 @@ def test_every_recipe_runs_on_the_shipped_base(tmp_path, run_in):
     distil = DistilThenGrpoConfig(
         collect=COLLECT,
         sft=sft.model_copy(update={"choice": EntropyWindowChoice(validation_share=0.25)}),
-        rl=RL.model_copy(update={"dapo": RL.dapo.model_copy(update={"loss": GrpoLossConfig()})}),
+        rl=RL.model_copy(update={"algorithm": RL.algorithm.model_copy(update={"loss": GrpoLossConfig()})}),
     )
     distil_then_grpo(run_in(folder, base), distil, PolicyRef("teacher"))
     taught = folder / "checkpoints" / "sft"
@@ -266,7 +268,7 @@ def test_thoughts_are_cut_out_or_asked_for(trajectory_maker, base):
     assert cut.weight.tolist() == [0, 1, 0, 1]
     with pytest.raises(ConfigError, match="none of 1"):
         supervised_samples([trajectory_maker()], SFT.model_copy(update={"thoughts": "require"}))
-    from repairgym.models.loading import load_tokenizer
+    from repairgym.inference.loading import load_tokenizer
 
     with pytest.raises(ConfigError, match="lacks <think>, </think>"):
         supervised_samples([trajectory_maker()], SFT.model_copy(update={"thoughts": "remove"}), load_tokenizer(base))

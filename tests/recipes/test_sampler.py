@@ -11,19 +11,19 @@ import torch
 
 from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.learning import DapoConfig, LoraConfig, OptimizerConfig
+from repairgym.config.learning import AlgorithmConfig, LoraConfig, OptimizerConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.errors import ConfigError, ServerRefusedError, StaleWeightsError
+from repairgym.inference.loading import load_model
+from repairgym.learning.data.samples import policy_sample
 from repairgym.learning.learner import Learner
-from repairgym.learning.samples import policy_sample
-from repairgym.models.loading import load_model
-from repairgym.models.vllm.fake_server import FakeVllm, Flaw
-from repairgym.recipes.dapo import DapoLoop
+from repairgym.testing.fake_vllm import FakeVllm, Flaw
+from repairgym.training.rl_loop import RLLoop
 
 # PPO makes a step of groups of equal rewards, too, and the decay alone moves all matrices by a third: every iteration
 # has an update, whatever the tiny model samples.
-DAPO = DapoConfig(
+DAPO = AlgorithmConfig(
     loss=PpoLossConfig(),
     advantage=GaeAdvantageConfig(),
     group_size=2,
@@ -32,10 +32,10 @@ DAPO = DapoConfig(
 )
 
 
-def config_of(url: str, dapo: DapoConfig = DAPO, **sampler: object) -> RlConfig:
+def config_of(url: str, algorithm: AlgorithmConfig = DAPO, **sampler: object) -> RlConfig:
     endpoint = EndpointConfig(base_url=url, model="tiny", max_attempts=2, backoff_s=0.001)
     return RlConfig(
-        dapo=dapo,
+        algorithm=dapo,
         sampler=VllmSamplerConfig.model_validate({"endpoint": endpoint} | sampler),
         num_groups=2,
         num_groups_sampled=2,
@@ -52,23 +52,23 @@ def test_servers_get_the_weights_of_each_update(tmp_path, open_run, base):
     fake = FakeVllm(base)
     run = open_run(tmp_path)
     with fake.in_thread() as url:
-        loop = DapoLoop(run, config_of(url), "base")
+        loop = RLLoop(run, config_of(url), "base")
         found = list(loop.iterations())
         for step in (0, 1):
-            for trajectory in run.store.trajectories(phase="dapo", step=step):
+            for trajectory in run.store.trajectories(phase="rl", step=step):
                 versions = trajectory.ledger.policy_version[trajectory.ledger.is_action]
                 assert set(versions.tolist()) == {step}
         assert [metrics["rollout/weight_lag"] for metrics in found] == [0.0, 0.0]
         assert all(abs(metrics["policy/log_prob_gap"]) < 1e-4 for metrics in found)
-        gaps = dict(run.store.metrics("dapo", "sync/log_prob_gap"))
+        gaps = dict(run.store.metrics("rl", "sync/log_prob_gap"))
         assert set(gaps) == {0, 1, 2}
         assert max(gaps.values()) < 1e-5
-        saved = state_of(tmp_path / "checkpoints" / "dapo-state" / "model")
+        saved = state_of(tmp_path / "checkpoints" / "rl-state" / "model")
         held = fake.state()
         assert all(torch.allclose(saved[name], held[name], atol=1e-6) for name in saved)
         assert not torch.equal(saved["lm_head.weight"], state_of(base)["lm_head.weight"])
         fake.version = "default"  # it was started again
-        assert DapoLoop(open_run(tmp_path), config_of(url), "base").num_done == 2
+        assert RLLoop(open_run(tmp_path), config_of(url), "base").num_done == 2
         assert fake.version.endswith(":2")
 
 
@@ -79,7 +79,7 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
 
     async def hold(_: int) -> None:
         """Iteration 1 begins with version 0 and waits for the next."""
-        if fake.version.rpartition(":")[2] == "0" and len(run.store.rows(phase="dapo", step=0)) == 4:
+        if fake.version.rpartition(":")[2] == "0" and len(run.store.rows(phase="rl", step=0)) == 4:
             is_sampling.set()
             await fake.is_paused.wait()
 
@@ -89,7 +89,7 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
 
     fake.on_token = hold
     with fake.in_thread() as url, run.store.listening(wait):
-        loop = DapoLoop(run, config_of(url, dapo).model_copy(update={"max_staleness": 1}), "base")
+        loop = RLLoop(run, config_of(url, dapo).model_copy(update={"max_staleness": 1}), "base")
         lags = []
         for metrics in loop.iterations():
             loop.keep(f"version-{loop.num_done}")
@@ -97,13 +97,14 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
         loop.close()
     assert lags == [0.0, 1.0]
     assert fake.version.rpartition(":")[2] == "2"
-    gaps = dict(run.store.metrics("dapo", "sync/log_prob_gap"))
+    gaps = dict(run.store.metrics("rl", "sync/log_prob_gap"))
     assert set(gaps) == {0, 1, 2}
     assert max(gaps.values()) < 1e-5
     learners = [
-        Learner(load_model(run.checkpoint(name)), dapo.optimizer, dapo.compute) for name in ("base", "version-1")
+        Learner(load_model(run.checkpoint(name)), algorithm.optimizer, algorithm.compute)
+        for name in ("base", "version-1")
     ]
-    found = list(run.store.trajectories(phase="dapo", step=1))
+    found = list(run.store.trajectories(phase="rl", step=1))
     assert {0, 1} <= set(np.concatenate([one.ledger.policy_version for one in found]).tolist())
     for trajectory in found:
         for version, learner in enumerate(learners):
@@ -117,28 +118,28 @@ def test_an_adapter_is_replaced_in_place(tmp_path, open_run, base):
     dapo = DAPO.model_copy(update={"trained": LoraConfig(rank=2, alpha=4)})
     with fake.in_thread() as url:
         run = open_run(tmp_path)
-        next(DapoLoop(run, config_of(url, dapo, transfer="lora"), "base").iterations())
+        next(RLLoop(run, config_of(url, dapo, transfer="lora"), "base").iterations())
     assert fake.log.count("/v1/load_lora_adapter") == 2
-    assert (tmp_path / "checkpoints" / "dapo-state" / "model" / "adapter" / "adapter_config.json").is_file()
+    assert (tmp_path / "checkpoints" / "rl-state" / "model" / "adapter" / "adapter_config.json").is_file()
 
 
 def test_a_stale_head_stops_the_run(tmp_path, open_run, base):
     run = open_run(tmp_path)
     with FakeVllm(base, [Flaw.STALE_HEAD]).in_thread() as url:
-        loop = DapoLoop(run, config_of(url), "base")
+        loop = RLLoop(run, config_of(url), "base")
         with pytest.raises(StaleWeightsError, match="stale output head"):
             next(loop.iterations())
-    assert not list(run.store.rows(phase="dapo", step=1))
+    assert not list(run.store.rows(phase="rl", step=1))
 
 
 def test_what_cannot_work_is_refused_before_the_run(tmp_path, open_run, base):
     run = open_run(tmp_path)
     for transfer, words in (("nccl", "has no GPU; use folder"), ("ipc", "has no GPU"), ("lora", "trained.type=lora")):
         with pytest.raises(ConfigError, match=words):
-            DapoLoop(run, config_of("http://127.0.0.1:1/v1", transfer=transfer), "base")
+            RLLoop(run, config_of("http://127.0.0.1:1/v1", transfer=transfer), "base")
     with pytest.raises(ConfigError, match=r"needs endpoint\.base_url"):
-        DapoLoop(run, RlConfig(sampler=VllmSamplerConfig()), "base")
+        RLLoop(run, RlConfig(sampler=VllmSamplerConfig()), "base")
     bad = FakeVllm(base, [Flaw.NO_UPDATES])
     with bad.in_thread() as url, pytest.raises(ServerRefusedError, match="--enable-scale-out"):
-        DapoLoop(run, config_of(url), "base")
-    assert not run.checkpoint("dapo-state").exists()
+        RLLoop(run, config_of(url), "base")
+    assert not run.checkpoint("rl-state").exists()

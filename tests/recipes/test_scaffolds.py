@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from repairgym.agent.pipelines.registry import PIPELINES
 from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
-from repairgym.pipelines.registry import PIPELINES
-from repairgym.recipes.run import Run
-from repairgym.recipes.scaffolds import chosen_tasks, measure_scaffold
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.studies.scaffold_check import chosen_tasks, measure_scaffold
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
+from repairgym.training.run import Run
 
 
 @pytest.mark.parametrize("name", sorted(PIPELINES))

@@ -7,12 +7,12 @@ import pytest
 
 from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import CorrectionConfig
-from repairgym.engine.core import Engine
-from repairgym.models.loading import load_model, load_tokenizer, shipped_base
-from repairgym.models.renderer import ChatRenderer
-from repairgym.recipes.corpus import corpus_functions
-from repairgym.recipes.corrections import Corrections
-from repairgym.recipes.search import correction_samples, run_searches, score_searches
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import load_model, load_tokenizer, shipped_base
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.pretraining.corpus import corpus_functions
+from repairgym.pretraining.self_correction import Corrections
+from repairgym.pretraining.simulated_search import correction_samples, run_searches, score_searches
 
 SOURCES = {
     "clip": "    if value < low:\n        return low\n    return value if value <= high else high\n",

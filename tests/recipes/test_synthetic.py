@@ -4,11 +4,11 @@ import random
 
 import pytest
 
+from repairgym.agent.tools.patching import edit_at, parse_compact_edit, replace_on_line, resolve_edit
+from repairgym.agent.tools.window import Window
 from repairgym.config.teacher import TeacherNoise
-from repairgym.recipes.corpus import CorpusFunction, corpus_functions, function_digest
-from repairgym.recipes.synthetic import guesses_for, mutate, synthesize
-from repairgym.tools.patching import edit_at, parse_compact_edit, replace_on_line, resolve_edit
-from repairgym.tools.window import Window
+from repairgym.pretraining.corpus import CorpusFunction, corpus_functions, function_digest
+from repairgym.pretraining.synthetic import guesses_for, mutate, synthesize
 
 SOURCE = '''\
 def clip(values, low, high):

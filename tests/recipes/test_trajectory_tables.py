@@ -10,8 +10,8 @@ import pytest
 from repairgym.config.trajectory_tables import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.ledger import Branch
-from repairgym.recipes.trajectory_tables import export_run
 from repairgym.records import VerdictKind
+from repairgym.studies.trajectory_tables import export_run
 
 
 @pytest.fixture
@@ -19,10 +19,10 @@ def filled(store, trajectory_maker):
     """A group of three and a group of equal rewards, stored in no order, and one evaluated trajectory."""
     for index, kind in [(2, "failed"), (0, "passed"), (1, "invalid")]:
         one = trajectory_maker(f"a#{index}", "task-a", group_id="a", kind=VerdictKind(kind))
-        store.add_trajectory(one, phase="dapo", step=0, split="train")
+        store.add_trajectory(one, phase="rl", step=0, split="train")
     for index in range(2):
         one = trajectory_maker(f"b#{index}", "task-b", group_id="b")
-        store.add_trajectory(one, phase="dapo", step=0, split="train")
+        store.add_trajectory(one, phase="rl", step=0, split="train")
     store.add_trajectory(trajectory_maker("e#0", "task-e", group_id="e"), phase="eval/x/y", step=0, split="test")
     return store
 
@@ -52,7 +52,7 @@ def test_a_data_set_folder_has_a_shard_per_split(filled, tmp_path):
 
 def test_samples_are_those_of_an_update(filled, tmp_path):
     num_rows = export_run(
-        filled, tmp_path / "s.parquet", TrajectoryTablesConfig(what="samples", layout="parquet", phase="dapo")
+        filled, tmp_path / "s.parquet", TrajectoryTablesConfig(what="samples", layout="parquet", phase="rl")
     )
     rows = pyarrow.parquet.read_table(tmp_path / "s.parquet").to_pylist()
     # The invalid member has no reward and the group of equal ones teaches nothing.
@@ -70,18 +70,16 @@ def test_samples_are_those_of_an_update(filled, tmp_path):
 def test_a_forked_history_keeps_its_branches(store, trajectory_maker, tmp_path):
     one = trajectory_maker()
     branches = (Branch(0, ((0, 9),)), Branch(9, ((0, 3), (9, len(one.ledger)))))
-    store.add_trajectory(
-        replace(one, ledger=replace(one.ledger, branches=branches)), phase="dapo", step=0, split="train"
-    )
+    store.add_trajectory(replace(one, ledger=replace(one.ledger, branches=branches)), phase="rl", step=0, split="train")
     export_run(store, tmp_path / "t.parquet", TrajectoryTablesConfig(layout="parquet"))
     (row,) = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
     assert row["branches"][1] == {"start": 9, "spans": [[0, 3], [9, len(one.ledger)]]}
 
 
 def test_what_cannot_be_exported_is_an_error_before_anything_is_written(filled, tmp_path):
-    with pytest.raises(ConfigError, match="phase=dapo"):
+    with pytest.raises(ConfigError, match="phase=rl"):
         export_run(filled, tmp_path / "out", TrajectoryTablesConfig(what="samples"))
-    with pytest.raises(InputError, match=r"no trajectory of phase 'rollout'; its phases: dapo, eval/x/y"):
+    with pytest.raises(InputError, match=r"no trajectory of phase 'rollout'; its phases: rl, eval/x/y"):
         export_run(filled, tmp_path / "out", TrajectoryTablesConfig(phase="rollout"))
     with pytest.raises(InputError, match="is a folder"):
         export_run(filled, tmp_path, TrajectoryTablesConfig(layout="parquet"))

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from repairgym.bridges.verl.episodes import validation_phase
+from repairgym.bridges.verl.receiver import Receiver
 from repairgym.bridges.verl.session import Arrival
 from repairgym.bridges.verl.spool import Spooled, spool, spooled
+from repairgym.bridges.verl.stages import stages_of
+from repairgym.bridges.verl.trainer import places_of, reinforce_with_verl
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
 from repairgym.config.verl import VerlConfig
 from repairgym.config.watch import AlarmConfig
 from repairgym.errors import ConfigError, SandboxError
-from repairgym.models.loading import weights_digest
-from repairgym.recipes.run import Run
-from repairgym.recipes.verl import places_of, reinforce_with_verl
-from repairgym.recipes.verl_receiver import Receiver
-from repairgym.recipes.verl_stages import stages_of
+from repairgym.inference.loading import weights_digest
 from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
+from repairgym.training.run import Run
 
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
 PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
@@ -42,9 +42,9 @@ def stage():
 def leave(folder: Path, make, kinds: dict[str, list[VerdictKind]], step: int = 0) -> None:
     for task_id, found in kinds.items():
         for member, kind in enumerate(found):
-            group = f"dapo/{step}/{task_id}/x"
+            group = f"rl/{step}/{task_id}/x"
             trajectory = make(f"{group}#{member}", task_id, kind=kind, group_id=group)
-            spool(folder, Spooled(trajectory, "dapo", step, "train"))
+            spool(folder, Spooled(trajectory, "rl", step, "train"))
 
 
 def take_all(receiver: Receiver, folder: Path) -> None:
@@ -60,14 +60,14 @@ def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker
     take_all(receiver, folder)
     theirs = {"actor/pg_loss": 0.25, "actor/entropy_loss": 0.01, "perf/throughput": 9.0}
     receiver.take(Arrival(num_updates=1, metrics=theirs))
-    assert run.store.num_trajectories() == {"dapo": 9}
+    assert run.store.num_trajectories() == {"rl": 9}
     assert not list(spooled(folder)), "what is stored is deleted"
-    status = {group.task_id: group.status for group in run.store.groups(phase="dapo", step=0)}
+    status = {group.task_id: group.status for group in run.store.groups(phase="rl", step=0)}
     assert status == {"a": "kept", "b": "dropped_equal_rewards", "c": "dropped_too_few_valid"}
-    metrics = {name: dict(run.store.metrics("dapo", name))[0] for name in run.store.metric_names("dapo")}
+    metrics = {name: dict(run.store.metrics("rl", name))[0] for name in run.store.metric_names("rl")}
     assert metrics["train/loss"] == 0.25
     assert metrics["verl/perf/throughput"] == 9.0
-    kept = [run.store.trajectory(f"dapo/0/a/x#{member}").ledger for member in (0, 1)]
+    kept = [run.store.trajectory(f"rl/0/a/x#{member}").ledger for member in (0, 1)]
     log_probs = [float(value) for ledger in kept for value in ledger.log_prob[ledger.is_action]]
     assert metrics["policy/entropy"] == pytest.approx(-sum(log_probs) / len(log_probs)), "verl's is of padded rows"
     assert metrics["verl/actor/entropy_loss"] == 0.01
@@ -85,20 +85,20 @@ def test_invalid_episodes_in_a_row_stop_the_run_and_are_not_stored(run, stage, t
 
 
 def test_a_resumed_run_forgets_the_iterations_that_verl_begins_again(run, stage, trajectory_maker, tmp_path):
-    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    places = places_of(tmp_path, "rl", "start", tmp_path)
     places.checkpoints.mkdir(parents=True)
     (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     for step in (0, 1):
         leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
     for num_updates in (1, 2):
-        phase = validation_phase("dapo", num_updates)
+        phase = validation_phase("rl", num_updates)
         spool(places.spool, Spooled(trajectory_maker(f"{phase}#0"), phase, 0, "validation"))
     Receiver(run, stage, AlarmConfig()).begin(places)
-    assert [row.step for row in run.store.rows(phase="dapo")] == [0, 0]
+    assert [row.step for row in run.store.rows(phase="rl")] == [0, 0]
     assert [event.kind for event in run.store.events()] == ["begun_again"]
-    assert set(run.store.num_trajectories()) == {"dapo", validation_phase("dapo", 1)}
+    assert set(run.store.num_trajectories()) == {"rl", validation_phase("rl", 1)}
     # verl had saved the update, but was killed before it wrote the metrics of its iteration.
-    metrics = {name: dict(run.store.metrics("dapo", name)) for name in run.store.metric_names("dapo")}
+    metrics = {name: dict(run.store.metrics("rl", name)) for name in run.store.metric_names("rl")}
     assert metrics["rollout/reward_mean"] == {0: 0.5}
     assert metrics["validation/pass_at_1"] == {1: 1.0}, "of the weights after one update"
 
@@ -115,14 +115,14 @@ def test_stages_of_the_papers():
 def test_a_run_that_was_killed_at_its_end_is_completed_without_verl(run, stage, trajectory_maker, tmp_path, base):
     """What verl left behind is stored, and its last model becomes the stage's; there is no verl to start here."""
     stage = replace(stage, rl=stage.rl.model_copy(update={"max_iterations": 1}))
-    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    places = places_of(tmp_path, "rl", "start", tmp_path)
     shutil.copytree(base, places.checkpoints / "global_step_1/actor/huggingface")
     (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]})
     reinforce_with_verl(run, stage, CPU, places, AlarmConfig())
-    assert run.store.num_trajectories() == {"dapo": 2}
-    assert dict(run.store.metrics("dapo", "rollout/num_kept_groups")) == {0: 1.0}
-    assert weights_digest(run.checkpoint("dapo")) == weights_digest(base)
+    assert run.store.num_trajectories() == {"rl": 2}
+    assert dict(run.store.metrics("rl", "rollout/num_kept_groups")) == {0: 1.0}
+    assert weights_digest(run.checkpoint("rl")) == weights_digest(base)
 
 
 def test_a_cluster_of_ours_is_refused_with_the_key_of_verls():
@@ -132,7 +132,7 @@ def test_a_cluster_of_ours_is_refused_with_the_key_of_verls():
 
 
 def test_too_few_tasks_are_refused_before_verl_starts(run, tmp_path):
-    config = load_config(RlCommandConfig, None, ["rl.dapo.batch_size=130", "rl.num_groups_sampled=4"])
-    places = places_of(tmp_path, "dapo", "start", tmp_path)
+    config = load_config(RlCommandConfig, None, ["rl.algorithm.batch_size=130", "rl.num_groups_sampled=4"])
+    places = places_of(tmp_path, "rl", "start", tmp_path)
     with pytest.raises(ConfigError, match="3 training tasks"):
         reinforce_with_verl(run, stages_of(config)[0], CPU, places, AlarmConfig())

@@ -99,7 +99,7 @@ def test_hostile_trajectories_in_a_report(tmp_path, trajectory_maker):
     steps = [("edit", sampled, sampled * 1000, ""), ("submit", "", "]]>-->", "")]
     one = trajectory_maker(sampled, "task<b>", steps=steps, final_patch=HOSTILE)
     with RunStore.create(tmp_path / "run.db") as store:
-        store.add_trajectory(one, phase="eval/dapo/test-mutations", step=0, split="test")
+        store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert "<script" not in text
     assert not set(text) & {"\x1b", "\x00", "\u202e", "\r"}
@@ -113,7 +113,7 @@ def test_a_damaged_run_is_refused_by_name(tmp_path, trajectory_maker):
     with RunStore.create(path) as store:
         for index in range(40):
             one = trajectory_maker(f"t{index}", f"t{index}", group_id=f"t{index}")
-            store.add_trajectory(one, phase="eval/dapo/test-mutations", step=0, split="test")
+            store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"run\.db"):
@@ -122,7 +122,7 @@ def test_a_damaged_run_is_refused_by_name(tmp_path, trajectory_maker):
 
 def test_a_broken_document_is_refused_by_its_id(tmp_path, trajectory_maker):
     with RunStore.create(tmp_path / "run.db") as store:
-        store.add_trajectory(trajectory_maker("the-one"), phase="eval/dapo/x", step=0, split="test")
+        store.add_trajectory(trajectory_maker("the-one"), phase="eval/rl/x", step=0, split="test")
         store._connection.execute("UPDATE documents SET document = ?", (b"half",))
     with pytest.raises(InputError, match="the-one"):
         write_report(tmp_path)
@@ -131,11 +131,11 @@ def test_a_broken_document_is_refused_by_its_id(tmp_path, trajectory_maker):
 def test_runs_beside_each_other(synthetic_run, tmp_path, trajectory_maker):
     other = tmp_path / "other"
     other.mkdir()
-    (other / "config.toml").write_text('seed = 2\n[rl]\nlr = 1e-4\nlosses = ["dapo"]\n')
+    (other / "config.toml").write_text('seed = 2\n[rl]\nlr = 1e-4\nlosses = ["rl"]\n')
     with RunStore.create(other / "run.db") as store:
         for index in range(12):
             one = trajectory_maker(f"x{index}", f"mut-{index:03d}", group_id=f"mut-{index:03d}")
-            store.add_trajectory(one, phase="eval/dapo/test-mutations", step=0, split="test")
+            store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
     page = write_comparison([synthetic_run, other], tmp_path / "out" / "comparison.html").read_text()
     assert "DAPO of other solves more than DAPO of run on 12 held-out mutation tasks" in page
     assert "<td><code>seed</code></td>" in page
@@ -150,7 +150,7 @@ def test_gates_that_were_off_are_said_at_the_top(tmp_path, trajectory_maker):
     with RunStore.create(tmp_path / "run.db") as store:
         from dataclasses import replace
 
-        store.add_trajectory(replace(one, verdict=loose), phase="eval/dapo/test-mutations", step=0, split="test")
+        store.add_trajectory(replace(one, verdict=loose), phase="eval/rl/test-mutations", step=0, split="test")
     text = render(gather(tmp_path))
     assert "Gates were off." in text
-    assert "<code>eval/dapo/test-mutations</code> without detectors" in text
+    assert "<code>eval/rl/test-mutations</code> without detectors" in text

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from tokenizers import Tokenizer
 
-from repairgym.analysis.behaviour import habits
+from repairgym.analysis.behavior import habits
 from repairgym.analysis.curves import Point
 from repairgym.analysis.episodes import Episode
 from repairgym.analysis.reward_gap import GapTrend
@@ -23,7 +23,7 @@ from repairgym.report.tokens import find_tokenizer, pieces, shade, shaded
 P, F = VerdictKind.PASSED, VerdictKind.FAILED
 
 
-def make_episode(name, phase="eval/dapo/test-mutations", **more):
+def make_episode(name, phase="eval/rl/test-mutations", **more):
     defaults = {
         "id": name,
         "phase": phase,
@@ -55,7 +55,7 @@ def test_each_kind_of_trajectory_is_chosen_by_its_rule():
         make_episode("near miss", num_tests_passed=3),
         make_episode("loop", num_repeats=5),
         make_episode("blind", is_blind_submit=True),
-        make_episode("release", phase="eval/dapo/test-releases", num_tests_passed=4),
+        make_episode("release", phase="eval/rl/test-releases", num_tests_passed=4),
     ]
     chosen = {choice.title: choice.episode.id for choice in choose(episodes)}
     assert chosen == {
@@ -74,7 +74,7 @@ def test_each_kind_of_trajectory_is_chosen_by_its_rule():
 def test_a_trajectory_is_shown_once_and_later_stages_come_first():
     only = make_episode("loop", num_repeats=9, is_blind_submit=True)
     assert [choice.title for choice in choose([only])] == ["A near miss"]
-    stages = ["base", "rft", "dapo-step-0002", "dapo-step-0010", "dapo"]
+    stages = ["base", "rft", "rl-step-0002", "rl-step-0010", "rl"]
     for count in range(1, len(stages) + 1):
         episodes = [make_episode(stage, phase=f"eval/{stage}/test-mutations", verdict=P) for stage in stages[:count]]
         assert choose(episodes)[0].episode.id == stages[count - 1]
@@ -161,7 +161,7 @@ def test_curves():
 
 
 def difference(left, right, **more):
-    return compare(left, right, names=("dapo", "rft"), test_set="test-mutations", num_resamples=500, **more)
+    return compare(left, right, names=("rl", "rft"), test_set="test-mutations", num_resamples=500, **more)
 
 
 @pytest.fixture

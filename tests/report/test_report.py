@@ -107,17 +107,17 @@ def test_write_report_writes_both_files_and_leaves_nothing_else(synthetic_run):
     path = write_report(synthetic_run)
     assert path == synthetic_run / "report.html"
     summary = json.loads((synthetic_run / "summary.json").read_text())
-    assert summary["headline"]["treatment"] == "dapo"
+    assert summary["headline"]["treatment"] == "rl"
     assert not list(synthetic_run.glob("*.part"))
     assert path.read_text() == write_report(synthetic_run).read_text()
 
 
 def test_a_run_that_has_only_begun(run_folder):
     with RunStore.create(run_folder / "run.db") as store:
-        store.plan_phases(["teacher", "rft", "dapo"])
+        store.plan_phases(["teacher", "rft", "rl"])
         store.start_phase("teacher")
     text = Page(write_report(run_folder).read_text()).text
-    assert "No result yet: eval/rft/test-mutations and eval/dapo/test-mutations have not run to the end." in text
+    assert "No result yet: eval/rft/test-mutations and eval/rl/test-mutations have not run to the end." in text
     assert "teacher" in text
     assert "Controls" not in text
     assert "Learning curves" not in text
@@ -125,13 +125,13 @@ def test_a_run_that_has_only_begun(run_folder):
 
 def test_a_half_finished_evaluation_is_called_so(run_folder, trajectory_maker):
     with RunStore.create(run_folder / "run.db") as store:
-        for stage, kind in (("rft", VerdictKind.FAILED), ("dapo", VerdictKind.PASSED)):
+        for stage, kind in (("rft", VerdictKind.FAILED), ("rl", VerdictKind.PASSED)):
             phase = f"eval/{stage}/test-mutations"
             store.start_phase(phase)
             store.add_trajectory(trajectory_maker(stage, kind=kind), phase=phase, step=0, split="test")
         store.end_phase("eval/rft/test-mutations")
     text = Page(write_report(run_folder).read_text()).text
-    assert "So far, with eval/dapo/test-mutations unfinished: This run does not show whether RL helped" in text
+    assert "So far, with eval/rl/test-mutations unfinished: This run does not show whether RL helped" in text
     assert "(running)" in text
 
 
@@ -139,7 +139,7 @@ def test_text_of_the_agent_is_escaped(run_folder, trajectory_maker):
     steps = [("edit", "<script>alert(1)</script>", "<img src=x>", ""), ("submit", "", "&amp;", "")]
     patch = "--- a\n+++ b\n@@ -1 +1 @@\n-<b>\n+</pre><script>\n"
     trajectory = trajectory_maker(steps=steps, final_patch=patch, kind=VerdictKind.FAILED)
-    add_episodes(run_folder, [(trajectory, "eval/dapo/test-mutations")])
+    add_episodes(run_folder, [(trajectory, "eval/rl/test-mutations")])
     text = write_report(run_folder).read_text()
     assert "<script" not in text
     assert "<img" not in text
@@ -150,7 +150,7 @@ def test_text_of_the_agent_is_escaped(run_folder, trajectory_maker):
 def test_a_long_trajectory_does_not_blow_up_the_page(run_folder, trajectory_maker):
     steps = [("test", "", f"{i}" + "x" * 20_000, "") for i in range(30)]
     trajectory = trajectory_maker(steps=steps, stop_reason=StopReason.TURN_LIMIT, kind=VerdictKind.FAILED)
-    add_episodes(run_folder, [(trajectory, "eval/dapo/test-mutations")])
+    add_episodes(run_folder, [(trajectory, "eval/rl/test-mutations")])
     text = write_report(run_folder).read_text()
     assert len(text) < 600_000
     assert "characters left out" in text

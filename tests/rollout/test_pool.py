@@ -112,7 +112,10 @@ def test_a_cluster_that_loses_everything_stops_the_run(task, trajectory_maker):
 
 @pytest.mark.parametrize(
     ("failure", "error"),
-    [(WorkFailure(ClusterError("no room"), "no room"), ClusterError), (WorkFailure(None, "a worker broke"), RepairGymError)],
+    [
+        (WorkFailure(ClusterError("no room"), "no room"), ClusterError),
+        (WorkFailure(None, "a worker broke"), RepairGymError),
+    ],
 )
 def test_what_stops_a_worker_stops_the_run(task, trajectory_maker, failure, error):
     class Failing(ScriptedWorkers):

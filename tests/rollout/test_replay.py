@@ -13,15 +13,15 @@ import pytest
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.replay import Replay, compare, normalise, replay
 from repairgym.rollout.runner import Runner
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 CONFIG = RolloutConfig(pipeline=PipelineConfig(max_turns=5))
 

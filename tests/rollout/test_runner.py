@@ -10,14 +10,14 @@ from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import GradingConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import StopReason, VerdictKind
 from repairgym.rollout.jobs import make_group, make_groups
 from repairgym.rollout.runner import Runner
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 CONFIG = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12), engine=EngineConfig(max_len_tokens=5000)
@@ -109,8 +109,8 @@ def test_a_judge_without_a_model_is_an_error_before_any_episode(tmp_path, render
 
 
 def test_groups_have_one_task_and_distinct_seeds():
-    jobs = make_groups("dapo", 3, ["a", "b"], 8, seed=0)
-    assert {(job.group_id, job.task_id) for job in jobs} == {("dapo/3/a", "a"), ("dapo/3/b", "b")}
+    jobs = make_groups("rl", 3, ["a", "b"], 8, seed=0)
+    assert {(job.group_id, job.task_id) for job in jobs} == {("rl/3/a", "a"), ("rl/3/b", "b")}
     assert len({job.seed for job in jobs}) == 16
-    assert jobs == make_groups("dapo", 3, ["a", "b"], 8, seed=0)
-    assert jobs != make_groups("dapo", 3, ["a", "b"], 8, seed=1)
+    assert jobs == make_groups("rl", 3, ["a", "b"], 8, seed=0)
+    assert jobs != make_groups("rl", 3, ["a", "b"], 8, seed=1)

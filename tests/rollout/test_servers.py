@@ -11,18 +11,18 @@ from repairgym.config.endpoint import EndpointConfig, Price
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, ServerRefusedError
-from repairgym.learning.samples import policy_sample, supervised_sample
-from repairgym.models.faulty_server import Fault, FaultyServer
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
+from repairgym.learning.data.samples import policy_sample, supervised_sample
 from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_group
 from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.faulty_server import Fault, FaultyServer
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 CONFIG = RolloutConfig(num_workers=1, max_in_flight=1, pipeline=PipelineConfig(max_turns=4))
 KEY = "sk-a-secret-that-nobody-may-see"

@@ -34,17 +34,17 @@ def assert_equal(got, expected):
 
 def test_trajectory_round_trip(store, trajectory_maker):
     expected = trajectory_maker()
-    assert store.add_trajectory(expected, phase="dapo", step=3, split="train")
-    (got,) = store.trajectories(phase="dapo", step=3)
+    assert store.add_trajectory(expected, phase="rl", step=3, split="train")
+    (got,) = store.trajectories(phase="rl", step=3)
     assert_equal(got, expected)
     assert_equal(store.trajectory("t-1"), expected)
 
 
 def test_row_says_what_the_trajectory_says(store, trajectory_maker):
     trajectory = trajectory_maker()
-    store.add_trajectory(trajectory, phase="dapo", step=3, split="train")
+    store.add_trajectory(trajectory, phase="rl", step=3, split="train")
     (row,) = store.rows()
-    assert (row.phase, row.step, row.split, row.reward, row.num_turns) == ("dapo", 3, "train", 1.0, 3)
+    assert (row.phase, row.step, row.split, row.reward, row.num_turns) == ("rl", 3, "train", 1.0, 3)
     assert row.num_tokens == len(trajectory.ledger)
     assert row.num_action_tokens == trajectory.ledger.is_action.sum() > 0
 
@@ -67,38 +67,38 @@ def test_ledger_round_trip_is_bitwise(length):
 
 
 def test_adding_twice_changes_nothing(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
-    assert not store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
+    assert not store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
     assert len(store.rows()) == 1
 
 
 def test_an_id_of_another_phase_is_refused(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
     with pytest.raises(InputError, match="already stored"):
-        store.add_trajectory(trajectory_maker(), phase="eval/dapo/test", step=1, split="test")
+        store.add_trajectory(trajectory_maker(), phase="eval/rl/test", step=1, split="test")
 
 
 def test_a_group_holds_one_task(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker("a", "task-1"), phase="dapo", step=1, split="train")
+    store.add_trajectory(trajectory_maker("a", "task-1"), phase="rl", step=1, split="train")
     with pytest.raises(InputError, match="holds task 'task-1'"):
-        store.add_trajectory(trajectory_maker("b", "task-2"), phase="dapo", step=1, split="train")
-    assert store.trajectory_ids(phase="dapo") == {"a"}
-    store.add_trajectory(trajectory_maker("c", "task-2"), phase="dapo", step=2, split="train")
+        store.add_trajectory(trajectory_maker("b", "task-2"), phase="rl", step=1, split="train")
+    assert store.trajectory_ids(phase="rl") == {"a"}
+    store.add_trajectory(trajectory_maker("c", "task-2"), phase="rl", step=2, split="train")
 
 
 def test_invalid_has_no_reward(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker(kind=VerdictKind.INVALID), phase="dapo", step=1, split="train")
+    store.add_trajectory(trajectory_maker(kind=VerdictKind.INVALID), phase="rl", step=1, split="train")
     (row,) = store.rows()
     assert row.reward is None
     assert row.verdict is VerdictKind.INVALID
 
 
 def test_filters(store, trajectory_maker):
-    for index, (phase, step) in enumerate([("dapo", 1), ("dapo", 2), ("eval/a/x", 0), ("eval/b/x", 0)]):
+    for index, (phase, step) in enumerate([("rl", 1), ("rl", 2), ("eval/a/x", 0), ("eval/b/x", 0)]):
         trajectory = trajectory_maker(f"t{index}", f"task{index}", group_id=f"g{index}")
         store.add_trajectory(trajectory, phase=phase, step=step, split="train")
-    assert [row.id for row in store.rows(phase="dapo")] == ["t0", "t1"]
-    assert [row.id for row in store.rows(phase="dapo", step=2)] == ["t1"]
+    assert [row.id for row in store.rows(phase="rl")] == ["t0", "t1"]
+    assert [row.id for row in store.rows(phase="rl", step=2)] == ["t1"]
     assert [row.id for row in store.rows(phase_prefix="eval/")] == ["t2", "t3"]
     assert [row.id for row in store.rows(task_ids=["task0", "task3"])] == ["t0", "t3"]
     assert [row.id for row in store.rows(task_ids=[])] == []
@@ -106,28 +106,28 @@ def test_filters(store, trajectory_maker):
 
 
 def test_group_status(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
-    store.set_group_status("group-1", phase="dapo", step=1, task_id="task-1", status="trained")
-    store.set_group_status("lost", phase="dapo", step=1, task_id="task-2", status="failed")
-    assert {group.id: group.status for group in store.groups(phase="dapo")} == {"group-1": "trained", "lost": "failed"}
+    store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
+    store.set_group_status("group-1", phase="rl", step=1, task_id="task-1", status="trained")
+    store.set_group_status("lost", phase="rl", step=1, task_id="task-2", status="failed")
+    assert {group.id: group.status for group in store.groups(phase="rl")} == {"group-1": "trained", "lost": "failed"}
 
 
 def test_metrics_overwrite_and_keep_nan(store):
-    store.add_metrics("dapo", 2, {"entropy": 0.5, "loss": math.nan})
-    store.add_metrics("dapo", 1, {"entropy": math.inf})
-    store.add_metrics("dapo", 2, {"entropy": 0.25})
-    assert store.metrics("dapo", "entropy") == [(1, math.inf), (2, 0.25)]
-    assert math.isnan(store.metrics("dapo", "loss")[0][1])
-    assert store.metric_names("dapo") == ["entropy", "loss"]
+    store.add_metrics("rl", 2, {"entropy": 0.5, "loss": math.nan})
+    store.add_metrics("rl", 1, {"entropy": math.inf})
+    store.add_metrics("rl", 2, {"entropy": 0.25})
+    assert store.metrics("rl", "entropy") == [(1, math.inf), (2, 0.25)]
+    assert math.isnan(store.metrics("rl", "loss")[0][1])
+    assert store.metric_names("rl") == ["entropy", "loss"]
 
 
 def test_phases_add_up(store):
-    store.plan_phases(["rft", "dapo"])
-    assert store.phase_status("dapo") == "planned"
+    store.plan_phases(["rft", "rl"])
+    assert store.phase_status("rl") == "planned"
     for cpu_s, peak in ((2.0, 300), (3.0, 100)):
-        store.start_phase("dapo", {"seed": 1})
-        assert store.phase_status("dapo") == "running"
-        store.end_phase("dapo", cpu_s=cpu_s, peak_rss_bytes=peak, detail={"cpu": cpu_s})
+        store.start_phase("rl", {"seed": 1})
+        assert store.phase_status("rl") == "running"
+        store.end_phase("rl", cpu_s=cpu_s, peak_rss_bytes=peak, detail={"cpu": cpu_s})
     rft, dapo = store.phases()
     assert (rft.name, rft.status) == ("rft", "planned")
     assert (dapo.cpu_s, dapo.peak_rss_bytes, dapo.detail) == (5.0, 300, {"seed": 1, "cpu": 3.0})
@@ -150,13 +150,13 @@ def test_phase_that_raises_is_failed_and_can_resume(store):
 
 def test_ending_a_phase_that_does_not_run_is_refused(store):
     with pytest.raises(InputError, match="unknown, not running"):
-        store.end_phase("dapo")
+        store.end_phase("rl")
 
 
 def test_events(store):
-    store.add_event("sandbox_lost", "spawner ended", phase="dapo")
+    store.add_event("sandbox_lost", "spawner ended", phase="rl")
     (event,) = store.events()
-    assert (event.kind, event.message, event.phase) == ("sandbox_lost", "spawner ended", "dapo")
+    assert (event.kind, event.message, event.phase) == ("sandbox_lost", "spawner ended", "rl")
 
 
 def test_create_and_open_refuse_what_they_cannot_use(tmp_path):
@@ -198,7 +198,7 @@ def test_a_store_killed_at_birth_opens(tmp_path):
 
 
 def test_migration_keeps_the_rows(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+    store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
     store.close()
     connection = sqlite3.connect(store.path, isolation_level=None)
     newest = SCHEMA_VERSION + 1
@@ -226,7 +226,7 @@ def test_every_version_has_a_migration():
 def test_a_reader_sees_what_a_writer_committed(store, trajectory_maker):
     with RunStore.open(store.path, is_read_only=True) as reader:
         assert reader.rows() == []
-        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
         assert [row.id for row in reader.rows()] == ["t-1"]
         with pytest.raises(InputError, match="read-only"):
             reader.add_event("kind", "message")
@@ -234,11 +234,11 @@ def test_a_reader_sees_what_a_writer_committed(store, trajectory_maker):
 
 def test_iteration_survives_writes(store, trajectory_maker):
     for index in range(3):
-        store.add_trajectory(trajectory_maker(f"t{index}"), phase="dapo", step=1, split="train")
+        store.add_trajectory(trajectory_maker(f"t{index}"), phase="rl", step=1, split="train")
     seen = []
-    for trajectory in store.trajectories(phase="dapo"):
+    for trajectory in store.trajectories(phase="rl"):
         seen.append(trajectory.id)
-        store.add_trajectory(trajectory_maker(f"new-{trajectory.id}"), phase="dapo", step=1, split="train")
+        store.add_trajectory(trajectory_maker(f"new-{trajectory.id}"), phase="rl", step=1, split="train")
     assert seen == ["t0", "t1", "t2"]
     assert len(store.rows()) == 6
 
@@ -249,9 +249,9 @@ def test_a_store_of_version_1_is_migrated_and_keeps_every_token(tmp_path, trajec
     path = tmp_path / "run.db"
     connection = sqlite3.connect(path, isolation_level=None)
     migrate(connection, newest=1)
-    connection.execute("INSERT INTO groups (id, phase, step, task_id) VALUES ('group-1', 'dapo', 1, 'task-1')")
+    connection.execute("INSERT INTO groups (id, phase, step, task_id) VALUES ('group-1', 'rl', 1, 'task-1')")
     connection.execute(
-        "INSERT INTO trajectories VALUES (1, 't-1', 'dapo', 1, 'group-1', 'task-1', 'train', 'tiny', 'passed', 'r', 1, "
+        "INSERT INTO trajectories VALUES (1, 't-1', 'rl', 1, 'group-1', 'task-1', 'train', 'tiny', 'passed', 'r', 1, "
         "1.0, 'submitted', 0, 3, 60, 30, '{}', '2026-01-01')"
     )
     ledger = expected.ledger
@@ -263,7 +263,7 @@ def test_a_store_of_version_1_is_migrated_and_keeps_every_token(tmp_path, trajec
     for is_read_only, version in ((True, 1), (False, SCHEMA_VERSION)):
         with RunStore.open(path, is_read_only=is_read_only) as store:
             assert store._fetch("PRAGMA user_version", ()) == [(version,)]
-            (got,) = store.trajectories(phase="dapo")
+            (got,) = store.trajectories(phase="rl")
         for name in LEDGER_FIELDS:
             np.testing.assert_array_equal(getattr(got.ledger, name), getattr(ledger, name))
         assert got.ledger.branches == ()
@@ -275,33 +275,33 @@ def test_branches_of_a_forked_history_are_stored(store, trajectory_maker):
     length = len(expected.ledger)
     branches = (Branch(0, ((0, 11),)), Branch(11, ((0, 3), (7, 9), (11, length))), Branch(length, ()))
     expected = replace(expected, ledger=replace(expected.ledger, branches=branches))
-    store.add_trajectory(expected, phase="dapo", step=1, split="train")
+    store.add_trajectory(expected, phase="rl", step=1, split="train")
     got = store.trajectory("t-1")
     assert got.ledger.branches == branches
     assert_equal(got, expected)
 
 
 def test_a_full_disk_is_said_and_what_was_stored_stays(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker("t0"), phase="dapo", step=1, split="train")
+    store.add_trajectory(trajectory_maker("t0"), phase="rl", step=1, split="train")
     ((num_pages,),) = store._fetch("PRAGMA page_count", ())
     store._fetch(f"PRAGMA max_page_count = {num_pages}", ())
     large = trajectory_maker("t1", final_patch="".join(map(str, range(50_000))))
     with pytest.raises(DiskFullError, match="what was stored before is intact"):
-        store.add_trajectory(large, phase="dapo", step=1, split="train")
-    assert store.trajectory_ids(phase="dapo") == {"t0"}
+        store.add_trajectory(large, phase="rl", step=1, split="train")
+    assert store.trajectory_ids(phase="rl") == {"t0"}
     store._fetch("PRAGMA max_page_count = 1000000", ())
-    assert store.add_trajectory(large, phase="dapo", step=1, split="train")
+    assert store.add_trajectory(large, phase="rl", step=1, split="train")
 
 
 def test_invalid_trajectories_of_a_step_can_be_forgotten(store, trajectory_maker):
     for index, (step, kind) in enumerate([(1, "invalid"), (1, "failed"), (2, "invalid")]):
         one = trajectory_maker(f"t{index}", kind=VerdictKind(kind))
-        store.add_trajectory(one, phase="dapo", step=step, split="train")
-    assert store.drop_invalid(phase="dapo", step=1) == 1
-    assert store.trajectory_ids(phase="dapo") == {"t1", "t2"}
-    assert store.num_trajectories() == {"dapo": 2}
+        store.add_trajectory(one, phase="rl", step=step, split="train")
+    assert store.drop_invalid(phase="rl", step=1) == 1
+    assert store.trajectory_ids(phase="rl") == {"t1", "t2"}
+    assert store.num_trajectories() == {"rl": 2}
     assert store._fetch("SELECT count(*) FROM documents", ()) == [(2,)]
-    assert store.add_trajectory(trajectory_maker("t0"), phase="dapo", step=1, split="train")
+    assert store.add_trajectory(trajectory_maker("t0"), phase="rl", step=1, split="train")
 
 
 WRITER = """
@@ -317,7 +317,7 @@ with RunStore.open(Path(sys.argv[1])) as store:
     for i in range(10**9):
         ids = str(i), "task", "g", "p", "m", "s"
         trajectory = Trajectory(*ids, (), ledger, StopReason.SUBMITTED, {}, "x" * 5000, verdict, i)
-        store.add_trajectory(trajectory, phase="dapo", step=1, split="train")
+        store.add_trajectory(trajectory, phase="rl", step=1, split="train")
         print(i, flush=True)
 """
 
@@ -332,7 +332,7 @@ def test_a_killed_writer_loses_nothing_that_it_reported(tmp_path):
     reported += process.stdout.read().splitlines()[:-1]  # the last line may be cut
     process.wait()
     with RunStore.open(tmp_path / "run.db") as store:
-        stored = [trajectory.id for trajectory in store.trajectories(phase="dapo")]
+        stored = [trajectory.id for trajectory in store.trajectories(phase="rl")]
         assert set(reported) <= set(stored)
         assert len(stored) <= len(reported) + 2
         assert store._fetch("PRAGMA integrity_check", ()) == [("ok",)]

@@ -13,13 +13,13 @@ from repairgym.rollout.trackers import TRACKERS, tracking
 
 def test_the_store_tells_its_trackers(store):
     with tracking(store, WatchConfig(trackers=("jsonl",))):
-        store.add_metrics("dapo", 3, {"policy/entropy": 0.5, "policy/log_prob_gap": math.nan})
-    store.add_metrics("dapo", 4, {"policy/entropy": 0.25})
+        store.add_metrics("rl", 3, {"policy/entropy": 0.5, "policy/log_prob_gap": math.nan})
+    store.add_metrics("rl", 4, {"policy/entropy": 0.25})
     lines = (store.path.parent / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
-        {"phase": "dapo", "step": 3, "policy/entropy": 0.5, "policy/log_prob_gap": None}
+        {"phase": "rl", "step": 3, "policy/entropy": 0.5, "policy/log_prob_gap": None}
     ]
-    assert store.metrics("dapo", "policy/entropy") == [(3, 0.5), (4, 0.25)]
+    assert store.metrics("rl", "policy/entropy") == [(3, 0.5), (4, 0.25)]
 
 
 def test_tensorboard_gets_scalars(store):
@@ -28,7 +28,7 @@ def test_tensorboard_gets_scalars(store):
     from tensorboardX.record_writer import masked_crc32c
 
     with tracking(store, WatchConfig(trackers=("tensorboard",))):
-        store.add_metrics("dapo", 3, {"policy/entropy": 0.5})
+        store.add_metrics("rl", 3, {"policy/entropy": 0.5})
     (path,) = (store.path.parent / "tensorboard").iterdir()
     data, events = path.read_bytes(), []
     while data:
@@ -37,7 +37,7 @@ def test_tensorboard_gets_scalars(store):
         events.append(Event.FromString(data[12 : 12 + size]))
         data = data[16 + size :]
     found = [(event.step, value.tag, value.simple_value) for event in events for value in event.summary.value]
-    assert found == [(3, "dapo/policy/entropy", 0.5)]
+    assert found == [(3, "rl/policy/entropy", 0.5)]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="wandb is installed here")
@@ -47,7 +47,7 @@ def test_a_tracker_that_is_not_installed_is_an_error_before_the_run(store):
         tracking(store, WatchConfig(trackers=("jsonl", "wandb"))),
     ):
         pass
-    store.add_metrics("dapo", 0, {"x": 1.0})
+    store.add_metrics("rl", 0, {"x": 1.0})
     assert not (store.path.parent / "metrics.jsonl").exists()
 
 

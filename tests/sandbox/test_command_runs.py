@@ -7,7 +7,7 @@ from repairgym.records import TestOutcome, TestRequest, TestRunner
 from repairgym.sandbox.base import ExecResult
 from repairgym.sandbox.command_runs import run_by_command
 from repairgym.sandbox.junit_xml import MAX_REPORT_BYTES, parse_junit_xml
-from repairgym.sandbox.scripted import ScriptedSandbox
+from repairgym.testing.scripted_sandbox import ScriptedSandbox
 
 REPORT = b"""<?xml version="1.0" encoding="utf-8"?>
 <testsuites><testsuite name="shop" tests="5">

@@ -16,7 +16,7 @@ from repairgym.errors import InputError, SandboxLostError
 from repairgym.sandbox import container, engine
 from repairgym.sandbox.base import SandboxLimits
 from repairgym.sandbox.container import ContainerBackend
-from repairgym.sandbox.owner import Owner
+from repairgym.sandbox.stale_cleanup import Owner
 
 _HOST = """
 import asyncio, sys

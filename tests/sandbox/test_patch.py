@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.sandbox.patch import FileVersion, make_diff, quote_name, text_hunks
+from repairgym.diffs.git_patch import FileVersion, make_diff, quote_name, text_hunks
 
 _NAMES = ("plain", "two words", "grüße/🚲", 'quo"te', "back\\slash", "tab\tnew\nline", "a/b/c", " lead", "-dash")
 _LINE = st.sampled_from(

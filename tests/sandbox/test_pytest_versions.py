@@ -10,7 +10,7 @@ from repairgym.sandbox.conformance import make_tree, suites
 from repairgym.sandbox.conformance.site import Site
 from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
-from repairgym.tasks.environments import base_python, install_arguments
+from repairgym.tasks.layers.environments import base_python, install_arguments
 
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from repairgym.sandbox.install_hints import Machine, find_remedy
 from repairgym.sandbox.probe import BACKENDS
-from repairgym.sandbox.remedies import Machine, find_remedy
 
 PLAIN = Machine()
 

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from repairgym.errors import ModelFolderError
-from repairgym.models.loading import shipped_base
+from repairgym.inference.loading import shipped_base
 from repairgym.sizing.shapes import SHAPES, read_shape
 
 

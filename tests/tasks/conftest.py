@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
-from repairgym.tasks.building import build
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.environments import describe_environment, shipped_lock
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.building import build
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
 collect_ignore_glob = ["fixture/*"]

@@ -14,24 +14,24 @@ import psutil
 import pytest
 
 from repairgym.config.tasks import SplitLimits, TasksConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import (
     DiskFullError,
     IndexUnavailableError,
     InputError,
-    RepairGymError,
     PackageNotFoundError,
+    RepairGymError,
     SandboxLostError,
     TaskError,
 )
 from repairgym.records import Task
-from repairgym.tasks.building import Progress, build, plan, skip_reason, spread
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.building import Progress, build, plan, skip_reason, spread
+from repairgym.tasks.build.test_files import cuttable_names, file_of, function_id, functions_of
+from repairgym.tasks.build.validation import check_tests
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.testfiles import cuttable_names, file_of, function_id, functions_of
-from repairgym.tasks.validation import check_tests
 
 
 class FileIndex:
@@ -169,8 +169,8 @@ BUILD_WITH_TWO_PROCESSES = """
 import sys
 from pathlib import Path
 from repairgym.config.tasks import TasksConfig
-from repairgym.tasks.building import build
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.building import build
+from repairgym.tasks.layers.store import LayerStore
 
 if __name__ == "__main__":
     config = TasksConfig.model_validate_json(sys.argv[1]).model_copy(update={"num_workers": 2})

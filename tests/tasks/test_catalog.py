@@ -10,13 +10,13 @@ import pytest
 
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.records import Task
-from repairgym.tasks.catalogue import load_catalogue
-from repairgym.tasks.environments import read_lock
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.rebuilding import rebuild_book
-from repairgym.tasks.recipe_book import RecipeBook, numbers
+from repairgym.tasks.build.verification import verify_tasks
+from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.layers.environments import read_lock
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.manifest.manifest import RecipeBook, numbers
+from repairgym.tasks.manifest.rebuild import rebuild_book
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
-from repairgym.tasks.verification import verify_tasks
 
 CATALOG = Path(__file__).parents[2] / "catalog"
 MAX_BYTES = 4_000_000

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import InputError, TaskError
-from repairgym.tasks.catalogue import Package, catalogue_digest, load_catalogue
-from repairgym.tasks.environments import shipped_lock
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.catalogue import Package, catalogue_digest, load_catalogue
+from repairgym.tasks.layers.environments import shipped_lock
+from repairgym.tasks.layers.store import LayerStore
 
 OWN_CORPUS = {"torch", "transformers", "sympy", "networkx", "jinja2", "mpmath", "markupsafe"}
 """Packages that models are pre-trained on."""

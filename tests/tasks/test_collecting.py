@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.layers import LayersConfig
-from repairgym.tasks.collecting import collect, list_layers, use_path
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.gc import collect, list_layers, use_path
+from repairgym.tasks.layers.store import LayerStore
 
 NOW_S = 2_000_000_000.0
 _BUILDER = """
 import sys, time
 from pathlib import Path
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.store import LayerStore
 def build(place):
     with open(sys.argv[2], "a") as log:
         log.write("built\\n")

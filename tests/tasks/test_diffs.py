@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repairgym.tasks.diffs import split_lines, unified_diff
+from repairgym.diffs.make import split_lines, unified_diff
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\x0cd\n", "é\n"]), max_size=6).map("".join)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import TaskError
-from repairgym.tasks.environments import (
+from repairgym.tasks.layers.environments import (
     base_python,
     build_environment,
     describe_environment,
@@ -14,7 +14,7 @@ from repairgym.tasks.environments import (
     resolve_lock,
     shipped_lock,
 )
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.store import LayerStore
 
 
 def test_equal_requirements_share_one_lock() -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from repairgym.errors import InputError
 from repairgym.records import TestOutcome, TestResult, TestRun
+from repairgym.tasks.build.evidence import EvidenceFile, TaskEvidence, summarise_evidence
+from repairgym.tasks.build.validation import Evidence
 from repairgym.tasks.curation.candidate import describe
-from repairgym.tasks.evidence import EvidenceFile, TaskEvidence, summarise_evidence
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import Evidence
 
 
 def run(outcomes: dict[str, TestOutcome], message: str = "") -> TestRun:

@@ -14,14 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
+from repairgym.diffs.apply import apply_patch
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import ConfigError, InputError
-from repairgym.tasks.clones import CloneFolder
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tasks.exporting import CERTIFIED_FIELD, export_dataset
+from repairgym.tasks.formats.clones import CloneFolder
+from repairgym.tasks.formats.exporting import CERTIFIED_FIELD, export_dataset
+from repairgym.tasks.formats.importing import import_dataset
 from repairgym.tasks.formats.registry import FORMATS
-from repairgym.tasks.importing import import_dataset
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.patch_changes import apply_patch
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TASKS_FILE, UNBUILT_FILE, TaskStore
 
 RUNNER = CliRunner()

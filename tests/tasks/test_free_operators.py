@@ -4,8 +4,8 @@ import ast
 
 import pytest
 
-from repairgym.tasks.free_operators import find_free_sites
-from repairgym.tasks.operators import Mutation, apply, find_sites
+from repairgym.tasks.mutation.free_operators import find_free_sites
+from repairgym.tasks.mutation.operators import Mutation, apply, find_sites
 from repairgym.tasks.sources.mutants import mutable_functions, mutants
 
 SOURCE = '''

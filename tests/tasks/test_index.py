@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError
-from repairgym.tasks.index import BACK_OFF_S, IndexSettings, PackageIndex, Sdist, index_settings, sha256_of
+from repairgym.tasks.layers.package_index import (
+    BACK_OFF_S,
+    IndexSettings,
+    PackageIndex,
+    Sdist,
+    index_settings,
+    sha256_of,
+)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.licences import licence_of
+from repairgym.tasks.layers.licenses import licence_of
 
 METADATA = ".dist/a-1.dist-info/METADATA"
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.manifests import find_damage, manifest_path, read_manifest
+from repairgym.tasks.layers.inventory import find_damage, manifest_path, read_manifest
+from repairgym.tasks.layers.store import LayerStore
 
 
 def fill(place):

@@ -13,9 +13,9 @@ from repairgym.config.sandbox import SandboxConfig, SandboxLimits
 from repairgym.errors import IndexUnavailableError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.guest.spawner import GUEST_ENVIRONMENT
-from repairgym.tasks.environments import build_environment, install_arguments
-from repairgym.tasks.index import Sdist
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.environments import build_environment, install_arguments
+from repairgym.tasks.layers.package_index import Sdist
+from repairgym.tasks.layers.store import LayerStore
 
 NETWORK_MODULES = {
     "aiohttp",
@@ -87,7 +87,7 @@ def test_an_index_and_model_servers_are_all_that_is_spoken_to():
             names = [name for name in names if name != "urllib.parse"]  # text only
             if any(name.partition(".")[0] in NETWORK_MODULES for name in names):
                 found.add(str(path.relative_to(root)))
-    assert found == {"tasks/index.py", "models/transport.py"}
+    assert found == {"tasks/layers/package_index.py", "inference/transport.py"}
 
 
 def test_no_setting_gives_a_sandbox_a_network():

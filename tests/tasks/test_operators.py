@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.tasks.operators import Mutation, apply, find_functions, find_sites
+from repairgym.tasks.mutation.operators import Mutation, apply, find_functions, find_sites
 
 SOURCE = '''\
 import os

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tasks.patch_changes import apply_patch, reverse_patch
-from repairgym.tasks.patches import PatchError, changed_paths, num_changed_lines, num_edits, parse_patch
+from repairgym.diffs.apply import apply_patch, reverse_patch
+from repairgym.diffs.make import unified_diff
+from repairgym.diffs.parse import PatchError, changed_paths, num_changed_lines, num_edits, parse_patch
 
 TEXTS = st.one_of(
     st.none(), st.lists(st.sampled_from(["a", "b", "", "-- x", "++ y", "@@ z", "\\", "c\r"])).map("\n".join)

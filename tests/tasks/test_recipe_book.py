@@ -8,10 +8,10 @@ import pytest
 from repairgym.config.tasks import RebuildConfig
 from repairgym.errors import InputError, TaskError
 from repairgym.records import Task
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.rebuilding import Rebuilder, rebuild_book
-from repairgym.tasks.recipe_book import RecipeBook, content_digest, numbers, ranges
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.manifest.manifest import RecipeBook, content_digest, numbers, ranges
+from repairgym.tasks.manifest.rebuild import Rebuilder, rebuild_book
 from repairgym.tasks.store import TaskStore
 
 

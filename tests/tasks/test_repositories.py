@@ -10,8 +10,8 @@ import pytest
 
 from repairgym.config.layers import LayersConfig
 from repairgym.errors import IndexUnavailableError, InputError
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.repositories import GitRepository, UnsupportedTreeError, commit_tree
+from repairgym.tasks.layers.repositories import GitRepository, UnsupportedTreeError, commit_tree
+from repairgym.tasks.layers.store import LayerStore
 
 Maker = Callable[..., Any]
 

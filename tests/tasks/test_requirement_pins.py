@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
+from repairgym.tasks.layers.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
 
 PYPROJECT = """[build-system]
 requires = ["flit_core >=3.2,<4", "wheel"]  # the back end

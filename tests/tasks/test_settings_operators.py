@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from repairgym.tasks.settings_operators import find_edits, parse_entries
+from repairgym.tasks.mutation.settings_operators import find_edits, parse_entries
 
 PYPROJECT = """[build-system]
 requires = ["flit_core >=3.2,<4"]  # the back end

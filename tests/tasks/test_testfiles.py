@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import TaskError
-from repairgym.tasks.testfiles import (
+from repairgym.tasks.build.test_files import (
     conftest_paths,
     cut_functions,
     cuttable_names,

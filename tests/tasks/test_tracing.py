@@ -3,8 +3,8 @@ from pathlib import Path
 
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.tracing import trace_suite
+from repairgym.tasks.build.tracing import trace_suite
+from repairgym.testing.scripted_sandbox import ScriptedBackend
 
 
 def result(outcome: TestOutcome = TestOutcome.PASSED, duration_s: float = 0.1) -> TestResult:

@@ -10,9 +10,7 @@ from repairgym.errors import TaskError
 from repairgym.records import Task, TestOutcome, TestResult, TestRun
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import (
+from repairgym.tasks.build.validation import (
     Evidence,
     check_tests,
     graded_files,
@@ -22,6 +20,8 @@ from repairgym.tasks.validation import (
     unstable_ids,
     verify,
 )
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.store import TaskStore
 
 
 def make_run(**outcomes: str) -> TestRun:

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from repairgym.cli.tasks import app
 from repairgym.errors import TaskError
-from repairgym.tasks.evidence import EvidenceFile
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.evidence import EvidenceFile
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.tasks.writing import folder_written_whole, written_whole
+from repairgym.tasks.layers.atomic_write import folder_written_whole, written_whole
 
 
 def write_half(path: Path) -> None:

@@ -4,12 +4,12 @@ import tomllib
 
 import pytest
 
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.dependency_upgrade import DependencyUpgradeTool
+from repairgym.agent.tools.remove_dependency import RemoveDependencyTool
+from repairgym.agent.tools.upgrade_build_tool import UpgradeBuildToolTool
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.errors import SandboxError
-from repairgym.tools.base import ToolContext
-from repairgym.tools.dependency_upgrade import DependencyUpgradeTool
-from repairgym.tools.remove_dependency import RemoveDependencyTool
-from repairgym.tools.upgrade_build_tool import UpgradeBuildToolTool
-from repairgym.tools.workspace import Workspace
 
 LOCK = "hatchling==1.33.0 \\\n    --hash=sha256:aa\nsetuptools==84.2.1\ncolorama==0.4 ; sys_platform == 'win32' \\\n"
 PYPROJECT = """\

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from repairgym.agent.pipelines.paper_b import changed_ranges, heredoc, state_line
+from repairgym.agent.pipelines.registry import make_pipeline
+from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
+from repairgym.agent.tools.edit_range import REVIEW, replace_lines, split_heredoc
+from repairgym.agent.tools.registry import make_tools
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PaperBConfig
 from repairgym.errors import SandboxError
-from repairgym.pipelines.paper_b import changed_ranges, heredoc, state_line
-from repairgym.pipelines.registry import make_pipeline
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tools.base import ToolContext, ToolServices, UsageError
-from repairgym.tools.edit_range import REVIEW, replace_lines, split_heredoc
-from repairgym.tools.registry import make_tools
-from repairgym.tools.workspace import Workspace
 
 TOOLS = make_tools(ToolServices(PaperBConfig(window_lines=5), ExecutionCache()))
 

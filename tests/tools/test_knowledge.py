@@ -4,9 +4,9 @@ import sqlite3
 
 import pytest
 
+from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
 from repairgym.errors import InputError, KnowledgeUnavailableError, TaskError
 from repairgym.records import MainError, Provenance
-from repairgym.tools.knowledge import KnowledgeBase, make_fix
 
 MISSING = "ModuleNotFoundError: No module named 'hatchling'"
 BOUND = "no matching distribution found for setuptools>=999"

@@ -5,24 +5,24 @@ import json
 
 import pytest
 
+from repairgym.agent.tools.ask_for_help import AskForHelpTool, described_fixes
+from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
+from repairgym.agent.tools.find_files import MAX_FILES, FindFilesTool
+from repairgym.agent.tools.find_files_with_text import FindFilesWithTextTool
+from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.agent.tools.read_file import ReadFileTool
+from repairgym.agent.tools.registry import make_tools
+from repairgym.agent.tools.run_sh import RunShTool
+from repairgym.agent.tools.validate_and_build import ValidateAndBuildTool
+from repairgym.agent.tools.workspace import Workspace
+from repairgym.agent.tools.write_file import WriteFileTool
 from repairgym.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.records import BuildStep, MainError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tools.ask_for_help import AskForHelpTool, described_fixes
-from repairgym.tools.base import ToolContext, ToolServices, UsageError
-from repairgym.tools.find_files import MAX_FILES, FindFilesTool
-from repairgym.tools.find_files_with_text import FindFilesWithTextTool
-from repairgym.tools.knowledge import KnowledgeBase, make_fix
-from repairgym.tools.read_file import ReadFileTool
-from repairgym.tools.registry import make_tools
-from repairgym.tools.run_sh import RunShTool
-from repairgym.tools.validate_and_build import ValidateAndBuildTool
-from repairgym.tools.workspace import Workspace
-from repairgym.tools.write_file import WriteFileTool
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 FIXED = "def f(a, b):\n    return a <= b\n"
 

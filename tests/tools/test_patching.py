@@ -2,7 +2,7 @@
 
 import pytest
 
-from repairgym.tools.patching import (
+from repairgym.agent.tools.patching import (
     CompactEdit,
     LineEdit,
     edit_at,
@@ -12,7 +12,7 @@ from repairgym.tools.patching import (
     replace_on_line,
     resolve_edit,
 )
-from repairgym.tools.window import open_window
+from repairgym.agent.tools.window import open_window
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from repairgym.tools.requirements import find_declared, is_settings_file, with_added, with_specifier, without
+from repairgym.agent.tools.requirements import find_declared, is_settings_file, with_added, with_specifier, without
 
 PYPROJECT = """\
 [build-system]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from repairgym.agent.tools.roles import is_blind_submit
 from repairgym.records import StopReason
-from repairgym.tools.roles import is_blind_submit
 
 
 @pytest.mark.parametrize(

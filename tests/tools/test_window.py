@@ -1,6 +1,6 @@
 """Windows: labels are dense, docstrings and blank lines are folded, file lines stay reachable."""
 
-from repairgym.tools.window import MAX_LINES, docstring_lines, open_window
+from repairgym.agent.tools.window import MAX_LINES, docstring_lines, open_window
 
 TEXT = '''\
 def f(x):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.records import TestRun
 from repairgym.sandbox.base import ExecResult
-from repairgym.sandbox.scripted import ScriptedSandbox, ScriptedSession
-from repairgym.tools.workspace import Workspace
+from repairgym.testing.scripted_sandbox import ScriptedSandbox, ScriptedSession
 
 
 class Shell(ScriptedSession):

@@ -15,9 +15,9 @@ from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.ledger import TokenLedger
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
 from repairgym.records import (
     Attempt,
     Finding,
@@ -35,9 +35,9 @@ from repairgym.records import (
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer, scripted_task
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer, scripted_task
 from repairgym.view.app import create_app
 
 SCRIPT = "<script>alert(1)</script>"
@@ -193,14 +193,14 @@ def hostile_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stream.write("\n".join(lines) + "\n")
     (folder / "summary.json").write_text("[" * 5000)
     with RunStore.create(folder / "run.db") as store:
-        store.plan_phases([f"eval/{SCRIPT}/x", "dapo"])
-        store.start_phase("dapo")
+        store.plan_phases([f"eval/{SCRIPT}/x", "rl"])
+        store.start_phase("rl")
         for index in range(2):
             one = hostile_trajectory(f"{HOSTILE}#{index}")
             store.add_trajectory(one, phase=f"eval/{SCRIPT}/x", step=0, split="test")
         store.add_event("note", HOSTILE)
-        store.add_metrics("dapo", 1, {SCRIPT: 1.0})
-        store.add_metrics("dapo", 2, {SCRIPT: float("nan")})
+        store.add_metrics("rl", 1, {SCRIPT: 1.0})
+        store.add_metrics("rl", 2, {SCRIPT: float("nan")})
     return folder
 
 
@@ -218,6 +218,6 @@ def many_rows(tmp_path: Path, trajectory_maker: Callable[..., Trajectory]) -> Pa
             )
             step = index // 10
             store.add_trajectory(
-                dataclasses.replace(verdict, group_id=f"g{step}"), phase="dapo", step=step, split="train"
+                dataclasses.replace(verdict, group_id=f"g{step}"), phase="rl", step=step, split="train"
             )
     return tmp_path / "many"

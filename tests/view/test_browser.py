@@ -128,8 +128,8 @@ def test_hostile_text_runs_nothing(browser, hostile_folder):
 
 def test_a_running_run_is_followed(browser, tmp_path, trajectory_maker):
     with RunStore.create(tmp_path / "run.db") as store:
-        store.start_phase("dapo")
-        store.add_trajectory(trajectory_maker("a"), phase="dapo", step=1, split="train")
+        store.start_phase("rl")
+        store.add_trajectory(trajectory_maker("a"), phase="rl", step=1, split="train")
         process, address = start_server(tmp_path)
         try:
             browser.open(f"{address}r/{tmp_path.name}/trajectories")
@@ -137,7 +137,7 @@ def test_a_running_run_is_followed(browser, tmp_path, trajectory_maker):
             assert browser.evaluate(count) == 1
             browser.press("j")
             failed = trajectory_maker("b", kind=VerdictKind.FAILED)
-            store.add_trajectory(failed, phase="dapo", step=1, split="train")
+            store.add_trajectory(failed, phase="rl", step=1, split="train")
             browser.wait_for(f"{count} === 2")
             assert here(browser) == 0
             assert browser.complaints() == []

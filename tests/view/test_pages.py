@@ -153,11 +153,11 @@ def test_a_trajectory_knows_its_neighbours_in_the_list(client):
 
 def test_long_curves_are_thinned_and_keep_their_end(tmp_path):
     with RunStore.create(tmp_path / "run.db") as store:
-        store.start_phase("dapo")
+        store.start_phase("rl")
         for step in range(1_000):
-            store.add_metrics("dapo", step, {"train/loss": float(step)})
+            store.add_metrics("rl", step, {"train/loss": float(step)})
     client = TestClient(create_app(tmp_path), base_url="http://localhost")
-    page = open_page(client, f"/r/{tmp_path.name}/phase?name=dapo")
+    page = open_page(client, f"/r/{tmp_path.name}/phase?name=rl")
     (line,) = [given["points"] for tag, given in page.tags if tag == "polyline"]
     assert 200 < len(line.split()) <= 300
     assert 'href="/r/' in client.get(f"/r/{tmp_path.name}").text
@@ -287,12 +287,12 @@ def test_a_damaged_trajectory_shows_its_row(run_folder, tmp_path):
 
 def test_a_half_written_run_is_shown_as_far_as_it_goes(tmp_path, trajectory_maker):
     with RunStore.create(tmp_path / "run.db") as store:
-        store.plan_phases(["teacher", "dapo"])
+        store.plan_phases(["teacher", "rl"])
         client = TestClient(create_app(tmp_path), base_url="http://localhost")
         key = tmp_path.name
         assert "No trajectory" in open_page(client, f"/r/{key}/trajectories").text
-        store.start_phase("dapo")
-        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        store.start_phase("rl")
+        store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
         page = open_page(client, "/")
         assert "running" in page.text
         reading = open_page(client, f"/r/{key}/t/1")
@@ -307,7 +307,7 @@ def test_the_pulse_changes_when_the_run_writes(tmp_path, trajectory_maker):
         first = client.get(path).json()
         client.get(f"/r/{tmp_path.name}")
         assert client.get(path).json() == first
-        store.add_trajectory(trajectory_maker(), phase="dapo", step=1, split="train")
+        store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
         assert client.get(path).json() != first
         page = client.get(f"/r/{tmp_path.name}/trajectories")
         assert f'data-stamp="{client.get(path).json()["stamp"]}"' in page.text

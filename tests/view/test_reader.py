@@ -14,7 +14,7 @@ from repairgym.rollout.store import RunStore
 from repairgym.view.filters import TALLIED, TrajectoryFilter, parse_filter
 from repairgym.view.folders import RunFolders
 from repairgym.view.reader import RunReader
-from repairgym.view.tally import Kind, Tally
+from repairgym.view.tally import Kind, RunCounts
 
 
 def walk(reader, wanted, size=7, **options):
@@ -73,7 +73,7 @@ def test_filters_narrow(many_rows):
         assert ids(verdict="failed") == failed
         assert ids(verdict="failed", step=2) == {"t21", "t24", "t27"}
         assert ids(group_id="g3", min_turns=3) == {"t32", "t35", "t38"}
-        assert ids(max_turns=1, phase="dapo") == failed
+        assert ids(max_turns=1, phase="rl") == failed
         assert ids(q="T0") == {f"t0{digit}" for digit in range(10)}
         assert ids(q="%") == set()
         assert ids(q="_") == ids(q="t_") == set()
@@ -114,11 +114,11 @@ def test_neighbours_are_those_of_the_list(many_rows):
 
 
 def test_the_tally_counts_what_is_new(many_rows, trajectory_maker):
-    tally = Tally()
+    tally = RunCounts()
     with RunReader.read(many_rows / "run.db") as reader:
         tally.update(reader)
     assert tally.total().num == 40
-    assert tally.total(step=2, phase="dapo").by_verdict[VerdictKind.FAILED] == 3
+    assert tally.total(step=2, phase="rl").by_verdict[VerdictKind.FAILED] == 3
     with RunStore.open(many_rows / "run.db") as store:
         invalid = trajectory_maker("new", kind=VerdictKind.INVALID)
         store.add_trajectory(invalid, phase="eval/x/y", step=0, split="test")
@@ -133,16 +133,16 @@ def test_the_tally_counts_what_is_new(many_rows, trajectory_maker):
 
 def test_a_tally_agrees_with_counting(many_rows):
     assert Kind._fields == TALLIED
-    tally = Tally()
+    tally = RunCounts()
     with RunReader.read(many_rows / "run.db") as reader:
         tally.update(reader)
-        for conditions in ({"verdict": "passed"}, {"step": 1}, {"verdict": "failed", "phase": "dapo"}, {}):
+        for conditions in ({"verdict": "passed"}, {"step": 1}, {"verdict": "failed", "phase": "rl"}, {}):
             wanted = TrajectoryFilter(**conditions)
             assert tally.matching(wanted).num == reader.count(wanted)[0]
 
 
 def test_rows_that_were_dropped_and_tried_again_are_counted_once(many_rows, trajectory_maker):
-    tally = Tally()
+    tally = RunCounts()
 
     def add(names, kind):
         with RunStore.open(many_rows / "run.db") as store:

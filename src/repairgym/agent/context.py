@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from repairgym.agent.conversation import Conversation, Opening
+from repairgym.agent.conversation import Conversation, InitialPrompt
+from repairgym.agent.tools.base import ToolContext
 from repairgym.config.pipeline import ElisionConfig, PipelineConfig, SummaryConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.records import Turn
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tools.base import ToolContext
 
 _MAX_ACTION_CHARS = 200
 _MAX_DIFF_CHARS = 8000
@@ -24,7 +24,7 @@ class ContextCutter(Protocol):
     """One choice of what to cut."""
 
     async def cut(
-        self, conversation: Conversation, opening: Opening, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Cut what is to be cut before the next answer; ``turns`` are those of this attempt."""
         ...
@@ -34,7 +34,7 @@ class FullHistory:
     """Cuts nothing."""
 
     async def cut(
-        self, conversation: Conversation, opening: Opening, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Nothing."""
 
@@ -46,7 +46,7 @@ class Elision:
         self._config = config
 
     async def cut(
-        self, conversation: Conversation, opening: Opening, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Elide when ``every_turns`` more observations than are kept stand in the history."""
         if conversation.num_observations >= self._config.num_kept + self._config.every_turns:
@@ -61,7 +61,7 @@ class Summary:
         self._limit = int(config.full_share * max_len_tokens)
 
     async def cut(
-        self, conversation: Conversation, opening: Opening, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Begin again when the prompt has reached its share; an opening that is as long itself stays as it is."""
         if turns and conversation.num_tokens >= self._limit and conversation.num_observations > 1:

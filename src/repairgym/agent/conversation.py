@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from repairgym.agent.thoughts import count_thought_tokens
+from repairgym.inference.base import Policy, SamplingParams
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION, LedgerBuilder, Span, TokenLedger
-from repairgym.models.base import Policy, Sampling
-from repairgym.models.renderer import ChatRenderer
 
 SEED_STRIDE = 1_000_003
 """Turns of one episode draw their sampling seeds this far apart."""
 
 
 @dataclass(frozen=True)
-class Opening:
+class InitialPrompt:
     """What an agent reads first."""
 
     text: str
@@ -90,7 +90,7 @@ class Conversation:
         """The tokens so far."""
         return self._ledger.build()
 
-    def begin(self, opening: Opening) -> None:
+    def begin(self, opening: InitialPrompt) -> None:
         """Start the first history, or another one that knows nothing of those before it."""
         if self._is_begun:
             self._ledger.fork()
@@ -108,7 +108,7 @@ class Conversation:
         Raises:
             RepairGymError: the policy cannot answer.
         """
-        sampling = Sampling(
+        sampling = SamplingParams(
             temperature=self._temperature,
             max_tokens=max_tokens,
             stop_token_ids=self._renderer.stop_token_ids,

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from repairgym.agent.context import make_cutter
-from repairgym.agent.conversation import Answer, Conversation, Opening
-from repairgym.agent.formats.base import Action, Malformed
+from repairgym.agent.conversation import Answer, Conversation, InitialPrompt
+from repairgym.agent.formats.base import Action, ParseError
 from repairgym.agent.limits import Usage, is_loop, max_new_tokens, reached_limit
 from repairgym.agent.scaffold import Scaffold
 from repairgym.agent.thoughts import is_thinking, without_thought
+from repairgym.agent.tools.base import Observation, ToolContext, UsageError, tool_error
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import (
     KnowledgeUnavailableError,
@@ -27,11 +28,10 @@ from repairgym.errors import (
     SandboxContentError,
     ServerRefusedError,
 )
+from repairgym.inference.base import Policy
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import TokenLedger
-from repairgym.models.base import Policy
-from repairgym.models.renderer import ChatRenderer
 from repairgym.records import Attempt, StopReason, Turn
-from repairgym.tools.base import Observation, ToolContext, UsageError, tool_error
 
 ResultT = TypeVar("ResultT")
 _AGENTS_OWN_DOING = (
@@ -80,7 +80,7 @@ class LiveEpisode:
         """The tokens so far."""
         return self._conversation.ledger()
 
-    async def attempt(self, opening: Opening) -> StopReason:
+    async def attempt(self, opening: InitialPrompt) -> StopReason:
         """Show ``opening`` and let the agent act until something ends it.
 
         A second attempt begins a new history (the ledger forks) with limits of its own; files stay as they are.
@@ -127,7 +127,7 @@ class LiveEpisode:
         self.durations_s["generate"] += elapsed
         return answer, elapsed
 
-    async def _act(self, answer: Answer, generate_s: float) -> tuple[Action | Malformed, Observation]:
+    async def _act(self, answer: Answer, generate_s: float) -> tuple[Action | ParseError, Observation]:
         action = self._parse(answer)
         started = time.monotonic()
         observation = await self._carry_out(action)
@@ -151,7 +151,7 @@ class LiveEpisode:
         )
         return action, observation
 
-    def _parse(self, answer: Answer) -> Action | Malformed:
+    def _parse(self, answer: Answer) -> Action | ParseError:
         text = answer.text
         if self._config.thinking != "off":
             if is_thinking(text):
@@ -161,11 +161,11 @@ class LiveEpisode:
             return self._incomplete()
         return self._scaffold.format.parse(text, self._scaffold.tools)
 
-    def _incomplete(self) -> Malformed:
+    def _incomplete(self) -> ParseError:
         return self._scaffold.format.incomplete(self._scaffold.tools)
 
-    async def _carry_out(self, action: Action | Malformed) -> Observation:
-        if isinstance(action, Malformed):
+    async def _carry_out(self, action: Action | ParseError) -> Observation:
+        if isinstance(action, ParseError):
             return Observation(text=action.message, error="format")
         tool = self._scaffold.tools[action.tool]
         try:
@@ -179,7 +179,7 @@ class LiveEpisode:
         except _AGENTS_OWN_DOING as error:
             return tool_error(str(error))
 
-    def _observe(self, text: str, action: Action | Malformed) -> None:
+    def _observe(self, text: str, action: Action | ParseError) -> None:
         shown = self._scaffold.format.answer(text, action if isinstance(action, Action) else None)
         self._conversation.observe(shown)
         if self._config.thinking == "dropped":

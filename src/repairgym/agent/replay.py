@@ -11,13 +11,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from repairgym.errors import PromptTooLongError
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Trajectory
 
 
 class ReplayPolicy:
-    """A :class:`~repairgym.models.base.Policy` over stored trajectories, found by the ids of their sessions."""
+    """A :class:`~repairgym.inference.base.Policy` over stored trajectories, found by the ids of their sessions."""
 
     id = "replay"
 
@@ -27,7 +27,7 @@ class ReplayPolicy:
         self._stop_token_ids = renderer.stop_token_ids
         self._num_said: dict[str, int] = {}
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """The next stored action, whatever the prompt is.
 
         Raises:

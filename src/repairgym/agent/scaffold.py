@@ -1,4 +1,4 @@
-"""What the layers below pipelines know of one; :class:`repairgym.pipelines.base.Pipeline` fulfils it."""
+"""What the layers below pipelines know of one; :class:`repairgym.agent.pipelines.base.Pipeline` fulfils it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from repairgym.agent.formats.base import Action, ActionFormat
+from repairgym.agent.tools.base import Tool, ToolContext
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.records import Task
-from repairgym.tools.base import Tool, ToolContext
 
 
 class Scaffold(Protocol):

@@ -17,15 +17,15 @@ from itertools import chain
 from repairgym.agent.scaffold import Scaffold
 from repairgym.agent.tampering import Tamperer
 from repairgym.agent.teacher import Teacher
+from repairgym.agent.tools.patching import CompactEdit, edit_at, replace_on_line
+from repairgym.agent.tools.window import Window, open_window
 from repairgym.config.teacher import TeacherNoise
 from repairgym.errors import ConfigError
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task
-from repairgym.tasks.exposing import hollow_tests
-from repairgym.tasks.operators import Site, find_sites
-from repairgym.tools.patching import CompactEdit, edit_at, replace_on_line
-from repairgym.tools.window import Window, open_window
+from repairgym.tasks.build.exposing import hollow_tests
+from repairgym.tasks.mutation.operators import Site, find_sites
 
 Script = Callable[[str], str]
 """Observation to action."""
@@ -33,7 +33,7 @@ MakeScript = Callable[[Task, random.Random, Scaffold], Script]
 
 
 class ScriptedPolicy:
-    """A :class:`~repairgym.models.base.Policy` whose sessions are scripts. Call `begin_session` before `generate`."""
+    """A :class:`~repairgym.inference.base.Policy` whose sessions are scripts. Call `begin_session` before `generate`."""
 
     def __init__(self, name: str, renderer: ChatRenderer) -> None:
         """Look up ``name``.
@@ -58,7 +58,7 @@ class ScriptedPolicy:
         script = self._make_script(task, random.Random(f"{task.id}:{seed}"), scaffold)
         self._sessions[session_id] = (script, 0)
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """The script's next action; ``sampling`` decides nothing."""
         script, num_seen = self._sessions[session_id]
         new_ids = prompt_ids[num_seen if num_seen < len(prompt_ids) else 0 :]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from repairgym.agent.tools.patching import CompactEdit
 from repairgym.config.teacher import TeacherNoise
-from repairgym.tasks.operators import vocabulary_group
-from repairgym.tools.patching import CompactEdit
+from repairgym.tasks.mutation.operators import vocabulary_group
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from repairgym.agent.tools.roles import DEFAULT_ROLES, ToolRoles, is_edit, is_test_run
 from repairgym.records import Record, StopReason, Trajectory, Turn, VerdictKind
-from repairgym.tools.roles import DEFAULT_ROLES, ToolRoles, is_edit, is_test_run
 
 TestState = Literal["passed", "failed", "untested"]
 

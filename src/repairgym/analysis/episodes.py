@@ -1,7 +1,7 @@
 """What analysis knows of an episode: a few facts per trajectory, read once.
 
 Reads a store's rows and documents (no tokens); makes `Episode` records that every other function here counts over.
-Invariant: what a tool is for is decided in one place (:mod:`repairgym.tools.roles`).
+Invariant: what a tool is for is decided in one place (:mod:`repairgym.agent.tools.roles`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from repairgym.agent.tools.roles import DEFAULT_ROLES, ToolRoles, is_blind_submit, is_edit, is_test_run
 from repairgym.records import Finding, Record, StopReason, Turn, VerdictKind
 from repairgym.rollout.rows import Document, TrajectoryRow
 from repairgym.rollout.store import RunStore
-from repairgym.tools.roles import DEFAULT_ROLES, ToolRoles, is_blind_submit, is_edit, is_test_run
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from repairgym.analysis.behaviour import (
-    Habits,
+from repairgym.analysis.behavior import (
+    BehaviorMetrics,
     OutcomeLength,
     error_classes,
     exploit_findings,
@@ -33,11 +33,11 @@ from repairgym.rollout.store import RunStore
 
 
 @dataclass(frozen=True)
-class Manner:
+class BehaviorSummary:
     """How the agent behaved over one set of episodes."""
 
     stage: str
-    habits: Habits
+    habits: BehaviorMetrics
     tools: dict[str, float]
     transitions: Transitions
     lengths: list[OutcomeLength]
@@ -53,7 +53,7 @@ class Analysis:
 
     phase: str
     """Training phase."""
-    manners: list[Manner]
+    manners: list[BehaviorSummary]
     """Before and after; fewer when the run is not that far."""
     tools_by_step: dict[int, dict[str, float]]
     shift: PolicyShift | None
@@ -70,9 +70,9 @@ class Analysis:
     """Gates that the grading of the training phase ran without."""
 
 
-def manner(stage: str, episodes: Sequence[Episode]) -> Manner:
+def manner(stage: str, episodes: Sequence[Episode]) -> BehaviorSummary:
     """How ``episodes`` went."""
-    return Manner(
+    return BehaviorSummary(
         stage=stage,
         habits=habits(episodes),
         tools=shares(tool_counts(episodes)),

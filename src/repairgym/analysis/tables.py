@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repairgym.analysis.overview import Analysis, Manner
+from repairgym.analysis.overview import Analysis, BehaviorSummary
 from repairgym.analysis.selection_study import SelectionStudy
 from repairgym.evaluation.breakdown import LabelResult
 from repairgym.evaluation.matrix import Matrix
@@ -152,7 +152,7 @@ def analysis_tables(analysis: Analysis) -> list[Table]:
     return [one for one in found if one.rows]
 
 
-def _habit_table(manners: Sequence[Manner]) -> Table:
+def _habit_table(manners: Sequence[BehaviorSummary]) -> Table:
     fields = tuple(type(manners[0].habits).model_fields) if manners else ()
     rows = [(field, *(getattr(one.habits, field) for one in manners)) for field in fields]
     return table("habits", "Behaviour", ("measure", *(one.stage for one in manners)), rows)
@@ -163,7 +163,7 @@ def _tool_table(analysis: Analysis) -> Table:
     return table("tools_by_step", "Tools during training", ("step", "tool", "share"), rows)
 
 
-def _transition_table(manners: Sequence[Manner]) -> Table:
+def _transition_table(manners: Sequence[BehaviorSummary]) -> Table:
     rows = [
         (one.stage, tool, following, count, one.transitions.probabilities()[tool][following])
         for one in manners
@@ -187,7 +187,7 @@ def _shift_table(analysis: Analysis) -> Table:
     return table("policy_shift", "Sequences of tools whose share changed most", columns, rows)
 
 
-def _length_table(manners: Sequence[Manner]) -> Table:
+def _length_table(manners: Sequence[BehaviorSummary]) -> Table:
     rows = [
         (one.stage, it.verdict.value, it.num_episodes, it.mean_turns, it.mean_tokens, it.mean_action_tokens)
         for one in manners
@@ -197,7 +197,7 @@ def _length_table(manners: Sequence[Manner]) -> Table:
     return table("lengths", "Turns and tokens by outcome", columns, rows)
 
 
-def _error_table(manners: Sequence[Manner]) -> Table:
+def _error_table(manners: Sequence[BehaviorSummary]) -> Table:
     rows = [
         (one.stage, verdict, name, count)
         for one in manners

@@ -26,7 +26,7 @@ def analyse(
 ) -> None:
     """Tools, policy shift, loops, errors, exploits, reward against validation, drift: of stored trajectories.
 
-    Example: repairgym analyse runs/demo before=eval/rft/test-mutations after=eval/dapo/test-mutations
+    Example: repairgym analyse runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
     resolved = resolve(AnalysisConfig, config, overrides, dry_run)
     from repairgym.analysis.overview import analyse_run

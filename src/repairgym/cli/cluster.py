@@ -58,8 +58,8 @@ def check(
 
 
 def _check(config: ClusterCheckConfig) -> ClusterReport:
-    from repairgym.bridges.ray.checking import check_cluster
-    from repairgym.bridges.ray.connecting import connected
+    from repairgym.bridges.ray.cluster_check import check_cluster
+    from repairgym.bridges.ray.connection import connected
     from repairgym.config.rollout import RolloutConfig
 
     with connected(config.cluster, RolloutConfig()) as ray:

@@ -38,7 +38,7 @@ class DoctorReport(Record):
 def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
     """Every check by name, in the order of the report."""
     from repairgym.cli import layers
-    from repairgym.tasks.layers import cache_root
+    from repairgym.tasks.layers.store import cache_root
 
     return {
         "python": machine.check_python,
@@ -57,7 +57,7 @@ def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
 def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: bool) -> dict[str, Check]:
     """The checks of the layer store that were asked for; a collection comes first."""
     from repairgym.cli import layers
-    from repairgym.tasks.layers import cache_root
+    from repairgym.tasks.layers.store import cache_root
 
     checks: dict[str, Check] = {}
     if is_collecting:

@@ -40,12 +40,12 @@ def run_command(
 ) -> None:
     """Evaluate a policy, graded cold; the sandbox must isolate.
 
-    Example: repairgym eval run tasks runs/eval --policy runs/demo/checkpoints/dapo num_samples=4
+    Example: repairgym eval run tasks runs/eval --policy runs/demo/checkpoints/rl num_samples=4
     """
     from repairgym.cli.running import check_policy, open_run, policy_of
-    from repairgym.models.loading import shipped_base
-    from repairgym.recipes.evaluate import evaluate, policy_fingerprint
-    from repairgym.recipes.run import select_tasks
+    from repairgym.inference.loading import shipped_base
+    from repairgym.training.evaluate import evaluate, policy_fingerprint
+    from repairgym.training.run import select_tasks
 
     resolved = load_config(EvalCommandConfig, config, overrides or [])
     if dry_run:
@@ -66,7 +66,7 @@ def run_command(
 def show(run: RunFolder, tasks: TasksFolder = None, phase: PhaseOption = "") -> None:
     """Show what a run's evaluations found: Pass@1, Pass@k, by label, best of n, paired differences.
 
-    Example: repairgym eval show runs/demo --phase eval/dapo/test-mutations
+    Example: repairgym eval show runs/demo --phase eval/rl/test-mutations
     """
     from repairgym.evaluation.across_runs import choose_phase
     from repairgym.rollout.store import RunStore
@@ -121,7 +121,7 @@ def compare(
 ) -> None:
     """Compare two evaluations on the tasks that both tried: paired bootstrap, and McNemar with one sample per task.
 
-    Example: repairgym eval compare runs/a runs/b --phase eval/dapo/test-mutations
+    Example: repairgym eval compare runs/a runs/b --phase eval/rl/test-mutations
     """
     from repairgym.analysis.tables import comparison_table
     from repairgym.cli.tables import print_table
@@ -156,7 +156,7 @@ def predictions(
 ) -> None:
     """Write an evaluation's patches as SWE-bench predictions (instance_id, model_name_or_path, model_patch).
 
-    Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/dapo/test-mutations
+    Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/rl/test-mutations
     """
     from repairgym.evaluation.across_runs import choose_phase
     from repairgym.evaluation.predictions import write_predictions
@@ -177,11 +177,11 @@ def regrade(
     Example: repairgym eval regrade runs/demo-20260101-120000
     """
     from repairgym.cli.progress import ProgressDisplay
-    from repairgym.recipes.evaluate import regrade_cold
     from repairgym.records import VerdictKind
     from repairgym.rollout.phases import AUDIT
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TaskStore
+    from repairgym.training.evaluate import regrade_cold
 
     known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
     with RunStore.open(run / "run.db", is_read_only=True) as store:

@@ -15,7 +15,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
 
 if TYPE_CHECKING:
-    from repairgym.recipes.run import Run
+    from repairgym.training.run import Run
 
 FOLDER = "matrix"
 
@@ -39,13 +39,13 @@ def matrix(
     from repairgym.cli.running import check_policy, open_run, policy_of
     from repairgym.cli.tables import print_table
     from repairgym.evaluation.matrix import build_matrix
-    from repairgym.models.loading import shipped_base
-    from repairgym.recipes.matrix import run_matrix
+    from repairgym.inference.loading import shipped_base
     from repairgym.report.data_files import export
     from repairgym.report.figures import heat_plot
     from repairgym.report.html import write_report
     from repairgym.report.run_folder import DATABASE_FILE, MATRIX_FILE
     from repairgym.rollout.store import RunStore
+    from repairgym.studies.matrix import run_matrix
 
     temperature, *others = sorted({one.temperature for one in resolved.environments.values()})
     if others:

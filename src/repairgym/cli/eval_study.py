@@ -21,7 +21,7 @@ def audit_command(
 ) -> None:
     """Grade what training rewarded again, with every gate, and say whether the reward was real; resumable.
 
-    Example: repairgym eval audit runs/rl phase=dapo num_per_step=16
+    Example: repairgym eval audit runs/rl phase=rl num_per_step=16
     """
     resolved = resolve(AuditConfig, config, overrides, dry_run)
     asyncio.run(_audit(run, tasks or run / "tasks", resolved))
@@ -30,12 +30,12 @@ def audit_command(
 async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from repairgym.analysis.reward_gap import gap_trend, reward_gap
     from repairgym.cli.progress import ProgressDisplay
-    from repairgym.recipes.audit import audit, open_grader
-    from repairgym.recipes.kept_config import CallConfig, keep_config
     from repairgym.report.wording import gap_claim
     from repairgym.rollout.phases import audit_phase
     from repairgym.rollout.store import RunStore
+    from repairgym.studies.audit import audit, open_grader
     from repairgym.tasks.store import TaskStore
+    from repairgym.training.run_settings import CallConfig, keep_config
 
     known = {task.id: task for task in TaskStore(tasks).load()}
     with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
@@ -72,10 +72,10 @@ def exploit_study(
     """
     resolved = resolve(ExploitStudyConfig, config, overrides, dry_run)
     from repairgym.cli.running import open_run
-    from repairgym.models.loading import shipped_base
-    from repairgym.recipes.exploit_study import cheat_shares, run_exploit_study
-    from repairgym.recipes.kept_config import CallConfig
-    from repairgym.recipes.run import select_tasks
+    from repairgym.inference.loading import shipped_base
+    from repairgym.studies.exploit_study import cheat_shares, run_exploit_study
+    from repairgym.training.run import select_tasks
+    from repairgym.training.run_settings import CallConfig
 
     call = CallConfig("exploit-study", resolved, free=("select.*", "num_samples"))
     with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed, call=call) as opened:

@@ -12,7 +12,7 @@ from repairgym.cli.options import Config, DryRun, Overrides, resolve
 from repairgym.config.commands import StartsConfig
 
 if TYPE_CHECKING:
-    from repairgym.pipelines.starts import Start
+    from repairgym.agent.pipelines.starts import Start
 
 app = typer.Typer(help="Fill and ask the knowledge base of past fixes.", no_args_is_help=True)
 
@@ -24,7 +24,9 @@ def add(
     knowledge: KnowledgeFile,
     run: Annotated[Path, typer.Argument(help="Run folder whose passed trajectories are added.")],
     tasks: Annotated[Path, typer.Option(help="Folder of the run's tasks (repairgym tasks build).")],
-    starts: Annotated[Path | None, typer.Option(help="File of repairgym knowledge starts: the errors of the tasks.")] = None,
+    starts: Annotated[
+        Path | None, typer.Option(help="File of repairgym knowledge starts: the errors of the tasks.")
+    ] = None,
     catalogue: Annotated[
         Path | None, typer.Option(help="Catalogue of the tasks, when it is not the shipped one.")
     ] = None,
@@ -35,11 +37,11 @@ def add(
 
     Example: repairgym knowledge add fixes.db runs/teacher --tasks tasks
     """
-    from repairgym.pipelines.starts import load_starts
-    from repairgym.recipes.knowledge import add_run
+    from repairgym.agent.pipelines.starts import load_starts
+    from repairgym.agent.tools.knowledge import KnowledgeBase
     from repairgym.rollout.store import RunStore
+    from repairgym.studies.knowledge import add_run
     from repairgym.tasks.store import TaskStore
-    from repairgym.tools.knowledge import KnowledgeBase
 
     known = {task.id: task for task in TaskStore(tasks).load()}
     errors = load_starts(starts) if starts else {}
@@ -64,8 +66,8 @@ def search(
 
     Example: repairgym knowledge search fixes.db "no matching distribution found for setuptools>=999"
     """
-    from repairgym.tools.ask_for_help import describe_fix
-    from repairgym.tools.knowledge import KnowledgeBase
+    from repairgym.agent.tools.ask_for_help import describe_fix
+    from repairgym.agent.tools.knowledge import KnowledgeBase
 
     with KnowledgeBase.open(knowledge) as opened:
         found = opened.search(text, limit=limit)
@@ -83,7 +85,7 @@ def show(knowledge: KnowledgeFile) -> None:
 
     Example: repairgym knowledge show fixes.db
     """
-    from repairgym.tools.knowledge import KnowledgeBase
+    from repairgym.agent.tools.knowledge import KnowledgeBase
 
     with KnowledgeBase.open(knowledge) as opened:
         for package, count in opened.packages().items():
@@ -105,7 +107,7 @@ def starts(
     Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
     """
     resolved = resolve(StartsConfig, config, overrides, dry_run)
-    from repairgym.pipelines.starts import save_starts
+    from repairgym.agent.pipelines.starts import save_starts
 
     found = asyncio.run(_find_starts(resolved, tasks, knowledge))
     save_starts(out, found)
@@ -114,13 +116,13 @@ def starts(
 
 
 async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> list[Start]:
+    from repairgym.agent.tools.knowledge import KnowledgeBase
     from repairgym.cli.progress import ProgressDisplay
-    from repairgym.recipes.knowledge import find_starts
     from repairgym.sandbox.probe import create_backend
-    from repairgym.tasks.layers import LayerStore
+    from repairgym.studies.knowledge import find_starts
+    from repairgym.tasks.build.validation import task_layers
+    from repairgym.tasks.layers.store import LayerStore
     from repairgym.tasks.store import TaskStore
-    from repairgym.tasks.validation import task_layers
-    from repairgym.tools.knowledge import KnowledgeBase
 
     known = TaskStore(tasks).load()
     knowledge = KnowledgeBase.open(path) if path else None

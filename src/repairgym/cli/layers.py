@@ -10,8 +10,8 @@ from pathlib import Path
 
 from repairgym.cli.machine import GIB, Finding, Status
 from repairgym.config.layers import LayersConfig
-from repairgym.tasks.collecting import collect, list_layers
-from repairgym.tasks.manifests import find_damage, manifest_path
+from repairgym.tasks.layers.gc import collect, list_layers
+from repairgym.tasks.layers.inventory import find_damage, manifest_path
 
 _NUM_NAMED_PATHS = 5
 

@@ -94,7 +94,9 @@ def check_disk(folders: Iterable[Path]) -> list[Finding]:
         place = next(parent for parent in (folder, *folder.parents) if parent.exists())
         free = shutil.disk_usage(place).free
         status = _grade(free, NEEDED_DISK_BYTES, NEEDED_DISK_BYTES // 6)
-        remedy = "" if status == "ok" else "free some space, or put the layer store elsewhere with REPAIRGYM_CACHE=FOLDER"
+        remedy = (
+            "" if status == "ok" else "free some space, or put the layer store elsewhere with REPAIRGYM_CACHE=FOLDER"
+        )
         if not os.access(place, os.W_OK):
             status, remedy = "fail", f"make {place} writable, or set REPAIRGYM_CACHE to a folder that is"
         facts: dict[str, JsonValue] = {"path": str(folder), "free_bytes": free}

@@ -110,7 +110,7 @@ def _check(run: Path) -> None:
     config = load_config(DemoConfig, run / "config.toml", [])
     in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
     with RunStore.open(run / "run.db", is_read_only=True) as store:
-        measured = dict(store.metrics("dapo", "time/rollout_s"))
+        measured = dict(store.metrics("rl", "time/rollout_s"))
     checks = [
         check_iteration(step, batches, in_flight, measured[step])
         for step, batches in sorted(_batches(run).items())
@@ -132,7 +132,7 @@ def _batches(run: Path) -> dict[int, list[list[Any]]]:
     first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
     found: dict[int, dict[str, list[Measured]]] = {}
     with RunStore.open(run / "run.db", is_read_only=True) as store:
-        for row in store.rows(phase="dapo"):
+        for row in store.rows(phase="rl"):
             seconds = {name: row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")}
             one = Measured(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
             found.setdefault(row.step, {}).setdefault(row.group_id, []).append(one)

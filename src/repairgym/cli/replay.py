@@ -69,13 +69,13 @@ async def _replay(
     chosen: list[Trajectory], known: Mapping[str, Task], model: Path | None, config: ReplayCommandConfig
 ) -> list[Replay]:
     from repairgym.cli.progress import ProgressDisplay
-    from repairgym.models.loading import load_tokenizer, shipped_base
-    from repairgym.models.renderer import ChatRenderer
+    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.renderer import ChatRenderer
     from repairgym.rollout.replay import replay as play
     from repairgym.rollout.runner import Runner
     from repairgym.sandbox.probe import create_backend
-    from repairgym.tasks.layers import LayerStore
-    from repairgym.tasks.validation import task_layers
+    from repairgym.tasks.build.validation import task_layers
+    from repairgym.tasks.layers.store import LayerStore
 
     renderer = ChatRenderer(load_tokenizer(model or shipped_base()))
     store = LayerStore(config=config.rollout.layers)

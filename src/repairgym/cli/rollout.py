@@ -36,10 +36,10 @@ def rollout(
     Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
     """
     from repairgym.cli.running import check_policy, describe_losses, describe_usage, open_run, policy_of
-    from repairgym.models.loading import shipped_base
-    from repairgym.recipes.kept_config import CallConfig
-    from repairgym.recipes.run import select_tasks
+    from repairgym.inference.loading import shipped_base
     from repairgym.rollout.jobs import make_groups
+    from repairgym.training.run import select_tasks
+    from repairgym.training.run_settings import CallConfig
 
     resolved = load_config(RolloutCommandConfig, config, overrides or [])
     if dry_run:

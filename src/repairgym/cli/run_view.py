@@ -15,11 +15,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from repairgym.recipes.alarms import EVENT_PREFIX
 from repairgym.rollout.rows import Event, PhaseRow
 from repairgym.rollout.store import RunStore
+from repairgym.training.alarms import EVENT_PREFIX
 
-RL_PHASE = "dapo"
+RL_PHASE = "rl"
 STAGES = ("queue", "prefill", "decode", "tool", "grade")
 _COLUMNS = (
     ("reward", "rollout/reward_mean", ".3f"),

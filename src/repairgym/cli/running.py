@@ -14,13 +14,13 @@ from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.watch import WatchConfig
 from repairgym.errors import ConfigError, InputError
-from repairgym.recipes.kept_config import CallConfig, keep_config
-from repairgym.recipes.run import Run, locked
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
 from repairgym.rollout.worker import WorkerSetup, is_scripted
 from repairgym.tasks.store import TaskStore
+from repairgym.training.run import Run, locked
+from repairgym.training.run_settings import CallConfig, keep_config
 
 WORKER_LOST = "worker_lost"
 """Kind of the event that tells of a lost worker of a cluster."""
@@ -49,7 +49,7 @@ def open_run(
         ClusterError: the cluster cannot be used.
         SandboxUnavailableError: a node of it cannot make sandboxes.
     """
-    from repairgym.models.loading import load_tokenizer
+    from repairgym.inference.loading import load_tokenizer
 
     load_tokenizer(model)
     known = {task.id: task for task in TaskStore(tasks).load()}
@@ -100,9 +100,9 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
         ServerDownError: one does not answer.
     """
     if ref.protocol == "vllm" and ref.endpoint is not None:
-        from repairgym.models.loading import load_tokenizer
-        from repairgym.models.renderer import ChatRenderer
-        from repairgym.models.vllm.preflight import Needs, preflight
+        from repairgym.inference.loading import load_tokenizer
+        from repairgym.inference.renderer import ChatRenderer
+        from repairgym.inference.vllm.preflight import Needs, preflight
 
         needs = Needs(rollout.pipeline.max_len_tokens, rollout.pipeline.max_action_tokens)
         preflight(ref.endpoint, ChatRenderer(load_tokenizer(model)), needs)
@@ -115,8 +115,8 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
         ModelFolderError: ``source`` holds no model with a tokenizer.
         InputError: the run was begun with another model.
     """
-    from repairgym.models.loading import copy_folder, load_tokenizer
-    from repairgym.recipes.evaluate import weights_digest
+    from repairgym.inference.loading import copy_folder, load_tokenizer
+    from repairgym.training.evaluate import weights_digest
 
     load_tokenizer(source)
     target = run / "checkpoints" / stage
@@ -135,7 +135,7 @@ def refuse_several_processes() -> None:
     Raises:
         ConfigError: torchrun started several.
     """
-    from repairgym.learning.parallel import num_processes
+    from repairgym.learning.distributed.fsdp import num_processes
 
     if num_processes() > 1:
         raise ConfigError(

@@ -31,8 +31,8 @@ def scaffolds(
     Example: repairgym scaffolds tasks runs/scaffolds --pipeline paper_b --tasks 20
     """
     from repairgym.cli.running import open_run
-    from repairgym.models.loading import shipped_base
-    from repairgym.recipes.scaffolds import chosen_tasks, measure_scaffold
+    from repairgym.inference.loading import shipped_base
+    from repairgym.studies.scaffold_check import chosen_tasks, measure_scaffold
 
     found = []
     for name in pipeline or PIPELINES:

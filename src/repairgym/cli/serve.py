@@ -32,7 +32,7 @@ def serve(
 
     Listens on the loopback interface; other addresses need a token (token_env). Ctrl-C lets running requests end.
 
-    Example: repairgym serve --policy runs/demo/checkpoints/dapo port=8000
+    Example: repairgym serve --policy runs/demo/checkpoints/rl port=8000
 
     Example: repairgym serve --policy shell-oracle --tasks tasks port=8000
     """
@@ -43,8 +43,8 @@ def serve(
 
 
 async def _serve(config: ServeConfig, policy: str, tasks: Path | None, model: Path | None) -> None:
-    from repairgym.bridges.serving.running import read_token, serve
-    from repairgym.models.loading import shipped_base
+    from repairgym.bridges.serving.server import read_token, serve
+    from repairgym.inference.loading import shipped_base
 
     read_token(config)  # before a model is loaded for nothing
     folder = Path(policy) if policy else shipped_base()
@@ -57,9 +57,9 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
     import torch
 
     from repairgym.bridges.serving.models import PolicyModel
-    from repairgym.models.embedded import EmbeddedPolicy
-    from repairgym.models.loading import load_tokenizer
-    from repairgym.models.renderer import ChatRenderer
+    from repairgym.inference.embedded import EmbeddedPolicy
+    from repairgym.inference.loading import load_tokenizer
+    from repairgym.inference.renderer import ChatRenderer
 
     torch.set_num_threads(1)
     policy = EmbeddedPolicy.from_folder(folder, config.engine)
@@ -68,11 +68,11 @@ def _open_folder(folder: Path, config: ServeConfig) -> ServedModel:
 
 
 def _open_script(name: str, tasks: Path | None, model: Path | None, config: ServeConfig) -> ServedModel:
+    from repairgym.agent.pipelines.registry import make_pipeline
     from repairgym.bridges.serving.models import ScriptModel
     from repairgym.bridges.serving.scripts import make_script
-    from repairgym.models.loading import load_tokenizer, shipped_base
-    from repairgym.models.renderer import ChatRenderer
-    from repairgym.pipelines.registry import make_pipeline
+    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.renderer import ChatRenderer
     from repairgym.sandbox.cache import ExecutionCache
     from repairgym.tasks.store import TaskStore
 

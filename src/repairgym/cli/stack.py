@@ -87,7 +87,7 @@ def check_uv() -> list[Finding]:
 
 def check_index() -> list[Finding]:
     """The package index, by fetching one small source distribution from it."""
-    from repairgym.tasks.index import PackageIndex, Sdist
+    from repairgym.tasks.layers.package_index import PackageIndex, Sdist
 
     sdist = Sdist(name=PROBE_NAME, version=PROBE_VERSION, sha256=PROBE_SHA256)
     try:

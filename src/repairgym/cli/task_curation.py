@@ -18,10 +18,10 @@ from repairgym.config.loading import load_config, to_toml
 from repairgym.errors import InputError
 from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
+from repairgym.tasks.build.evidence import EvidenceFile
 from repairgym.tasks.curation.candidate import SolveRate
 from repairgym.tasks.curation.curating import CURATION_FILE, curate
 from repairgym.tasks.curation.funnel import CurationFunnel
-from repairgym.tasks.evidence import EvidenceFile
 from repairgym.tasks.store import TaskStore
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides: a.b=value")]
@@ -38,7 +38,7 @@ def curate_tasks(
     runs: Annotated[
         list[Path] | None, typer.Option("--run", help="Run folder for solve rates; may be given several times.")
     ] = None,
-    phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "dapo",
+    phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "rl",
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
 ) -> None:
     """Leave out tasks by named filters with the papers' bounds, and write down what each left out and why.

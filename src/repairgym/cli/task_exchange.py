@@ -12,12 +12,12 @@ import typer
 
 from repairgym.cli.progress import ProgressDisplay
 from repairgym.errors import ConfigError, InputError, Interrupted
-from repairgym.tasks.clones import CloneFolder
-from repairgym.tasks.exporting import export_dataset
 from repairgym.tasks.formats.base import Format
+from repairgym.tasks.formats.clones import CloneFolder
 from repairgym.tasks.formats.datasets import Layout
+from repairgym.tasks.formats.exporting import export_dataset
+from repairgym.tasks.formats.importing import REJECTED_FILE, import_dataset
 from repairgym.tasks.formats.registry import FORMATS
-from repairgym.tasks.importing import REJECTED_FILE, import_dataset
 from repairgym.tasks.store import TaskStore
 
 AUTO = "auto"

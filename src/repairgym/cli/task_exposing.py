@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from repairgym.errors import InputError
-from repairgym.tasks.exposing import expose
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.exposing import expose
+from repairgym.tasks.build.validation import pinned_tree
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
-from repairgym.tasks.validation import pinned_tree
 
 
 def expose_tasks(

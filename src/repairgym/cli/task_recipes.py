@@ -16,9 +16,9 @@ from rich.markup import escape
 from repairgym.cli.progress import ProgressDisplay
 from repairgym.config.tasks import RebuildConfig
 from repairgym.errors import InputError, Interrupted, TaskError
-from repairgym.tasks.catalogue import load_catalogue
-from repairgym.tasks.rebuilding import RebuildProgress, rebuild_book
-from repairgym.tasks.recipe_book import RecipeBook
+from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.manifest.manifest import RecipeBook
+from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_book
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from repairgym.errors import InputError
 from repairgym.records import Record, Task
-from repairgym.tasks.layers import cache_root
+from repairgym.tasks.layers.store import cache_root
 from repairgym.tasks.statistics import PackageStatistics, markdown_table, package_statistics
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask

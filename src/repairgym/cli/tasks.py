@@ -23,10 +23,10 @@ from repairgym.config.loading import load_config, to_toml
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.errors import Interrupted
 from repairgym.records import Task
-from repairgym.tasks import building
-from repairgym.tasks.building import build as build_tasks
-from repairgym.tasks.catalogue import load_catalogue
-from repairgym.tasks.environments import lock_name, resolve_lock, shipped_locks_folder
+from repairgym.tasks.build import building
+from repairgym.tasks.build.building import build as build_tasks
+from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.layers.environments import lock_name, resolve_lock, shipped_locks_folder
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 
 app = typer.Typer(help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True)

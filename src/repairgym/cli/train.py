@@ -20,7 +20,7 @@ from repairgym.config.training import (
     TwoStageConfig,
 )
 from repairgym.errors import TaskError
-from repairgym.recipes.kept_config import CallConfig, keep_config
+from repairgym.training.run_settings import CallConfig, keep_config
 
 app = typer.Typer(
     help="Train a model: base, sft, rft, rl, whole recipes. All but base and verl also run under torchrun.",
@@ -45,9 +45,9 @@ def base(
     """
     from repairgym.cli.progress import ProgressDisplay
     from repairgym.cli.running import refuse_several_processes
-    from repairgym.recipes.held_out import held_out_digests
-    from repairgym.recipes.pretraining import pretrain
-    from repairgym.tasks.layers import LayerStore
+    from repairgym.pretraining.held_out import held_out_digests
+    from repairgym.pretraining.pretraining import pretrain
+    from repairgym.tasks.layers.store import LayerStore
 
     resolved = resolve(PretrainingConfig, config, overrides, dry_run)
     refuse_several_processes()
@@ -90,8 +90,8 @@ def rft(
         _fit_stored(run, start, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
         return
     from repairgym.cli.running import import_checkpoint, open_run
-    from repairgym.recipes.processes import lead_or_follow
     from repairgym.recipes.rft import START, rft
+    from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
         with open_run(
@@ -106,10 +106,10 @@ def rft(
 def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
     """Learn from what a run holds."""
     from repairgym.cli.progress import ProgressDisplay
-    from repairgym.models.loading import load_tokenizer
-    from repairgym.recipes.processes import lead_or_follow
-    from repairgym.recipes.supervised import fit_samples, keep_successes, supervised_samples
+    from repairgym.inference.loading import load_tokenizer
     from repairgym.rollout.store import RunStore
+    from repairgym.training.processes import lead_or_follow
+    from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
 
     def recipe() -> None:
         with RunStore.open(folder / "run.db") as store, ProgressDisplay() as progress:
@@ -139,9 +139,9 @@ def step_dpo(
     Example: repairgym train step_dpo runs/own models/rft phase=rollout min_gap=0.25
     """
     resolved = resolve(StepDpoCommandConfig, config, overrides, dry_run)
-    from repairgym.recipes.processes import lead_or_follow
     from repairgym.recipes.step_dpo import step_dpo
     from repairgym.rollout.store import RunStore
+    from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
         target = run / "checkpoints" / "step_dpo"
@@ -163,22 +163,22 @@ def rl(
 ) -> None:
     """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others).
 
-    Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.dapo.group_size=8
+    Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
     """
     resolved = resolve(RlCommandConfig, config, overrides, dry_run)
     from repairgym.cli.running import import_checkpoint, open_run
-    from repairgym.recipes.dapo import PHASE
-    from repairgym.recipes.processes import lead_or_follow
-    from repairgym.recipes.reinforce import reinforce
+    from repairgym.training.processes import lead_or_follow
+    from repairgym.training.rl_loop import PHASE
+    from repairgym.training.rl_stage import run_rl_stage
 
     def recipe() -> None:
         call, cluster = CallConfig("train-rl", resolved), resolved.cluster
         with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call, cluster) as opened:
             import_checkpoint(run, start, "start")
-            reinforce(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
+            run_rl_stage(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
         typer.echo(f"model: {run / 'checkpoints' / PHASE}")
 
-    lead_or_follow(recipe, resolved.rl.dapo)
+    lead_or_follow(recipe, resolved.rl.algorithm)
 
 
 @app.command("dapo_two_stage")
@@ -197,7 +197,7 @@ def dapo_two_stage(
     resolved = resolve(TwoStageConfig, config, overrides, dry_run)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dapo_two_stage import dapo_two_stage
-    from repairgym.recipes.processes import lead_or_follow
+    from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
         call = CallConfig("train-dapo_two_stage", resolved)
@@ -207,7 +207,7 @@ def dapo_two_stage(
         )
         typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
 
-    lead_or_follow(recipe, resolved.stage_1.rl.dapo, resolved.stage_2.rl.dapo)
+    lead_or_follow(recipe, resolved.stage_1.rl.algorithm, resolved.stage_2.rl.algorithm)
 
 
 @app.command("distil_then_grpo")
@@ -226,7 +226,7 @@ def distil_then_grpo(
     resolved = resolve(DistilThenGrpoConfig, config, overrides, dry_run)
     from repairgym.cli.running import check_policy, import_checkpoint, open_run, policy_of
     from repairgym.recipes.distil_then_grpo import distil_then_grpo
-    from repairgym.recipes.processes import lead_or_follow
+    from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
         teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
@@ -238,7 +238,7 @@ def distil_then_grpo(
         )
         typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
 
-    lead_or_follow(recipe, resolved.sft, resolved.rl.dapo)
+    lead_or_follow(recipe, resolved.sft, resolved.rl.algorithm)
 
 
 @app.command()
@@ -260,11 +260,11 @@ def verl(
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
         return
+    from repairgym.bridges.verl.stages import check_stages, stages_of
+    from repairgym.bridges.verl.trainer import train_with_verl
     from repairgym.bridges.verl.versions import check_versions
     from repairgym.cli.running import import_checkpoint, open_run, refuse_several_processes
     from repairgym.recipes.dapo_two_stage import START
-    from repairgym.recipes.verl import train_with_verl
-    from repairgym.recipes.verl_stages import check_stages, stages_of
 
     refuse_several_processes()
     stages = stages_of(plan.config)

@@ -12,7 +12,7 @@ from repairgym.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from repairgym.bridges.trajectories.base import TrajectoryFormat
-    from repairgym.models.renderer import ChatRenderer
+    from repairgym.inference.renderer import ChatRenderer
 
 app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True)
 app.command()(parquet)
@@ -99,7 +99,7 @@ def _format(name: str) -> TrajectoryFormat:
 
 
 def _renderer(model: Path | None) -> ChatRenderer:
-    from repairgym.models.loading import load_tokenizer, shipped_base
-    from repairgym.models.renderer import ChatRenderer
+    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.renderer import ChatRenderer
 
     return ChatRenderer(load_tokenizer(model or shipped_base()))

@@ -20,11 +20,11 @@ def parquet(
 ) -> None:
     """Write trajectories or samples of a run as Parquet; `datasets.load_dataset(OUT)` reads the folder.
 
-    Example: repairgym trajectories parquet runs/rl samples what=samples phase=dapo
+    Example: repairgym trajectories parquet runs/rl samples what=samples phase=rl
     """
     resolved = resolve(TrajectoryTablesConfig, config, overrides, dry_run)
-    from repairgym.recipes.trajectory_tables import export_run
     from repairgym.rollout.store import RunStore
+    from repairgym.studies.trajectory_tables import export_run
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         num_rows = export_run(store, out, resolved)

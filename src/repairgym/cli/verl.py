@@ -33,8 +33,8 @@ def config(
     """
     from dataclasses import replace
 
-    from repairgym.recipes.verl import places_of, write_stage
-    from repairgym.recipes.verl_stages import stages_of
+    from repairgym.bridges.verl.stages import stages_of
+    from repairgym.bridges.verl.trainer import places_of, write_stage
 
     plan = load_verl_plan(recipe, source, machine, overrides or [])
     for stage in stages_of(plan.config, plan.comments):

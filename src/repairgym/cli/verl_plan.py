@@ -13,9 +13,11 @@ from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
 from repairgym.config.verl import VerlConfig, VerlRecipe
-from repairgym.recipes.kept_config import CallConfig
+from repairgym.training.run_settings import CallConfig
 
-VerlRecipeOption = Annotated[VerlRecipe, typer.Option("--recipe", help="Whose TOML --config is: repairgym train RECIPE.")]
+VerlRecipeOption = Annotated[
+    VerlRecipe, typer.Option("--recipe", help="Whose TOML --config is: repairgym train RECIPE.")
+]
 Machine = Annotated[Path | None, typer.Option("--machine", help="TOML file of machines and engine (VerlConfig).")]
 _MACHINE_PREFIX = "verl."
 _FREE_OF_MACHINE = (
@@ -54,8 +56,8 @@ def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None
         ConfigError: an unknown key, a wrong type, or an engine that does not fit its device.
         InputError: a file cannot be read.
     """
+    from repairgym.bridges.verl.stages import SOURCES
     from repairgym.bridges.verl.toml_comments import comments_of
-    from repairgym.recipes.verl_stages import SOURCES
 
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]

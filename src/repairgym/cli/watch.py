@@ -26,8 +26,8 @@ def watch(
     from rich.live import Live
 
     from repairgym.cli.run_view import read_snapshot, render
-    from repairgym.recipes.run import is_locked
     from repairgym.rollout.store import RunStore
+    from repairgym.training.run import is_locked
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         if is_once:

@@ -88,7 +88,7 @@ class MatrixConfig(Record):
 class AuditConfig(Record):
     """`repairgym eval audit`: training's submissions, graded again with every gate."""
 
-    phase: str = "dapo"
+    phase: str = "rl"
     num_per_step: NonNegativeInt = 32
     """Submissions of each training step, chosen by their ids; 0 means all."""
     num_in_flight: PositiveInt = 4
@@ -124,7 +124,7 @@ class DataFilesConfig(Record):
 class AnalysisConfig(Record):
     """`repairgym analyse`."""
 
-    phase: str = "dapo"
+    phase: str = "rl"
     """Training phase."""
     before: str = ""
     """Phase whose behaviour is compared with ``after``; empty: the first training step."""

@@ -172,7 +172,7 @@ class RftConfig(SftConfig):
     """Actions that raised an environment-format error stay in the context, but are not learned."""
 
 
-class DapoConfig(Record):
+class AlgorithmConfig(Record):
     """The policy update; as it stands it is paper B's DAPO (section 3.2, Table 3, stage 1).
 
     Other algorithms are other members of ``loss`` and ``advantage``: `docs/howto/algorithms.md` has the table.

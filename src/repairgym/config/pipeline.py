@@ -48,7 +48,7 @@ class PipelineConfig(Record):
 
     type: Literal["compact"] = "compact"
     tools: tuple[str, ...] = ("edit", "line", "undo", "test", "view", "search", "write", "submit")
-    """Keys of ``tools/registry.py``."""
+    """Keys of ``agent/tools/registry.py``."""
     action_format: Literal["compact", "fenced", "json_xml", "native"] = "compact"
     thinking: Literal["off", "kept", "dropped"] = "off"
     """``off``: nothing is looked for. Else an answer may begin with ``<think>...</think>``, which is no part of the

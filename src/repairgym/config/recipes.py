@@ -7,7 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repairgym.config.algorithms import DapoLossConfig
-from repairgym.config.learning import ComputeConfig, DapoConfig, OptimizerConfig, RftConfig, SftConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, RftConfig, SftConfig
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rewards import RewardConfig, TerminalRewardConfig, check_turns
@@ -32,7 +32,7 @@ class CollectConfig(Record):
 
 
 class CorrectionConfig(Record):
-    """Pre-training on the policy's own errors (`recipes/corrections.py`)."""
+    """Pre-training on the policy's own errors (`pretraining/self_correction.py`)."""
 
     num_searches: PositiveInt = 1000
     """Searches made anew whenever the training state is saved."""
@@ -101,7 +101,7 @@ class PretrainingConfig(Record):
 class RlConfig(Record):
     """The DAPO loop."""
 
-    dapo: DapoConfig = DapoConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
     sampler: SamplerConfig = EmbeddedSamplerConfig()
     """What samples the episodes."""
     reward: RewardConfig = TerminalRewardConfig()
@@ -119,16 +119,16 @@ class RlConfig(Record):
     max_staleness: NonNegativeInt = 0
     """Policy versions that a token may be behind the weights it teaches; older episodes are dropped and counted. 0
     samples and learns in turn (paper B, appendix D); above it the next iterations are sampled while one is learned,
-    which needs ``dapo.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
+    which needs ``algorithm.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
     validation_every: PositiveInt = 10
     num_validation_tasks: NonNegativeInt = 64
 
     @model_validator(mode="after")
     def _stale_samples_are_corrected(self) -> Self:
-        if self.max_staleness and self.dapo.correction.type == "none":
+        if self.max_staleness and self.algorithm.correction.type == "none":
             raise ValueError(
                 f"max_staleness={self.max_staleness} learns from episodes of older weights; set "
-                "dapo.correction.type='truncate' or 'mask', so that they count as far as the policy still agrees"
+                "algorithm.correction.type='truncate' or 'mask', so that they count as far as the policy still agrees"
             )
         return self
 
@@ -193,7 +193,7 @@ class DemoConfig(Record):
         num_epochs=2,
     )
     rl: RlConfig = RlConfig(
-        dapo=DapoConfig(
+        algorithm=AlgorithmConfig(
             group_size=8,
             batch_size=96,
             loss=DapoLossConfig(denominator="trajectory"),

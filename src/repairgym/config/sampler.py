@@ -26,7 +26,7 @@ class VllmSamplerConfig(Record):
     endpoint: EndpointConfig = EndpointConfig()
     transfer: Literal["folder", "lora", "nccl", "ipc"] = "folder"
     """How weights get there. ``folder``: the servers read the model folder that the learner saved, so they must see the
-    run folder. ``lora``: they read its adapter and replace the one before in place (`dapo.trained.type="lora"`).
+    run folder. ``lora``: they read its adapter and replace the one before in place (`algorithm.trained.type="lora"`).
     ``nccl`` and ``ipc``: from GPU to GPU, refused in this version."""
     adapter_name: str = "repairgym"
     """Name of the adapter in the servers, with ``lora``."""

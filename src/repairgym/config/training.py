@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt, model_validator
 from repairgym.config.algorithms import DapoLossConfig, GrpoLossConfig
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.learning import DapoConfig, LossChoice, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
+from repairgym.config.learning import AlgorithmConfig, LossChoice, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
 from repairgym.config.pipeline import check_undemonstrated
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.rewards import check_turns
@@ -81,7 +81,9 @@ class TwoStageConfig(Record):
     """Of the positions between the stages (Table 3: YaRN 4.0); 1 leaves the model as it is."""
     stage_2: StageConfig = StageConfig(
         rl=RlConfig(
-            dapo=DapoConfig(batch_size=256, loss=DapoLossConfig(eps_high=0.26)), num_groups=100, num_groups_sampled=100
+            algorithm=AlgorithmConfig(batch_size=256, loss=DapoLossConfig(eps_high=0.26)),
+            num_groups=100,
+            num_groups_sampled=100,
         )
     )
     """Table 3: batch 256, upper clip 0.26, 100 problems per iteration."""
@@ -99,7 +101,7 @@ class DistilThenGrpoConfig(Record):
     collect: CollectConfig = CollectConfig()
     sft: SftConfig = SftConfig(choice=LossChoice())
     rl: RlConfig = RlConfig(
-        dapo=DapoConfig(
+        algorithm=AlgorithmConfig(
             group_size=4, batch_size=32, loss=GrpoLossConfig(), optimizer=OptimizerConfig(weight_decay=0.0)
         ),
         num_groups=8,

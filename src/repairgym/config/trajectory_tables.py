@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from repairgym.config.learning import DapoConfig
+from repairgym.config.learning import AlgorithmConfig
 from repairgym.records import Record
 
 ExportKind = Literal["trajectories", "samples"]
@@ -20,5 +20,5 @@ class TrajectoryTablesConfig(Record):
     """``dataset``: a folder of Parquet shards by split, which `datasets.load_dataset` reads; ``parquet``: one file."""
     phase: str = ""
     """Phase of the run; empty: all (trajectories only)."""
-    dapo: DapoConfig = DapoConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
     """How advantages are computed for samples."""

@@ -15,7 +15,7 @@ TrackerName = Literal["jsonl", "tensorboard", "wandb"]
 
 
 class AlarmConfig(Record):
-    """Bounds of `recipes/alarms.py`; shares and means are over the last ``window`` iterations."""
+    """Bounds of `training/alarms.py`; shares and means are over the last ``window`` iterations."""
 
     window: PositiveInt = 3
     """Iterations that are looked at together, so that one bad draw is no alarm."""

@@ -1,6 +1,6 @@
 """Policies x environments: does what was learned in one environment hold in another (paper A, section on mismatch)?
 
-Reads a run store that `recipes/matrix.py` filled; makes a `Matrix`. Invariants: differences are paired on equal tasks;
+Reads a run store that `studies/matrix.py` filled; makes a `Matrix`. Invariants: differences are paired on equal tasks;
 a sentence claims a difference only when its 95 % interval leaves zero out; a cell that was not run is absent.
 """
 

@@ -1,7 +1,7 @@
 """Names of evaluation phases: ``eval/<stage>/<test set>``, their order and what they stand for.
 
 Reads and makes names only. A stage is a policy at one moment of a run, or a control: ``base``, ``sft``, ``rft`` (where
-RL starts), ``dapo-step-0010``, ``dapo``; ``rft-t0.5`` (the start at another temperature), ``sft-continued`` (as much
+RL starts), ``rl-step-0010``, ``rl``; ``rft-t0.5`` (the start at another temperature), ``sft-continued`` (as much
 further supervised training), ``random``, ``submit-at-once``; ``rft-pass-at-k`` is the start with many samples on a part
 of the tasks, for Pass@k alone.
 """
@@ -17,7 +17,7 @@ from repairgym.recipes.plan import VALIDATION as VALIDATION
 from repairgym.records import Record
 
 START = "rft"
-TREATMENT = "dapo"
+TREATMENT = "rl"
 MANY_SAMPLES = "rft-pass-at-k"
 
 TEST_SET_LABELS = {
@@ -34,7 +34,7 @@ _FIXED = {
     START: (4, "RFT (start of RL)"),
     MANY_SAMPLES: (4, "RFT, many samples"),
     CONTINUED: (6, "SFT continued"),
-    TREATMENT: (8, "DAPO"),
+    TREATMENT: (8, "RL"),
 }
 _TEMPERATURE = re.compile(r"(.+)-t(\d+(?:\.\d+)?)")
 _STEP = re.compile(r"(.+)-step-(\d+)")
@@ -56,7 +56,7 @@ def parse_eval_phase(name: str) -> EvalPhase | None:
 
 
 def training_step(stage: str, run: str = TREATMENT) -> int | None:
-    """Training iteration of a checkpoint stage: 10 of ``dapo-step-0010``, 0 of the start; None for other stages."""
+    """Training iteration of a checkpoint stage: 10 of ``rl-step-0010``, 0 of the start; None for other stages."""
     if stage == START:
         return 0
     match = _STEP.fullmatch(stage)

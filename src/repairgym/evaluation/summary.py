@@ -41,7 +41,7 @@ from repairgym.rollout.phases import eval_phase
 from repairgym.rollout.rows import PhaseRow, TrajectoryRow
 from repairgym.rollout.store import RunStore
 
-REQUIRED_PHASES = ("rft", "dapo", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
+REQUIRED_PHASES = ("rft", "rl", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
 """Without these there is no headline; named as missing also when the run planned nothing. A run that only evaluates
 (a matrix, a study) or only trains needs none of them."""
 _OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in (START, TREATMENT))})

@@ -16,9 +16,9 @@ from repairgym.grading.grader import Grader
 from repairgym.records import Task, Verdict, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.bounded import ordered_map
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.validation import task_layers
+from repairgym.tasks.build.bounded import ordered_map
+from repairgym.tasks.build.validation import task_layers
+from repairgym.tasks.layers.store import LayerStore
 
 _BROKEN = "def broken(:\n"
 

@@ -23,11 +23,11 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from repairgym.diffs.make import split_lines
 from repairgym.grading.decoys import Decoy, make_decoys
 from repairgym.grading.layouts import Layout, function_at, layout_of
 from repairgym.records import Task, TestOutcome, TestRun
-from repairgym.tasks.diffs import split_lines
-from repairgym.tasks.testfiles import file_of, functions_of
+from repairgym.tasks.build.test_files import file_of, functions_of
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION, Execution
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
-from repairgym.tasks.build_steps import describe_failure
+from repairgym.tasks.build.build_steps import describe_failure
 from repairgym.tasks.logs.test_error import error_of_test
 
 

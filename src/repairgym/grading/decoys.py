@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
+from repairgym.diffs.make import split_lines
 from repairgym.grading.layouts import function_at, plain_tests, span_of
-from repairgym.tasks.diffs import split_lines
-from repairgym.tasks.testfiles import functions_of
+from repairgym.tasks.build.test_files import functions_of
 
 _MAX_STATEMENTS = 40
 _LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ|globals\(|locals\(")

@@ -25,8 +25,8 @@ from repairgym.grading.pinned import Pinned, files_digest, read_pinned
 from repairgym.records import StepResult, Task, TestRequest, TestRun
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache, Key
-from repairgym.tasks.build_steps import build_files, check_results, has_commands, run_build_steps, with_checks
-from repairgym.tasks.validation import task_request
+from repairgym.tasks.build.build_steps import build_files, check_results, has_commands, run_build_steps, with_checks
+from repairgym.tasks.build.validation import task_request
 
 GRADER_VERSION = "7"
 SpecFactory = Callable[[Task, dict[str, str | None]], SandboxSpec]

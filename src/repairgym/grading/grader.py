@@ -14,6 +14,7 @@ import hashlib
 import time
 
 from repairgym.config.pipeline import GradingConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import ConfigError, SandboxContentError, SandboxError
 from repairgym.grading.decision import decide, first_finding, restores
 from repairgym.grading.differential import differential_sources
@@ -26,7 +27,6 @@ from repairgym.grading.pinned import Pinned, files_digest, read_pinned_texts, wi
 from repairgym.records import Finding, Task, Turn, Verdict, VerdictKind
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tasks.diffs import unified_diff
 
 _MAX_INSPECTED = 1000
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from repairgym.tasks.diffs import split_lines
+from repairgym.diffs.make import split_lines
 
 _LINE_SENSITIVE = re.compile(r"lineno|getsource|co_first|__line__|tb_|traceback|__file__|read_text|open\(")
 _MARKS_ALL = re.compile(r"^pytestmark\b|pytest_generate_tests|^__test__|^load_tests", re.M)
@@ -99,7 +99,7 @@ def plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
 def _is_plain(node: ast.FunctionDef) -> bool:
     # A `return` or a `yield` could leave before the false assertion; a decorator could change the outcome.
     # What is counted behind the API (`registry._entries`) or kept in a global is there twice after a copy has run.
-    unfit = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global)
+    unfit = (ast.Return, ast.SourceResult, ast.YieldFrom, ast.Global)
     return not node.decorator_list and not any(isinstance(part, unfit) or _is_hidden(part) for part in ast.walk(node))
 
 

@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.inference.loading import replace_folder, save_checkpoint
 from repairgym.learning.adapters import adapter_state, has_adapters, merged_state
+from repairgym.learning.distributed.fsdp import like, whole
 from repairgym.learning.learner import Learner
-from repairgym.learning.parallel import like, whole
-from repairgym.models.loading import replace_folder, save_checkpoint
 
 STATE_FILE = "training.pt"
 MODEL_FOLDER = "model"

@@ -17,16 +17,16 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.learning import ComputeConfig, LoraConfig, OptimizerConfig, TrainedConfig
+from repairgym.inference.loading import require_trainable
 from repairgym.learning.adapters import add_lora
-from repairgym.learning.batching import MicroBatch, pack
-from repairgym.learning.context_parallel import context_group
-from repairgym.learning.forward import Scorer, TokenScores, score
+from repairgym.learning.data.samples import Sample
+from repairgym.learning.distributed.context_parallel import context_group
+from repairgym.learning.distributed.fsdp import check_processes, shard
 from repairgym.learning.losses import Loss
-from repairgym.learning.optimisers import Optimiser
-from repairgym.learning.parallel import check_processes, shard
-from repairgym.learning.samples import Sample
+from repairgym.learning.optimizers import Optimiser
+from repairgym.learning.packing.batching import MicroBatch, pack
+from repairgym.learning.packing.forward import Scorer, TokenScores, score
 from repairgym.learning.value_head import ValueHead
-from repairgym.models.loading import require_trainable
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from repairgym.config.algorithms import GaeAdvantageConfig, KlConfig, NoCorrectionConfig
-from repairgym.config.learning import DapoConfig
+from repairgym.config.learning import AlgorithmConfig
 from repairgym.learning.advantages import token_advantages
-from repairgym.learning.corrections import correct
+from repairgym.learning.data.samples import Sample
+from repairgym.learning.importance_sampling import correct
 from repairgym.learning.learner import Learner, Measured
-from repairgym.learning.samples import Sample
 
 
 def prepare(
-    samples: Sequence[Sample], learner: Learner, config: DapoConfig, reference: PreTrainedModel | None
+    samples: Sequence[Sample], learner: Learner, config: AlgorithmConfig, reference: PreTrainedModel | None
 ) -> tuple[list[Sample], dict[str, float]]:
     """Samples with all that the loss of ``config`` reads.
 
@@ -49,7 +49,7 @@ def prepare(
 
 
 def _corrected(
-    samples: Sequence[Sample], measured: Sequence[Measured], config: DapoConfig
+    samples: Sequence[Sample], measured: Sequence[Measured], config: AlgorithmConfig
 ) -> tuple[list[Sample], dict[str, float]]:
     """``old_log_prob`` becomes the learner's own, the sampler's goes into ``correction``."""
     corrected, ratios, bounded, gaps = [], [], [], []
@@ -72,7 +72,7 @@ def _corrected(
 
 
 def _with_values(
-    samples: Sequence[Sample], measured: Sequence[Measured], gae: GaeAdvantageConfig, config: DapoConfig
+    samples: Sequence[Sample], measured: Sequence[Measured], gae: GaeAdvantageConfig, config: AlgorithmConfig
 ) -> tuple[list[Sample], dict[str, float]]:
     positions = [np.flatnonzero(sample.weight) for sample in samples]
     raw = []
@@ -96,7 +96,7 @@ def _with_values(
     return valued, {"value/explained_variance": float(explained), "value/target_mean": float(aims.mean())}
 
 
-def _k1_reward(sample: Sample, config: DapoConfig) -> np.ndarray:
+def _k1_reward(sample: Sample, config: AlgorithmConfig) -> np.ndarray:
     """[tokens] what the distance to the reference takes from each learned token's reward; 0 without ``k1``."""
     if not isinstance(config.kl, KlConfig) or config.kl.type != "k1" or sample.reference_log_prob is None:
         return np.zeros(len(sample), np.float32)

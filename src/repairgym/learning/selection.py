@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from repairgym.config.learning import ChoiceConfig, EntropyWindowChoice, LastChoice, LossChoice, SftConfig
 from repairgym.errors import ConfigError
-from repairgym.learning.samples import Sample
+from repairgym.learning.data.samples import Sample
 
 
 class Selection:

@@ -12,9 +12,9 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from repairgym.config.learning import SftConfig
+from repairgym.learning.data.samples import Sample
 from repairgym.learning.learner import Learner
 from repairgym.learning.losses import sft_loss
-from repairgym.learning.samples import Sample
 
 
 class SftTrainer:

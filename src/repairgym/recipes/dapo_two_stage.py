@@ -13,10 +13,10 @@ from pathlib import Path
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.training import TwoStageConfig
 from repairgym.errors import TaskError
-from repairgym.recipes.longer_context import extend_context
-from repairgym.recipes.reinforce import OpenRun, reinforce
-from repairgym.recipes.run import Run
 from repairgym.rollout.store import RunStore
+from repairgym.training.longer_context import extend_context
+from repairgym.training.rl_stage import OpenRun
+from repairgym.training.run import Run
 
 START = "start"
 STAGE_1, STAGE_2 = "stage-1", "stage-2"
@@ -29,11 +29,11 @@ def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
         TaskError: no training task, or none is left for the second stage.
     """
     with open_run(config.stage_1.rollout) as run:
-        reinforce(run, config.stage_1.rl, START, STAGE_1, config.watch.alarms)
+        run_rl_stage(run, config.stage_1.rl, START, STAGE_1, config.watch.alarms)
         task_ids = select_tasks_again(run, config.select)
         start = extend(run, STAGE_1, config.yarn_factor)
     with open_run(config.stage_2.rollout) as run:
-        reinforce(run, config.stage_2.rl, start, STAGE_2, config.watch.alarms, task_ids)
+        run_rl_stage(run, config.stage_2.rl, start, STAGE_2, config.watch.alarms, task_ids)
 
 
 def select_tasks_again(run: Run, bounds: SolveRateConfig) -> list[str]:

@@ -12,20 +12,10 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from repairgym.config.recipes import DemoConfig
-from repairgym.models.loading import load_tokenizer, shipped_base
-from repairgym.recipes.dapo import DapoLoop
-from repairgym.recipes.evaluate import evaluate
-from repairgym.recipes.held_out import held_out_digests
+from repairgym.inference.loading import load_tokenizer, shipped_base
+from repairgym.pretraining.held_out import held_out_digests
+from repairgym.pretraining.pretraining import pretrain
 from repairgym.recipes.plan import CHECKPOINT, CONTINUED, MUTATIONS, RELEASES, VALIDATION, Budget, EvalStage, plan_demo
-from repairgym.recipes.pretraining import pretrain
-from repairgym.recipes.progress import Progress, no_progress
-from repairgym.recipes.run import Run, locked
-from repairgym.recipes.supervised import (
-    collect_successes,
-    continue_supervised,
-    fit_samples,
-    supervised_samples,
-)
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef, Pool
 from repairgym.rollout.phases import eval_phase
@@ -33,9 +23,19 @@ from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
 from repairgym.rollout.worker import WorkerSetup
-from repairgym.tasks import building
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build import building
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
+from repairgym.training.evaluate import evaluate
+from repairgym.training.progress import Progress, no_progress
+from repairgym.training.rl_loop import RLLoop
+from repairgym.training.run import Run, locked
+from repairgym.training.supervised import (
+    collect_successes,
+    continue_supervised,
+    fit_samples,
+    supervised_samples,
+)
 
 TASKS_FOLDER = "tasks"
 
@@ -107,7 +107,7 @@ class Demo:
         self._phase("sft", lambda: self._fit(run, "teacher", PolicyRef("teacher"), "base", "sft"))
         self._phase("own", lambda: _ignore(collect_successes(run, run.policy("sft"), config.own, "own")))
         self._phase("rft", lambda: self._fit(run, "own", run.policy("sft"), "sft", "rft"))
-        self._phase("dapo", lambda: self._reinforce(run))
+        self._phase("rl", lambda: self._reinforce(run))
 
     def _fit(self, run: Run, phase: str, policy: PolicyRef, start: str, stage: str) -> None:
         collect, config = (
@@ -118,30 +118,30 @@ class Demo:
         fit_samples(run.checkpoint(start), run.checkpoint(stage), samples, config, run.store, run.progress)
 
     def _reinforce(self, run: Run) -> None:
-        loop = DapoLoop(run, self._config.rl, "rft", self._config.watch.alarms)
+        loop = RLLoop(run, self._config.rl, "rft", self._config.watch.alarms)
         self._look(run, loop)  # at the start, or at what a kill left undone
         with closing(loop.iterations()) as iterations:
             for metrics in iterations:
                 detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
-                self._progress("dapo", loop.num_done, 0, detail)
+                self._progress("rl", loop.num_done, 0, detail)
                 self._look(run, loop)
                 if self._budget.is_rl_over():
                     break
-        loop.keep("dapo")
+        loop.keep("rl")
         loop.close()
 
-    def _look(self, run: Run, loop: DapoLoop) -> None:
+    def _look(self, run: Run, loop: RLLoop) -> None:
         """Validate and keep the weights, every so many iterations; what is done already is not run again."""
         if loop.num_done % self._config.rl.validation_every == 0:
             self._validate(run, loop, loop.num_done)
             if loop.num_done:
                 loop.keep(f"{CHECKPOINT}{loop.num_done:04d}")
 
-    def _validate(self, run: Run, loop: DapoLoop, step: int) -> None:
+    def _validate(self, run: Run, loop: RLLoop, step: int) -> None:
         tasks = run.select("validation", limit=self._config.rl.num_validation_tasks)
         if tasks:
             score = evaluate(run, f"{CHECKPOINT}{step:04d}", loop.policy(), VALIDATION, tasks, 1)
-            run.store.add_metrics("dapo", step, {"validation/pass_at_1": score})
+            run.store.add_metrics("rl", step, {"validation/pass_at_1": score})
 
     def _evaluate(self, run: Run) -> None:
         config = self._config.evaluation
@@ -152,7 +152,7 @@ class Demo:
             tests = run.select("test", limit=stage.num_tasks)
             self._evaluate_once(run, stage.name, _policy(run, stage), MUTATIONS, tests, stage.num_samples)
         releases = run.select("test", "releases", limit=config.num_release_tasks)
-        for name in ("rft", "dapo"):
+        for name in ("rft", "rl"):
             self._evaluate_once(run, name, run.policy(name), RELEASES, releases, config.num_samples)
 
     def _evaluate_once(
@@ -164,7 +164,7 @@ class Demo:
     def _continue(self, run: Run) -> None:
         """Supervised control: the RFT set, from the RFT policy, for the CPU seconds that RL used."""
         kept = collect_successes(run, run.policy("sft"), self._config.own, "own")
-        used = next(row.cpu_s for row in self._store.phases() if row.name == "dapo")
+        used = next(row.cpu_s for row in self._store.phases() if row.name == "rl")
         samples = supervised_samples(kept, self._config.rft)
         continue_supervised(run, "rft", CONTINUED, samples, self._config.rft, used)
 

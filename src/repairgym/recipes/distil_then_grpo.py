@@ -8,11 +8,11 @@
 from __future__ import annotations
 
 from repairgym.config.training import DistilThenGrpoConfig
-from repairgym.models.loading import load_tokenizer
-from repairgym.recipes.reinforce import OpenRun, reinforce
-from repairgym.recipes.run import Run
-from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef
+from repairgym.training.rl_stage import OpenRun
+from repairgym.training.run import Run
+from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 START = "start"
 TEACHER, STUDENT, GRPO = "teacher", "sft", "grpo"
@@ -27,7 +27,7 @@ def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: P
     with open_run(config.rollout) as run:
         if not run.checkpoint(STUDENT).exists():
             distil(run, config, teacher)
-        reinforce(run, config.rl, STUDENT, GRPO, config.watch.alarms)
+        run_rl_stage(run, config.rl, STUDENT, GRPO, config.watch.alarms)
 
 
 def distil(run: Run, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:

@@ -14,7 +14,7 @@ from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
 from repairgym.config.tasks import SplitLimits
 from repairgym.rollout.phases import eval_phase
 from repairgym.rollout.store import RunStore
-from repairgym.tasks.catalogue import load_catalogue
+from repairgym.tasks.layers.catalogue import load_catalogue
 
 REFERENCE_MINUTES = 13.0
 """The sizes in `DemoConfig` are for this budget; others scale with it."""
@@ -26,7 +26,7 @@ VALIDATION = "validation-mutations"
 RELEASES = "test-releases"
 CONTINUED = "sft-continued"
 SCRIPTS = ("random", "submit-at-once")
-CHECKPOINT = "dapo-step-"
+CHECKPOINT = "rl-step-"
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
 _LONG_COST = 1.5
@@ -68,9 +68,9 @@ class Plan:
 
     def phases(self) -> list[str]:
         """Every phase that the demo is going to have, validation during RL apart."""
-        names = ["base", "tasks", "teacher", "sft", "own", "rft", "dapo"]
+        names = ["base", "tasks", "teacher", "sft", "own", "rft", "rl"]
         names += [name for stage in self.stages for name in _phases_of(stage)]
-        return names + [eval_phase(stage, RELEASES) for stage in ("rft", "dapo")]
+        return names + [eval_phase(stage, RELEASES) for stage in ("rft", "rl")]
 
     def evaluation_s(self, episodes_per_s: float) -> float:
         """Estimated seconds after RL, the continued control's training left out."""
@@ -133,7 +133,7 @@ def plan_demo(config: DemoConfig) -> Plan:
 def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalStage]:
     num_few, num = min(config.num_control_tasks, config.num_tasks), config.num_samples
     yield EvalStage("rft", "rft", config.num_tasks, config.num_main_samples)
-    yield EvalStage("dapo", "dapo", config.num_tasks, config.num_main_samples, cost=_LONG_COST)
+    yield EvalStage("rl", "rl", config.num_tasks, config.num_main_samples, cost=_LONG_COST)
     if has_full_controls and config.is_continued_control:
         yield EvalStage(CONTINUED, CONTINUED, config.num_tasks, config.num_main_samples)
     sizes = (config.num_tasks, config.num_main_samples) if has_full_controls else (num_few, num)
@@ -181,7 +181,7 @@ class Budget:
         The continued control trains nearly as long as RL did, so with it RL may use little more than half of the rest.
         """
         rl_s = self.rl_s()
-        next_s = rl_s / max(1, len(self._store.metrics("dapo", "time/rollout_s")))
+        next_s = rl_s / max(1, len(self._store.metrics("rl", "time/rollout_s")))
         continued_s = _CONTINUED_SHARE * (rl_s + next_s) * self._plan.has_continued_control
         following_s = self._plan.evaluation_s(self.episodes_per_s()) + continued_s
         return self.spent_s() + next_s + following_s >= 60.0 * self._plan.config.minutes
@@ -189,7 +189,7 @@ class Budget:
     def rl_s(self) -> float:
         """Seconds of RL iterations so far."""
         return sum(
-            sum(value for _, value in self._store.metrics("dapo", f"time/{part}_s")) for part in ("rollout", "update")
+            sum(value for _, value in self._store.metrics("rl", f"time/{part}_s")) for part in ("rollout", "update")
         )
 
     def spent_s(self) -> float:

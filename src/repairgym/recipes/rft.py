@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from repairgym.config.training import RftCommandConfig
-from repairgym.models.loading import load_tokenizer
-from repairgym.recipes.run import Run
-from repairgym.recipes.supervised import collect_successes, fit_samples, supervised_samples
+from repairgym.inference.loading import load_tokenizer
+from repairgym.training.run import Run
+from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 START = "start"
 STAGE = "rft"

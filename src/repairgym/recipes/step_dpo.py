@@ -12,13 +12,13 @@ from pathlib import Path
 from repairgym.config.learning import StepDpoConfig
 from repairgym.config.training import StepDpoCommandConfig
 from repairgym.errors import TaskError
+from repairgym.inference.loading import load_model, load_tokenizer
 from repairgym.learning.checkpoints import save_model
-from repairgym.learning.parallel import training_device
+from repairgym.learning.distributed.fsdp import training_device
 from repairgym.learning.preferences import Pair, PreferenceTrainer
-from repairgym.models.loading import load_model, load_tokenizer
-from repairgym.recipes.action_pairs import action_pairs
-from repairgym.recipes.processes import assign
 from repairgym.rollout.store import RunStore
+from repairgym.training.action_pairs import action_pairs
+from repairgym.training.processes import assign
 
 
 def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandConfig) -> dict[str, float]:

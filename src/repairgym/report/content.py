@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repairgym.analysis.behaviour import by_step, habits
+from repairgym.analysis.behavior import by_step, habits
 from repairgym.analysis.curves import Point, find_metric, mean_log_prob_gap, metric_curve, reward_curve
 from repairgym.analysis.episodes import Episode, read_episodes
-from repairgym.analysis.overview import Analysis, Manner, analyse, manner, sides, training_phase
+from repairgym.analysis.overview import Analysis, BehaviorSummary, analyse, manner, sides, training_phase
 from repairgym.analysis.selection_study import SelectionStudy, phase_to_study, study_selection
 from repairgym.analysis.tool_use import tool_counts, tool_shares_by_step
 from repairgym.config.evaluation import AnalysisConfig
@@ -25,7 +25,6 @@ from repairgym.evaluation.matrix import Matrix, build_matrix
 from repairgym.evaluation.pass_at_k import verdicts_by_task
 from repairgym.evaluation.stages import MUTATIONS, START, TREATMENT, VALIDATION, training_step
 from repairgym.evaluation.summary import StageResult, Summary, build_summary
-from repairgym.recipes.alarms import EVENT_PREFIX
 from repairgym.records import Task
 from repairgym.report.figures import NUM_COLOURS, Figure, Series, curve, share_plot
 from repairgym.report.reading import Reading, choose, read
@@ -42,6 +41,7 @@ from repairgym.report.tokens import find_tokenizer
 from repairgym.rollout.phases import eval_phase
 from repairgym.rollout.rows import Event
 from repairgym.rollout.store import RunStore
+from repairgym.training.alarms import EVENT_PREFIX
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Content:
     other_metrics: list[Figure]
     tool_shares: Figure | None
     tool_names: list[str]
-    manners: list[Manner]
+    manners: list[BehaviorSummary]
     """Start first, end last; one or none when the run is not finished."""
     analysis: Analysis
     selection: SelectionStudy | None
@@ -70,7 +70,7 @@ class Content:
     settings: list[tuple[str, str]]
     readings: list[Reading]
 
-    def manner(self, stage: str) -> Manner | None:
+    def manner(self, stage: str) -> BehaviorSummary | None:
         """The manner of ``stage``."""
         return next((one for one in self.manners if one.stage == stage), None)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 from tokenizers import Tokenizer
 
-from repairgym.analysis.behaviour import is_loop
+from repairgym.analysis.behavior import is_loop
 from repairgym.analysis.episodes import Episode
 from repairgym.evaluation.stages import RELEASES, START, TREATMENT, parse_eval_phase, stage_label, training_step
 from repairgym.records import StopReason, Task, TestOutcome, Trajectory, Turn, VerdictKind

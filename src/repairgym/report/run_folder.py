@@ -15,9 +15,9 @@ from typing import Any
 from repairgym.config.evaluation import MatrixConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
-from repairgym.recipes.kept_config import CONFIGS_FOLDER
 from repairgym.records import Record, Task
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
+from repairgym.training.run_settings import CONFIGS_FOLDER
 
 CONFIG_FILE = "config.toml"
 DATABASE_FILE = "run.db"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from repairgym.analysis.behaviour import Habits
+from repairgym.analysis.behavior import BehaviorMetrics
 from repairgym.analysis.policy_shift import PolicyShift
 from repairgym.analysis.reward_gap import GapTrend
 from repairgym.evaluation.matrix import Matrix
@@ -82,7 +82,7 @@ def headline(summary: Summary, trend: GapTrend | None = None, matrix: Matrix | N
 
     A run that trained nothing says what it is about: the gap that an audit found, a matrix, or its evaluations.
     """
-    if not summary.headline and "dapo" not in summary.missing:
+    if not summary.headline and "rl" not in summary.missing:
         if trend:
             return gap_claim(trend)
         if matrix and matrix.findings:
@@ -143,7 +143,7 @@ def _no_headline(unfinished: Sequence[str]) -> str:
     return f"No result yet: {' and '.join(unfinished)} {'has' if len(unfinished) == 1 else 'have'} not run to the end."
 
 
-def claims(summary: Summary, before: Habits | None, after: Habits | None) -> list[str]:
+def claims(summary: Summary, before: BehaviorMetrics | None, after: BehaviorMetrics | None) -> list[str]:
     """What else to know before believing the headline; ``before`` and ``after`` are the habits of start and end."""
     found = [*_controls(summary), *_packages(summary), *_releases(summary)]
     if before and after:
@@ -199,7 +199,7 @@ def _releases(summary: Summary) -> Iterator[str]:
         )
 
 
-def _behaviour(before: Habits, after: Habits) -> Iterator[str]:
+def _behaviour(before: BehaviorMetrics, after: BehaviorMetrics) -> Iterator[str]:
     if before.blind_submit_rate is None or after.blind_submit_rate is None:
         return
     yield (

@@ -1,6 +1,6 @@
 """Phases of a run: what was planned, what ran, how long, how much memory.
 
-Reads and makes the ``phases`` table. Names: ``teacher``, ``rft``, ``dapo`` for training (step = iteration) and
+Reads and makes the ``phases`` table. Names: ``teacher``, ``rft``, ``rl`` for training (step = iteration) and
 ``eval/<stage>/<test set>`` for evaluation. Invariants: a resumed phase adds to its seconds and keeps its first start;
 the peak is the largest seen.
 """

@@ -14,15 +14,15 @@ from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
-from repairgym.models.base import Policy
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.loading import load_model
-from repairgym.models.openai import OpenAIPolicy
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.vllm.policy import VllmPolicy
-from repairgym.models.vllm.server import TokenServer
-from repairgym.models.vllm.versions import Lineage
+from repairgym.inference.base import Policy
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import load_model
+from repairgym.inference.openai import OpenAIPolicy
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.policy import VllmPolicy
+from repairgym.inference.vllm.server import TokenServer
+from repairgym.inference.vllm.versions import Lineage
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
 
 

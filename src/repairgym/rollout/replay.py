@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from repairgym.agent.replay import ReplayPolicy
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.runner import Runner

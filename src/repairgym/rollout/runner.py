@@ -13,29 +13,29 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from repairgym.agent.episode import Episode, EpisodeRunner
+from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.replay import ReplayPolicy
 from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.workspace import Workspace, base_text
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import SandboxError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge.opening import open_judge
+from repairgym.inference.base import Policy
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import LedgerBuilder
-from repairgym.models.base import Policy
-from repairgym.models.renderer import ChatRenderer
-from repairgym.pipelines.registry import make_pipeline
 from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.stage_times import TimedPolicy
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
-from repairgym.tasks.bounded import as_they_end
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tasks.validation import TaskLayers
-from repairgym.tools.base import ToolContext
-from repairgym.tools.workspace import Workspace, base_text
+from repairgym.tasks.build.bounded import as_they_end
+from repairgym.tasks.build.validation import TaskLayers
 
 _UNBOUNDED_TOKENS = 1 << 30
 

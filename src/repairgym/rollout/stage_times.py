@@ -5,7 +5,7 @@ Reads what a policy says of its generations; makes sums. Invariant: what the pol
 
 from __future__ import annotations
 
-from repairgym.models.base import Generation, Policy, Sampling
+from repairgym.inference.base import Generation, Policy, SamplingParams
 
 GENERATION_STAGES = ("queue", "prefill", "decode")
 
@@ -19,7 +19,7 @@ class TimedPolicy:
         self.durations_s = dict.fromkeys(GENERATION_STAGES, 0.0)
         """Stage -> seconds so far."""
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """What the policy answers."""
         generation = await self._policy.generate(session_id, prompt_ids, sampling)
         spent_s = (generation.queue_s, generation.prefill_s, generation.decode_s)

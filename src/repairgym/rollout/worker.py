@@ -23,15 +23,15 @@ from repairgym.agent.scripted import find_script
 from repairgym.child_process import end_with_parent
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import RepairGymError
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.validation import TaskLayers, task_layers
+from repairgym.tasks.build.validation import TaskLayers, task_layers
+from repairgym.tasks.layers.store import LayerStore
 
 
 @dataclass(frozen=True)

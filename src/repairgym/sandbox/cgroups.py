@@ -20,7 +20,7 @@ from typing import Any
 
 from repairgym.config.sandbox import SandboxLimits
 from repairgym.sandbox.guest import groups
-from repairgym.sandbox.owner import Owner
+from repairgym.sandbox.stale_cleanup import Owner
 
 _NAME = re.compile(r"repairgym-([\w-]+:\d+:\d+:\d+)-\w+")
 _LEAF = "host"

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from repairgym.config.sandbox import ContainerConfig
 from repairgym.errors import InputError, SandboxError, SandboxLostError
-from repairgym.sandbox import engine, owner
+from repairgym.sandbox import engine
+from repairgym.sandbox import stale_cleanup as owner
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import refuse_snapshot
 from repairgym.sandbox.channel import Channel

@@ -20,7 +20,7 @@ from repairgym.config.sandbox import ContainerConfig, SandboxLimits
 from repairgym.errors import SandboxError, SandboxUnavailableError
 from repairgym.sandbox.guest import rootfs
 from repairgym.sandbox.guest.spawner import UNUSED_HOST_ID
-from repairgym.sandbox.owner import Owner
+from repairgym.sandbox.stale_cleanup import Owner
 
 OWNER_LABEL = "repairgym.owner"
 _INNER_ID = 1000

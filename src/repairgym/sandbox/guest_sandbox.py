@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from repairgym.diffs.git_patch import FileVersion, make_diff
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest, TestRun
 from repairgym.sandbox.base import Diff, ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
@@ -21,10 +22,9 @@ from repairgym.sandbox.branching import Brancher
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.command_runs import run_by_command
 from repairgym.sandbox.guest import signing
-from repairgym.sandbox.patch import FileVersion, make_diff
-from repairgym.sandbox.patience import GRACE_S, answer_timeout_s, check_had_time
 from repairgym.sandbox.runs import assemble_run
 from repairgym.sandbox.session import GuestSession, SessionState
+from repairgym.sandbox.timeouts import GRACE_S, answer_timeout_s, check_had_time
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
 """The package that runs inside."""

@@ -21,7 +21,7 @@ from repairgym.sandbox.cgroups import ControlGroups, Group
 from repairgym.sandbox.channel import Channel, OpeningChannel
 from repairgym.sandbox.guest.lineage import Lineage, mount_options
 from repairgym.sandbox.guest_sandbox import GuestSandbox, start
-from repairgym.sandbox.patience import GRACE_S
+from repairgym.sandbox.timeouts import GRACE_S
 from repairgym.sandbox.zygote_pool import ZygotePool
 from repairgym.sandbox.zygotes import Zygote
 

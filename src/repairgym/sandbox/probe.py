@@ -24,8 +24,8 @@ from repairgym.sandbox.bubblewrap import BubblewrapBackend
 from repairgym.sandbox.conformance.site import make_environment
 from repairgym.sandbox.container import ContainerBackend
 from repairgym.sandbox.degraded import DegradedBackend
+from repairgym.sandbox.install_hints import Machine, find_remedy
 from repairgym.sandbox.namespace import NamespaceBackend
-from repairgym.sandbox.remedies import Machine, find_remedy
 
 BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
     "namespace": lambda config: NamespaceBackend(config.max_zygotes, config.max_snapshot_bytes or DEFAULT_BYTES),

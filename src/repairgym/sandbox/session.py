@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from repairgym.errors import InputError
 from repairgym.sandbox.base import ExecResult
 from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.patience import answer_timeout_s, check_had_time
+from repairgym.sandbox.timeouts import answer_timeout_s, check_had_time
 
 _SIGNAL_STATUS = 128
 

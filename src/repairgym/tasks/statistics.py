@@ -11,10 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from repairgym.diffs.parse import PatchError, num_changed_lines, num_edits
 from repairgym.records import Record, Task
-from repairgym.tasks.collecting import use_path
-from repairgym.tasks.layers import METADATA_FOLDER
-from repairgym.tasks.patches import PatchError, num_changed_lines, num_edits
+from repairgym.tasks.layers.gc import use_path
+from repairgym.tasks.layers.store import METADATA_FOLDER
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 NUM_OPERATORS_SHOWN = 4

@@ -25,7 +25,7 @@ _LEAST = {"min_turns": "num_turns", "min_tokens": "num_tokens"}
 _MOST = {"max_turns": "num_turns", "max_tokens": "num_tokens"}
 _SEARCHED = ("id", "task_id", "reason")
 TALLIED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
-"""Filters whose matches a `Tally` counts without looking at the store."""
+"""Filters whose matches a `RunCounts` counts without looking at the store."""
 
 
 class TrajectoryFilter(Record):

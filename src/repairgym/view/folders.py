@@ -19,7 +19,7 @@ from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
 from repairgym.tasks.store import TASKS_FILE
 from repairgym.view.reader import RunReader
-from repairgym.view.tally import Tally
+from repairgym.view.tally import RunCounts
 from repairgym.view.task_lines import TaskLines
 
 MAX_DEPTH = 3
@@ -63,7 +63,7 @@ class Viewed:
         self.key = key
         self.folder = folder
         self.database = folder / DATABASE_FILE
-        self._tally: _Kept[Tally] = _Kept(Tally)
+        self._tally: _Kept[RunCounts] = _Kept(RunCounts)
         self._tasks: _Kept[TaskLines] = _Kept(lambda: TaskLines(self._task_file))
         self._tokenizer: _Kept[Tokenizer | None] = _Kept(lambda: find_tokenizer(folder))
 
@@ -89,7 +89,7 @@ class Viewed:
         finally:
             reader.close()
 
-    def tally(self, reader: RunReader) -> Tally:
+    def tally(self, reader: RunReader) -> RunCounts:
         """Counts of the store, up to date."""
         found = self._tally.get(stamp_of(self.database)[:1])
         found.update(reader)

@@ -85,7 +85,9 @@ class Guard:
     def _refuse(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if not self._is_any_host and _name_of(headers.get("host", "")) not in self._hosts:
-            return PlainTextResponse("this host name is not served here; use the address that `repairgym view` printed", 421)
+            return PlainTextResponse(
+                "this host name is not served here; use the address that `repairgym view` printed", 421
+            )
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("this server only shows; it takes GET and HEAD", 405, {"allow": "GET, HEAD"})
         return self._ask_for_token(scope, headers) if self._token else None

@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
+from repairgym.agent.tools.registry import TOOLS
+from repairgym.agent.tools.window import open_window
+from repairgym.agent.tools.workspace import Files, Workspace
 from repairgym.config.pipeline import PipelineConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import RepairGymError, SandboxError
 from repairgym.records import Task, Turn
 from repairgym.rollout.rows import Document
 from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tasks.layers import cache_root
-from repairgym.tools.base import ToolContext, ToolServices, UsageError
-from repairgym.tools.registry import TOOLS
-from repairgym.tools.window import open_window
-from repairgym.tools.workspace import Files, Workspace
+from repairgym.tasks.layers.store import cache_root
 
 _CHANGING = frozenset({"edit", "line", "undo", "write", "write_file"})
 _REPLAYED = _CHANGING | {"view"}

@@ -24,7 +24,7 @@ from repairgym.view.folders import Viewed
 from repairgym.view.listing import Key
 from repairgym.view.reader import RunReader
 from repairgym.view.site import Site, digest_of, number_in, phase_label, run_state, run_url
-from repairgym.view.tally import Count, Tally
+from repairgym.view.tally import Count, RunCounts
 
 _MAX_EVENTS = 30
 _MAX_POINTS = 300
@@ -230,7 +230,7 @@ def _sentence(viewed: Viewed) -> str:
         return ""
 
 
-def _phases(reader: RunReader, tally: Tally) -> list[PhaseCard]:
+def _phases(reader: RunReader, tally: RunCounts) -> list[PhaseCard]:
     """Phases in the order of the run; those that only trajectories know come last."""
     counts, noted = tally.by("phase"), {row.name: row for row in reader.phases()}
     names = [*noted, *(name for name in counts if name not in noted)]
@@ -239,7 +239,7 @@ def _phases(reader: RunReader, tally: Tally) -> list[PhaseCard]:
     ]
 
 
-def _charts(tally: Tally, phase: str = "") -> list[Figure]:
+def _charts(tally: RunCounts, phase: str = "") -> list[Figure]:
     """Pass rate and length by step of each phase that has several steps."""
     names = [phase] if phase else tally.values("phase")
     figures = []
@@ -269,7 +269,7 @@ def _thinned(points: list[Point]) -> list[Point]:
     return points[::-1][::every][::-1]
 
 
-def _choices(reader: RunReader, tally: Tally) -> dict[str, list[Any]]:
+def _choices(reader: RunReader, tally: RunCounts) -> dict[str, list[Any]]:
     """What each menu of the filter offers: what the run has."""
     phases = [one.name for one in _phases(reader, tally) if one.count.num]
     return {"phase": phases, **{name: tally.values(name) for name in ("step", "split", "policy_id", "stop_reason")}}

@@ -58,7 +58,7 @@ class Count:
         self.num_action_tokens += other.num_action_tokens
 
 
-class Tally:
+class RunCounts:
     """Counts of one store. Threads may share it."""
 
     def __init__(self) -> None:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.agent.formats.base import Action, Malformed
+from repairgym.agent.formats.base import Action, ParseError
 from repairgym.agent.formats.native import message_of_text, text_of_message
 from repairgym.agent.formats.registry import FORMATS, make_format
+from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.config.pipeline import PaperBConfig, PipelineConfig
-from repairgym.pipelines.registry import make_pipeline
 from repairgym.sandbox.cache import ExecutionCache
 
 TOOLS = {
@@ -40,7 +40,7 @@ def block(command: str) -> str:
 @given(st.lists(st.one_of(st.sampled_from(MARKS), TEXTS), max_size=8))
 def test_nothing_that_is_written_raises(name, parts):
     found = make_format(name).parse("".join(parts), TOOLS)
-    assert isinstance(found, Malformed) or found.tool in TOOLS
+    assert isinstance(found, ParseError) or found.tool in TOOLS
 
 
 @pytest.mark.parametrize("name", ["json_xml", "native"])
@@ -91,13 +91,13 @@ def test_a_tool_is_called_where_its_name_stands_first():
 )
 def test_an_answer_without_a_command_is_told_so(text):
     found = make_format("fenced").parse(text, TOOLS)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, ParseError)
     assert "no command could be read" in found.message
 
 
 def test_several_commands_are_told_how_many():
     found = make_format("fenced").parse(f"{block('ls')}\n{block('pwd')}\n{block('id')}", TOOLS)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, ParseError)
     assert "has 3 commands" in found.message
 
 
@@ -117,7 +117,7 @@ def test_several_commands_are_told_how_many():
 )
 def test_a_malformed_call_is_told_why(name, text, reason):
     found = make_format(name).parse(text, TOOLS)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, ParseError)
     assert reason in found.message
 
 

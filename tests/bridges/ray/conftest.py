@@ -22,9 +22,9 @@ import pytest
 
 from repairgym.records import Certificate, Environment, Location, Provenance, Task
 from repairgym.sandbox.conformance import make_environment
-from repairgym.tasks.environments import describe_environment, shipped_lock
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore, tree_digest
+from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.store import LayerStore, tree_digest
 from repairgym.tasks.store import TaskStore
 
 SOURCE = Path(__file__).parents[3] / "src"

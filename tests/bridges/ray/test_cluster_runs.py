@@ -21,17 +21,17 @@ from typing import Any
 import psutil
 import pytest
 
-from repairgym.bridges.ray.connecting import connected
+from repairgym.bridges.ray.connection import connected
 from repairgym.bridges.ray.workers import RayWorkers
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.loading import shipped_base
+from repairgym.inference.loading import shipped_base
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.worker import WorkerSetup
-from repairgym.tasks.manifests import find_damage, read_manifest
+from repairgym.tasks.layers.inventory import find_damage, read_manifest
 from repairgym.tasks.store import TaskStore
 
 pytestmark = pytest.mark.ray

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from repairgym.bridges.ray.connecting import Node, require_ray, require_room
-from repairgym.bridges.ray.fitness import (
+from repairgym.bridges.ray.connection import Node, require_ray, require_room
+from repairgym.bridges.ray.node_checks import (
     Installation,
     Problem,
     compare_installations,
@@ -115,7 +115,11 @@ def test_a_cluster_where_nobody_offers_sandboxes_is_refused():
 
 def test_room_is_counted_node_by_node():
     rollout = RolloutConfig(num_workers=4, max_sandboxes=40)
-    two = [node("n1", CPU=8.0, repairgym_sandbox=96.0), node("n2", CPU=1.0, repairgym_sandbox=200.0), node("head", CPU=4.0)]
+    two = [
+        node("n1", CPU=8.0, repairgym_sandbox=96.0),
+        node("n2", CPU=1.0, repairgym_sandbox=200.0),
+        node("head", CPU=4.0),
+    ]
     with pytest.raises(ClusterError, match=r"room for 3 \(n1: 96 repairgym_sandbox, 8 CPU; .*rollout\.num_workers=3"):
         require_room(two, CLUSTER, rollout)
     require_room(two, CLUSTER, rollout.model_copy(update={"num_workers": 3}))

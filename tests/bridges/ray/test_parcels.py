@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.ray.parcels import MODELS, pack, receive, send_layer, send_model, unpack
+from repairgym.bridges.ray.layer_transfer import MODELS, pack, receive, send_layer, send_model, unpack
 from repairgym.errors import ClusterError
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.manifests import find_damage, read_manifest, scan_layer
+from repairgym.tasks.layers.inventory import find_damage, read_manifest, scan_layer
+from repairgym.tasks.layers.store import LayerStore
 
 
 def fill(place: Path) -> None:

@@ -12,11 +12,11 @@ from repairgym.bridges.serving.app import ModelServer
 from repairgym.bridges.serving.models import PolicyModel, ServedModel
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.serve import ServeConfig
-from repairgym.engine.core import Engine
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.loading import create_model
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import create_model
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 
 MAX_LEN_TOKENS = 256
 MODEL = ModelConfig(

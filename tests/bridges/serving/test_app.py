@@ -12,7 +12,7 @@ import pytest
 
 from repairgym.bridges.serving.models import Completion, PolicyModel, ScriptModel
 from repairgym.bridges.serving.requests import ChatRequest
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer
 
 Connect = Callable[..., AbstractAsyncContextManager[httpx2.AsyncClient]]
 HELLO = [{"role": "user", "content": "f is wrong"}]

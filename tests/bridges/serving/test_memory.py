@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.bridges.serving.memory import ConversationMemory
+from repairgym.bridges.serving.conversations import ConversationMemory
 from repairgym.bridges.serving.requests import ChatRequest, read_chat_request
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer
 
 TEXTS = st.lists(st.sampled_from(["a", " <", "\n", "é", "<|im_end|>"]), max_size=6).map("".join)
 # Ids that no tokenizer would give for their own text: a model may sample any.

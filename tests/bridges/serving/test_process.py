@@ -16,17 +16,17 @@ import pytest
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.errors import PromptTooLongError, ServerRefusedError
+from repairgym.inference.base import SamplingParams
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import create_model, load_tokenizer, save_checkpoint
+from repairgym.inference.openai import OpenAIPolicy
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
+from repairgym.inference.vllm.policy import VllmPolicy
+from repairgym.inference.vllm.preflight import Needs, check_servers
+from repairgym.inference.vllm.server import TokenServer
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Sampling
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.loading import create_model, load_tokenizer, save_checkpoint
-from repairgym.models.openai import OpenAIPolicy
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
-from repairgym.models.vllm.policy import VllmPolicy
-from repairgym.models.vllm.preflight import Needs, check_servers
-from repairgym.models.vllm.server import TokenServer
 
 MAX_LEN_TOKENS = 256
 TOKEN = "a token for the tests"
@@ -79,7 +79,7 @@ async def test_token_ids_are_those_of_the_engine(
     async with EndpointClient(endpoint) as client:
         remote = VllmPolicy([TokenServer(client)])
         for seed in range(3):
-            sampling = Sampling(max_tokens=7, stop_token_ids=renderer.stop_token_ids, seed=seed)
+            sampling = SamplingParams(max_tokens=7, stop_token_ids=renderer.stop_token_ids, seed=seed)
             here = await local.generate("s", prompt, sampling)
             there = await remote.generate("s", prompt, sampling)
             assert there.token_ids == here.token_ids
@@ -93,7 +93,7 @@ async def test_token_ids_are_those_of_the_engine(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("api", ["chat", "completions"])
 async def test_text_comes_through(endpoint: EndpointConfig, renderer: ChatRenderer, api: str) -> None:
-    sampling = Sampling(max_tokens=7, stop_token_ids=renderer.stop_token_ids, seed=1)
+    sampling = SamplingParams(max_tokens=7, stop_token_ids=renderer.stop_token_ids, seed=1)
     async with EndpointClient(endpoint.model_copy(update={"api": api})) as client:
         policy = OpenAIPolicy(client, renderer)
         found = await asyncio.gather(*(policy.generate("s", renderer.open_ids("f"), sampling) for _ in range(5)))
@@ -104,7 +104,7 @@ async def test_text_comes_through(endpoint: EndpointConfig, renderer: ChatRender
 
 @pytest.mark.asyncio
 async def test_refusals_are_understood(endpoint: EndpointConfig, renderer: ChatRenderer) -> None:
-    sampling = Sampling(max_tokens=7, stop_token_ids=renderer.stop_token_ids)
+    sampling = SamplingParams(max_tokens=7, stop_token_ids=renderer.stop_token_ids)
     async with EndpointClient(endpoint) as client:
         for policy in (OpenAIPolicy(client, renderer), VllmPolicy([TokenServer(client)])):
             with pytest.raises(PromptTooLongError):

@@ -12,15 +12,15 @@ from typing import Any
 import httpx2
 import pytest
 
+from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.bridges.serving.models import ScriptModel
 from repairgym.bridges.serving.requests import RequestError
 from repairgym.bridges.serving.scripts import find_task, make_script
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.serve import ShellScriptConfig
 from repairgym.errors import ConfigError
-from repairgym.models.chat_families import Message
-from repairgym.models.renderer import ChatRenderer
-from repairgym.pipelines.registry import make_pipeline
+from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task
 from repairgym.sandbox.cache import ExecutionCache
 

@@ -18,17 +18,17 @@ from repairgym.bridges.trajectories.registry import FORMATS, detect_format
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
-from repairgym.learning.samples import policy_sample, supervised_sample
-from repairgym.models.chat_families import Message
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
+from repairgym.learning.data.samples import policy_sample, supervised_sample
 from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 CALLING = ExchangeTrajectory(
     id="e-1",

@@ -16,12 +16,12 @@ from repairgym.bridges.trl.episodes import Episodes
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.loading import create_model
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.loading import create_model
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=3, max_action_tokens=8),

@@ -15,11 +15,11 @@ from repairgym.bridges.trl.rows import make_row, verdict_reward
 from repairgym.config.pipeline import ElisionConfig, FullConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, SandboxError, TaskError
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.ledger import LedgerBuilder
-from repairgym.models.tokenizer import train_tokenizer
 from repairgym.records import VerdictKind
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 PROMPTS = ["train-0"] * 4 + ["train-1"] * 4
 

@@ -16,10 +16,10 @@ from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
-from repairgym.models.loading import load_tokenizer, shipped_base
+from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.records import Task, TestOutcome, TestRequest, TestResult, TestRun
-from repairgym.sandbox.scripted import Files, ScriptedBackend
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
 
 pytestmark = pytest.mark.trl
 ROOT = Path(__file__).resolve().parents[3]
@@ -92,7 +92,7 @@ def test_the_example_trains_on_real_tasks(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TRL_EXPERIMENTAL_SILENCE": "1"}
     program = "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"
     build = ('packages=["funcy"]', 'sources=["mutations"]', "mutations.num_per_package=8", "num_workers=1")
-    run = [sys.executable, "-c", cli, "tasks", "build", str(tmp_path / "tasks"), *build]
+    run = [sys.executable, "-c", program, "tasks", "build", str(tmp_path / "tasks"), *build]
     subprocess.run(run, check=True, env=environment)
     example = [sys.executable, str(ROOT / "examples" / "trl_grpo.py"), str(tmp_path / "tasks"), str(tmp_path / "out")]
     few = ["--group-size", "4", "pipeline.max_turns=12"]

@@ -11,12 +11,12 @@ import pytest
 from repairgym.bridges.verifiers.policy import InterceptedPolicy
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.errors import ModelReplyError, ModelServerError, PromptTooLongError
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import load_tokenizer, shipped_base
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.http_fake import HttpFake, HttpRequest, send, url_of
-from repairgym.models.loading import load_tokenizer, shipped_base
-from repairgym.models.renderer import ChatRenderer
+from repairgym.testing.http_fake import HttpFake, HttpRequest, send, url_of
 
 SAID = {"choices": [{"message": {"role": "assistant", "content": "submit"}, "finish_reason": "stop"}]}
 CALLED = {"choices": [{"message": {"content": None, "tool_calls": [{"id": "1"}]}, "finish_reason": "tool_calls"}]}
@@ -48,7 +48,7 @@ async def ask(fake: HttpFake, renderer: ChatRenderer, *, is_stopped: bool = Fals
         config = EndpointConfig(base_url=url_of(server), model="m", has_seed=False, max_attempts=3, backoff_s=0.001)
         async with EndpointClient(config, key="secret") as client:
             policy = InterceptedPolicy(client, renderer, lambda: is_stopped)
-            sampling = Sampling(max_tokens=1, stop_token_ids=renderer.stop_token_ids)
+            sampling = SamplingParams(max_tokens=1, stop_token_ids=renderer.stop_token_ids)
             return await policy.generate("s", renderer.open_ids("f is wrong"), sampling)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.models.loading import load_tokenizer, shipped_base
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.loading import load_tokenizer, shipped_base
+from repairgym.inference.renderer import ChatRenderer
 
 pytestmark = [pytest.mark.verifiers, pytest.mark.network]
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,7 +31,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-c", "import sys; from repairgym.cli.main import main; main(sys.argv[1:])"]
     build = ('packages=["funcy"]', 'sources=["mutations"]', "mutations.num_per_package=2", "num_workers=1")
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    subprocess.run([*cli, "tasks", "build", str(folder), *build], check=True, env=environment)
+    subprocess.run([*command, "tasks", "build", str(folder), *build], check=True, env=environment)
     return folder
 
 
@@ -40,12 +40,12 @@ def serve(tasks: Path) -> Iterator:
     """``serve(script)``: base URL of a scripted policy behind our server, in a thread of this process."""
     import uvicorn
 
+    from repairgym.agent.pipelines.registry import make_pipeline
     from repairgym.bridges.serving.app import ModelServer
     from repairgym.bridges.serving.models import ScriptModel
     from repairgym.bridges.serving.scripts import make_script
     from repairgym.config.pipeline import PipelineConfig
     from repairgym.config.serve import ServeConfig, ShellScriptConfig
-    from repairgym.pipelines.registry import make_pipeline
     from repairgym.sandbox.cache import ExecutionCache
     from repairgym.tasks.store import TaskStore
 

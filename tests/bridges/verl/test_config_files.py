@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from repairgym.bridges.verl.config_files import Places, command, environment, write_config
+from repairgym.bridges.verl.config_files import VerlPaths, command, environment, write_config
 from repairgym.bridges.verl.dataset import write_rows
 from repairgym.bridges.verl.episode_settings import EpisodeSettings
 from repairgym.bridges.verl.toml_comments import comments_of
@@ -22,9 +22,9 @@ CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tenso
 
 
 @pytest.fixture
-def places(tmp_path) -> Places:
+def places(tmp_path) -> VerlPaths:
     folder = tmp_path / "verl"
-    return Places(folder, tmp_path / "m", tmp_path / "t", folder / "a.parquet", folder / "b.parquet", tmp_path / "c")
+    return VerlPaths(folder, tmp_path / "m", tmp_path / "t", folder / "a.parquet", folder / "b.parquet", tmp_path / "c")
 
 
 def test_every_line_says_where_it_comes_from(places):
@@ -38,9 +38,10 @@ def test_every_line_says_where_it_comes_from(places):
     assert len(values) > 70
     assert all("  # " in line for line in values)
     assert any(
-        line.strip() == "n: 4  # rl.dapo.group_size: ... with 4 rollouts: up to 32 builds at one time" for line in body
+        line.strip() == "n: 4  # rl.algorithm.group_size: ... with 4 rollouts: up to 32 builds at one time"
+        for line in body
     )
-    assert any("lr: 1.0e-06  # rl.dapo.optimizer.learning_rate: our choice: paper B's" in line for line in body)
+    assert any("lr: 1.0e-06  # rl.algorithm.optimizer.learning_rate: our choice: paper B's" in line for line in body)
     found = yaml.safe_load(path.read_text())
     assert found["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-6
     assert found["data"]["train_files"] == str(places.train_rows)

@@ -4,17 +4,17 @@ import pytest
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.verl.episode_settings import EpisodeSettings, read_settings, write_settings
-from repairgym.bridges.verl.episodes import Asked, EpisodeHost
+from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest
 from repairgym.bridges.verl.spool import spooled
 from repairgym.config.rewards import StepPenaltyConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.tokenizer import train_tokenizer
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
 from repairgym.rollout.runner import Runner
-from repairgym.sandbox.scripted import Files, ScriptedBackend
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
 
 
 def answer(files: Files, request: TestRequest) -> TestRun:
@@ -30,7 +30,7 @@ def renderer() -> ChatRenderer:
 @pytest.fixture
 def host_with(task, tmp_path, renderer):
     def make(num_failures: int = 0) -> EpisodeHost:
-        settings = EpisodeSettings(phase="dapo", tasks="tasks", tokenizer="t", spool=str(tmp_path / "spool"))
+        settings = EpisodeSettings(phase="rl", tasks="tasks", tokenizer="t", spool=str(tmp_path / "spool"))
         backend = ScriptedBackend(answer, num_failures)
         runner = Runner(settings.rollout, backend, lambda _: TaskLayers(tmp_path, tmp_path), renderer)
         return EpisodeHost(settings, runner, {task.id: task})
@@ -44,22 +44,22 @@ def row(task_id: str, split: str = "train", **more) -> dict:
 
 @pytest.mark.asyncio
 async def test_an_episode_is_graded_and_spooled(host_with, task, tmp_path, renderer):
-    asked = Asked.of_row(row(task.id, global_steps=3, session_id=2))
+    asked = EpisodeRequest.of_row(row(task.id, global_steps=3, session_id=2))
     # A script has no log-probabilities to learn from, so nothing but the reward of a failure comes back here.
     found, outcome = await host_with().run(asked, ScriptedPolicy("submit-at-once", renderer))
     assert found.verdict.kind is VerdictKind.FAILED
-    assert found.id == f"dapo/2/{task.id}/01234567#2"
+    assert found.id == f"rl/2/{task.id}/01234567#2"
     ((_, left),) = spooled(tmp_path / "spool")
-    assert (left.trajectory.id, left.phase, left.step) == (found.id, "dapo", 2)
+    assert (left.trajectory.id, left.phase, left.step) == (found.id, "rl", 2)
     assert outcome.reward == 0.0
 
 
 @pytest.mark.asyncio
 async def test_sandbox_trouble_is_tried_again_and_then_masked_out_and_counted(host_with, task, tmp_path, renderer):
     policy = ScriptedPolicy("oracle", renderer)
-    found, _ = await host_with(num_failures=1).run(Asked.of_row(row(task.id)), policy)
+    found, _ = await host_with(num_failures=1).run(EpisodeRequest.of_row(row(task.id)), policy)
     assert found.verdict.kind is VerdictKind.PASSED
-    found, outcome = await host_with(num_failures=1000).run(Asked.of_row(row(task.id, session_id=1)), policy)
+    found, outcome = await host_with(num_failures=1000).run(EpisodeRequest.of_row(row(task.id, session_id=1)), policy)
     assert found.verdict.kind is VerdictKind.INVALID
     assert outcome.rows == ()
     kinds = [left.trajectory.verdict.kind for _, left in spooled(tmp_path / "spool")]
@@ -67,19 +67,19 @@ async def test_sandbox_trouble_is_tried_again_and_then_masked_out_and_counted(ho
 
 
 def test_validations_are_evaluations_of_the_weights_after_the_step():
-    asked = Asked.of_row(row("t", "validation", global_steps=3))
+    asked = EpisodeRequest.of_row(row("t", "validation", global_steps=3))
     assert asked.step == 3
 
 
 def test_rows_of_other_makers_are_refused():
     with pytest.raises(InputError, match="repairgym verl data"):
-        Asked.of_row({"prompt": []})
+        EpisodeRequest.of_row({"prompt": []})
 
 
 @pytest.mark.asyncio
 async def test_an_unknown_task_is_refused(host_with, renderer):
     with pytest.raises(InputError, match="task 'other'"):
-        await host_with().run(Asked.of_row(row("other")), ScriptedPolicy("oracle", renderer))
+        await host_with().run(EpisodeRequest.of_row(row("other")), ScriptedPolicy("oracle", renderer))
 
 
 def test_settings_say_everything(tmp_path):

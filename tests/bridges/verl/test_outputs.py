@@ -95,8 +95,8 @@ def test_tokens_without_a_version_cannot_be_learned(trajectory_maker, task):
 
 
 def test_the_spool_gives_back_what_was_left_in_it(trajectory_maker, tmp_path):
-    left = [Spooled(trajectory_maker(f"t-{k}", seed=k), "dapo", k, "train") for k in range(3)]
-    left.append(Spooled(trajectory_maker("t-3", kind=VerdictKind.INVALID), "dapo", 0, "train"))
+    left = [Spooled(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
+    left.append(Spooled(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
     for found in left:
         spool(tmp_path, found)
     came = [found for _, found in spooled(tmp_path)]

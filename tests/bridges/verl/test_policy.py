@@ -7,9 +7,9 @@ import pytest
 
 from repairgym.bridges.verl.policy import ServerPolicy, require_plain_sampling
 from repairgym.errors import ConfigError, ModelReplyError, ModelServerError
-from repairgym.models.base import Sampling
+from repairgym.inference.base import SamplingParams
 
-SAMPLING = Sampling(max_tokens=3, stop_token_ids=(9,), seed=1 << 40)
+SAMPLING = SamplingParams(max_tokens=3, stop_token_ids=(9,), seed=1 << 40)
 
 
 @dataclass

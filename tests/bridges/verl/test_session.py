@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.bridges.verl.child_output import new_lines, read_metrics, reason_of
-from repairgym.bridges.verl.config_files import Places
+from repairgym.bridges.verl.config_files import VerlPaths
 from repairgym.bridges.verl.session import run_verl
 from repairgym.config.verl import VerlConfig
 from repairgym.errors import RepairGymError
@@ -16,7 +16,7 @@ CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tenso
 def test_a_child_that_fails_is_an_error_with_what_it_said_and_where_the_rest_is(tmp_path):
     """There is no configuration in the folder, and here no verl either."""
     (tmp_path / "verl").mkdir()
-    places = Places(tmp_path / "verl", *[tmp_path] * 5)
+    places = VerlPaths(tmp_path / "verl", *[tmp_path] * 5)
     with pytest.raises(RepairGymError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*goes on from the last"):
         list(run_verl(places, CPU))
     assert "Error" in (tmp_path / "verl/verl.log").read_text()
@@ -40,7 +40,7 @@ def test_a_port_that_was_taken_meanwhile_is_no_reason_to_give_up_at_once(tmp_pat
     trainer.mkdir(parents=True)
     (trainer / "main_ppo.py").write_text(TRAINER.format(num_starts=num_starts))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    places = Places(tmp_path / "run", *[tmp_path] * 5)
+    places = VerlPaths(tmp_path / "run", *[tmp_path] * 5)
     places.folder.mkdir()
     if is_run:
         assert [arrival.metrics for arrival in run_verl(places, CPU)] == [{"a": 1.0}]

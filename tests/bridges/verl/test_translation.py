@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from repairgym.bridges.verl.leaves import Leaves
+from repairgym.bridges.verl.flat_config import FlatConfig
 from repairgym.bridges.verl.settings import Setting
 from repairgym.bridges.verl.toml_comments import comments_of
 from repairgym.bridges.verl.translation import translate
@@ -18,7 +18,7 @@ from repairgym.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
-FITS = ["rl.dapo.batch_size=130"]
+FITS = ["rl.algorithm.batch_size=130"]
 ACTOR = "actor_rollout_ref.actor"
 
 
@@ -63,19 +63,19 @@ def test_paper_b():
 REFUSED = [
     "rl.spread_share=0.25",
     'rl.curriculum="learnability"',
-    "rl.dapo.batch_size=128",
-    "rl.dapo.token_budget=4096",
-    'rl.dapo.demonstration.type="gated"',
-    'rl.dapo.kl.type="k1"',
-    'rl.dapo.loss.denominator="group"',
-    "rl.dapo.advantage.delta=1e-3",
-    'rl.dapo.optimizer.type="muon"',
-    'rl.dapo.optimizer.schedule="linear"',
-    "rl.dapo.optimizer.num_warmup_steps=3",
-    "rl.dapo.compute.context_parallel=2",
-    "rl.dapo.compute.head_chunk_vocab=1024",
-    "rl.dapo.compute.num_threads=1",
-    "rl.dapo.compute.micro_batch_tokens=512",
+    "rl.algorithm.batch_size=128",
+    "rl.algorithm.token_budget=4096",
+    'rl.algorithm.demonstration.type="gated"',
+    'rl.algorithm.kl.type="k1"',
+    'rl.algorithm.loss.denominator="group"',
+    "rl.algorithm.advantage.delta=1e-3",
+    'rl.algorithm.optimizer.type="muon"',
+    'rl.algorithm.optimizer.schedule="linear"',
+    "rl.algorithm.optimizer.num_warmup_steps=3",
+    "rl.algorithm.compute.context_parallel=2",
+    "rl.algorithm.compute.head_chunk_vocab=1024",
+    "rl.algorithm.compute.num_threads=1",
+    "rl.algorithm.compute.micro_batch_tokens=512",
     "rollout.drain_timeout_s=5.0",
 ]
 
@@ -91,13 +91,13 @@ def test_another_sampler_and_stale_episodes_are_refused_with_one_line_each():
         translated(
             'rl.sampler.type="vllm"',
             'rl.sampler.endpoint.model="m"',
-            'rl.dapo.demonstration.type="gated"',
+            'rl.algorithm.demonstration.type="gated"',
             "rl.max_staleness=1",
-            'rl.dapo.correction.type="mask"',
+            'rl.algorithm.correction.type="mask"',
         )
     problems = str(caught.value).partition("of: ")[2].split("; ")
     names = [problem.partition("=")[0] for problem in problems]
-    assert names == ["rl.dapo.demonstration.type", "rl.max_staleness", "rl.sampler.type"]
+    assert names == ["rl.algorithm.demonstration.type", "rl.max_staleness", "rl.sampler.type"]
 
 
 def test_a_value_that_is_added_later_is_a_problem_until_somebody_carries_it_out():
@@ -110,15 +110,15 @@ def test_a_value_that_is_added_later_is_a_problem_until_somebody_carries_it_out(
 
 
 def test_warm_up_counts_the_same_where_an_iteration_is_one_optimiser_step():
-    one_step = ["rl.num_groups_sampled=13", "rl.dapo.optimizer.num_warmup_steps=3"]
+    one_step = ["rl.num_groups_sampled=13", "rl.algorithm.optimizer.num_warmup_steps=3"]
     assert translated(*one_step)[f"{ACTOR}.optim.lr_warmup_steps"] == 3
     with pytest.raises(ConfigError, match="num_warmup_steps=3"):
-        translated(*one_step, "rl.dapo.num_epochs=2")
+        translated(*one_step, "rl.algorithm.num_epochs=2")
 
 
 def test_a_reference_computes_as_the_learner_does():
     reference = "actor_rollout_ref.ref.fsdp_config"
-    found = translated('rl.dapo.kl.type="k3"')
+    found = translated('rl.algorithm.kl.type="k3"')
     assert found[f"{reference}.mixed_precision.param_dtype"] == "fp32"
     assert found[f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"] == "fp32"
     assert not any(key.startswith(reference) for key in translated())
@@ -129,31 +129,31 @@ def test_rewards_of_whole_groups_and_forks_that_count_several_times_are_refused(
         translated('rl.reward.type="step_penalty"', 'rl.reward.mode="raw_filtered"')
     fork = ['rollout.pipeline.context.type="elision"']
     with pytest.raises(ConfigError, match=r"rollout\.pipeline\.context\.type"):
-        translated(*fork, 'rl.dapo.advantage.type="rloo"')
-    with pytest.raises(ConfigError, match=r"rl\.dapo\.loss\.denominator='trajectory'"):
-        translated(*fork, 'rl.dapo.loss.type="grpo"')
+        translated(*fork, 'rl.algorithm.advantage.type="rloo"')
+    with pytest.raises(ConfigError, match=r"rl\.algorithm\.loss\.denominator='trajectory'"):
+        translated(*fork, 'rl.algorithm.loss.type="grpo"')
     assert translated(*fork)["algorithm.adv_estimator"] == "grpo"
 
 
-CREDIT = ["rl.dapo.is_error_masked=true", "rl.dapo.negative_weight=0.3"]
+CREDIT = ["rl.algorithm.is_error_masked=true", "rl.algorithm.negative_weight=0.3"]
 
 
 def test_credit_of_errors_and_failures_goes_to_our_parts_of_verl():
-    found = translated(*CREDIT, 'rl.dapo.loss.type="grpo"')
+    found = translated(*CREDIT, 'rl.algorithm.loss.type="grpo"')
     assert found["algorithm.adv_estimator"] == "repairgym_group"
     assert found["trainer.v1.sampler.sampler_kwargs.is_error_masked"] is True
     assert found["trainer.v1.sampler.sampler_kwargs.negative_weight"] == 0.3
     assert translated(CREDIT[0])["algorithm.adv_estimator"] == "grpo"
     for advantage in ("rloo", "reinforce_pp"):
         with pytest.raises(ConfigError, match=r"is_error_masked=True.*negative_weight=0\.3"):
-            translated(*CREDIT, f'rl.dapo.advantage.type="{advantage}"')
-    with pytest.raises(ConfigError, match=r"forks would count several times with rl\.dapo\.negative_weight=0\.3"):
+            translated(*CREDIT, f'rl.algorithm.advantage.type="{advantage}"')
+    with pytest.raises(ConfigError, match=r"forks would count several times with rl\.algorithm\.negative_weight=0\.3"):
         translated(CREDIT[1], 'rollout.pipeline.context.type="elision"')
 
 
 def test_a_critic_is_refused():
-    with pytest.raises(ConfigError, match=r"rl\.dapo\.loss\.type='ppo'.*rl\.dapo\.advantage\.type='gae'"):
-        translated('rl.dapo.loss.type="ppo"', 'rl.dapo.advantage.type="gae"')
+    with pytest.raises(ConfigError, match=r"rl\.algorithm\.loss\.type='ppo'.*rl\.algorithm\.advantage\.type='gae'"):
+        translated('rl.algorithm.loss.type="ppo"', 'rl.algorithm.advantage.type="gae"')
 
 
 def test_settings_of_the_embedded_engine_are_refused_for_vllm():
@@ -167,23 +167,26 @@ def test_settings_of_the_embedded_engine_are_refused_for_vllm():
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (['rl.dapo.loss.type="gspo"'], {f"{ACTOR}.policy_loss.loss_mode": "gspo", f"{ACTOR}.clip_ratio_low": 3e-4}),
         (
-            ['rl.dapo.loss.type="cispo"', "rl.dapo.loss.min_ratio=0.5", "rl.dapo.loss.max_ratio=1.5"],
+            ['rl.algorithm.loss.type="gspo"'],
+            {f"{ACTOR}.policy_loss.loss_mode": "gspo", f"{ACTOR}.clip_ratio_low": 3e-4},
+        ),
+        (
+            ['rl.algorithm.loss.type="cispo"', "rl.algorithm.loss.min_ratio=0.5", "rl.algorithm.loss.max_ratio=1.5"],
             {f"{ACTOR}.clip_ratio_low": 0.5, f"{ACTOR}.clip_ratio_high": 0.5},
         ),
         (
-            ['rl.dapo.loss.type="dr_grpo"', 'rl.dapo.advantage.type="dr_grpo"'],
+            ['rl.algorithm.loss.type="dr_grpo"', 'rl.algorithm.advantage.type="dr_grpo"'],
             {
                 "algorithm.norm_adv_by_std_in_grpo": False,
                 f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm",
                 f"{ACTOR}.loss_scale_factor": 1024,
             },
         ),
-        (['rl.dapo.kl.type="k3"'], {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.001}),
-        (["rl.dapo.loss.dual_clip=3.0"], {f"{ACTOR}.clip_ratio_c": 3.0}),
+        (['rl.algorithm.kl.type="k3"'], {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.001}),
+        (["rl.algorithm.loss.dual_clip=3.0"], {f"{ACTOR}.clip_ratio_c": 3.0}),
         (
-            ['rl.dapo.correction.type="mask"'],
+            ['rl.algorithm.correction.type="mask"'],
             {
                 "algorithm.rollout_correction.bypass_mode": False,
                 "algorithm.rollout_correction.rollout_is_threshold": "0.5_5.0",
@@ -199,7 +202,7 @@ def test_algorithms(overrides, expected):
 
 def test_a_batch_can_be_rounded_to_whole_groups():
     machine = CPU.model_copy(update={"batch_rounding": "nearest"})
-    assert translated("rl.dapo.batch_size=128", machine=machine)[f"{ACTOR}.ppo_mini_batch_size"] == 13
+    assert translated("rl.algorithm.batch_size=128", machine=machine)[f"{ACTOR}.ppo_mini_batch_size"] == 13
 
 
 @pytest.mark.parametrize(
@@ -220,7 +223,7 @@ def test_machines_that_do_not_fit_are_refused(overrides, named):
 
 
 def test_leaves_name_what_nobody_has_taken():
-    leaves = Leaves({"verl": CPU})
+    leaves = FlatConfig({"verl": CPU})
     leaves.take("verl.device")
     assert "verl.device" not in leaves.left
     assert "verl.engine" in leaves.left

@@ -11,12 +11,12 @@ from repairgym.errors import ConfigError, IndexUnavailableError
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge.judge import Judge
 from repairgym.grading.judge.opening import open_judge
-from repairgym.models.text import ScriptedTextModel
+from repairgym.inference.text import ScriptedTextModel
 from repairgym.records import VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.scripted import scripted_answer
+from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted_task import scripted_answer
 
 CONFIG = JudgeConfig(is_enabled=True, timeout_s=0.02)
 GOLD = "def f(a, b):\n    return a <= b\n"

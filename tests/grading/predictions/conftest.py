@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from repairgym.records import Certificate, Environment, Provenance, Task
-from repairgym.tasks.environments import describe_environment, shipped_lock
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore, tree_digest
+from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.store import LayerStore, tree_digest
 
 GOLD = "def clamp(value, low, high):\n    return max(low, min(high, value))\n\n\ndef double(x):\n    return 2 * x\n"
 BROKEN = GOLD.replace("min(high, value)", "value")

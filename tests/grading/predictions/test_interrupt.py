@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.diffs import unified_diff
+from repairgym.diffs.make import unified_diff
 from repairgym.tasks.store import TaskStore
 
 COMMAND = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "grade", "num_workers=1"]

@@ -8,6 +8,7 @@ import pytest
 
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.sandbox import SandboxConfig, SandboxLimits
+from repairgym.diffs.make import unified_diff
 from repairgym.errors import RepairGymError
 from repairgym.grading.predictions.batch import grade_predictions
 from repairgym.grading.predictions.pool import GradingPool
@@ -15,7 +16,6 @@ from repairgym.grading.predictions.reading import Prediction
 from repairgym.grading.predictions.results import ResultsFolder
 from repairgym.grading.predictions.worker import GradeRequest, WorkerSetup
 from repairgym.records import VerdictKind
-from repairgym.tasks.diffs import unified_diff
 
 CONFIG = GradeCommandConfig(num_workers=2, sandbox=SandboxConfig(limits=SandboxLimits(memory_bytes=400 << 20)))
 ENDLESS = ("hang", "gigabytes", "memory")
@@ -108,5 +108,8 @@ def test_an_instance_over_its_deadline_is_invalid(place):
 
 def test_a_back_end_that_does_not_isolate_ends_the_call(place):
     config = CONFIG.model_copy(update={"sandbox": SandboxConfig(backend="degraded", is_degraded_allowed=True)})
-    with GradingPool(WorkerSetup(config, str(place.cache_root))) as pool, pytest.raises(RepairGymError, match="degraded"):
+    with (
+        GradingPool(WorkerSetup(config, str(place.cache_root))) as pool,
+        pytest.raises(RepairGymError, match="degraded"),
+    ):
         list(pool.run([GradeRequest(place.task, "")]))

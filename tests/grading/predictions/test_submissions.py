@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repairgym.diffs.git_patch import FileVersion, make_diff
+from repairgym.diffs.make import unified_diff
+from repairgym.diffs.parse import PatchError
 from repairgym.grading.predictions.submissions import apply_submission
-from repairgym.sandbox.patch import FileVersion, make_diff
-from repairgym.tasks.diffs import unified_diff
-from repairgym.tasks.patches import PatchError
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"m.py": TEXT, "pkg/a b.py": "one\ntwo\n", "pkg/é.py": "x\n", "crlf.py": "a\r\nb\r\n", "end.py": "no newline"}

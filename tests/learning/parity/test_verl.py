@@ -29,7 +29,7 @@ from repairgym.config.algorithms import (
     TruncateCorrectionConfig,
 )
 from repairgym.learning.advantages import Outcome, estimate_advantages, token_advantages
-from repairgym.learning.corrections import correct
+from repairgym.learning.importance_sampling import correct
 from repairgym.learning.losses.kl import kl_estimate
 from repairgym.learning.losses.ppo import clipped_value_error
 

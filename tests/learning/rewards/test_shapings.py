@@ -155,10 +155,10 @@ def test_shaped_rewards_follow_from_what_is_stored(task, member, store):
     group = [member(PASSED, 25), member(FAILED, 12), member(INVALID)]
     named = [type(one)(**{**one.__dict__, "id": f"t{number}"}) for number, one in enumerate(group)]
     for one in named:
-        store.add_trajectory(one, phase="dapo", step=0, split="train")
-    stored = list(store.trajectories(phase="dapo"))
+        store.add_trajectory(one, phase="rl", step=0, split="train")
+    stored = list(store.trajectories(phase="rl"))
     assert shaped(StepPenaltyConfig(), task, stored) == shaped(StepPenaltyConfig(), task, named)
-    assert tuple(row.reward for row in store.rows(phase="dapo")) == raw_rewards(stored) == (1.0, 0.0, None)
+    assert tuple(row.reward for row in store.rows(phase="rl")) == raw_rewards(stored) == (1.0, 0.0, None)
 
 
 # --- configuration -------------------------------------------------------------------------------------------------

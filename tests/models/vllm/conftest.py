@@ -11,12 +11,12 @@ from transformers import PreTrainedTokenizerFast
 
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.models import ModelConfig
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.http_fake import HttpFake, url_of
-from repairgym.models.loading import create_model, save_checkpoint
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.vllm.server import TokenServer
-from repairgym.models.vllm.versions import Lineage
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import create_model, save_checkpoint
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.server import TokenServer
+from repairgym.inference.vllm.versions import Lineage
+from repairgym.testing.http_fake import HttpFake, url_of
 
 
 @pytest.fixture(scope="session")

@@ -9,18 +9,18 @@ import pytest
 
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.errors import ConfigError, ServerDownError, ServerRefusedError, StaleWeightsError
+from repairgym.inference.base import SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.vllm.policy import VllmPolicy
+from repairgym.inference.vllm.server import TokenServer
+from repairgym.inference.vllm.sessions import Sessions
+from repairgym.inference.vllm.versions import Lineage
+from repairgym.inference.vllm.weights import Transfer, WeightUpdater
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Sampling
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.http_fake import url_of
-from repairgym.models.vllm.fake_server import FakeVllm, Flaw
-from repairgym.models.vllm.policy import VllmPolicy
-from repairgym.models.vllm.server import TokenServer
-from repairgym.models.vllm.sessions import Sessions
-from repairgym.models.vllm.versions import Lineage
-from repairgym.models.vllm.weights import Transfer, WeightUpdater
+from repairgym.testing.fake_vllm import FakeVllm, Flaw
+from repairgym.testing.http_fake import url_of
 
-SAMPLING = Sampling(max_tokens=6, stop_token_ids=())
+SAMPLING = SamplingParams(max_tokens=6, stop_token_ids=())
 PROMPT = list(range(5, 37))
 
 

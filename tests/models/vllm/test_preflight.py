@@ -8,9 +8,9 @@ import pytest
 
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.errors import ServerDownError, ServerRefusedError
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.vllm.fake_server import FakeVllm, Flaw
-from repairgym.models.vllm.preflight import FOLDER_ROUTES, Needs, check_servers, preflight
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.preflight import FOLDER_ROUTES, Needs, check_servers, preflight
+from repairgym.testing.fake_vllm import FakeVllm, Flaw
 
 NEEDS = Needs(num_context_tokens=48, num_reply_tokens=8)
 TRAINING = Needs(48, 8, FOLDER_ROUTES)

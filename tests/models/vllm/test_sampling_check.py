@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repairgym.models.vllm.sampling_check import Draw, chance_of
+from repairgym.inference.vllm.sampling_check import Draw, chance_of
 
 NUM_TOKENS = 400
 

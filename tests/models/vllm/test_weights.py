@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from repairgym.errors import ServerDownError, ServerRefusedError, StaleWeightsError
-from repairgym.models.base import Sampling
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.loading import load_model
-from repairgym.models.vllm.fake_server import FakeVllm, Flaw
-from repairgym.models.vllm.policy import VllmPolicy
-from repairgym.models.vllm.server import TokenServer
-from repairgym.models.vllm.versions import Lineage
-from repairgym.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.inference.base import SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import load_model
+from repairgym.inference.vllm.policy import VllmPolicy
+from repairgym.inference.vllm.server import TokenServer
+from repairgym.inference.vllm.versions import Lineage
+from repairgym.inference.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.testing.fake_vllm import FakeVllm, Flaw
 
 PROMPT = list(range(5, 45))
 NUM_TOKENS = 12
@@ -51,14 +51,14 @@ async def test_an_update_in_flight(folders: list[Path], serving, lineage: Lineag
 
         fake.on_token = on_token
         policy = VllmPolicy(servers, 3, lineage)
-        found = await policy.generate("s", PROMPT, Sampling(max_tokens=NUM_TOKENS, stop_token_ids=()))
+        found = await policy.generate("s", PROMPT, SamplingParams(max_tokens=NUM_TOKENS, stop_token_ids=()))
         assert await updates[0] == others
         assert found.versions == (3,) * num_old + (4,) * (NUM_TOKENS - num_old)
         ids = [*PROMPT, *found.token_ids]
         old, new = (log_probs_of(folder, ids)[len(PROMPT) - 1 :] for folder in folders)
         assert found.log_probs == pytest.approx(old[:num_old] + new[num_old:], abs=1e-5)
         assert await compare(servers, probe_of(folders[1]), 1e-4) < 1e-5
-        later = await policy.generate("s", PROMPT, Sampling(max_tokens=2, stop_token_ids=()))
+        later = await policy.generate("s", PROMPT, SamplingParams(max_tokens=2, stop_token_ids=()))
         assert (later.policy_version, later.token_versions) == (4, ())
 
 
@@ -100,7 +100,7 @@ async def test_a_server_that_failed_in_the_middle_goes_on_and_is_not_believed(
             await WeightUpdater(servers, Transfer(), lineage).load(folders[1], 1)
         assert await servers[0].weight_version() == "loading"
         with pytest.raises(StaleWeightsError, match="weights 'loading', and version 0 of this run or a newer"):
-            await VllmPolicy(servers, 0, lineage).generate("s", PROMPT, Sampling(max_tokens=2, stop_token_ids=()))
+            await VllmPolicy(servers, 0, lineage).generate("s", PROMPT, SamplingParams(max_tokens=2, stop_token_ids=()))
 
 
 @pytest.mark.asyncio
@@ -121,7 +121,7 @@ async def test_weights_of_another_run_are_never_newer_ones(folders: list[Path], 
         await WeightUpdater(servers, Transfer(), lineage).load(folders[0], 3)
         await WeightUpdater(servers, Transfer(), Lineage("other")).load(folders[1], 7)
         with pytest.raises(StaleWeightsError, match="somebody else loads weights into it"):
-            await VllmPolicy(servers, 3, lineage).generate("s", PROMPT, Sampling(max_tokens=2, stop_token_ids=()))
+            await VllmPolicy(servers, 3, lineage).generate("s", PROMPT, SamplingParams(max_tokens=2, stop_token_ids=()))
 
 
 @pytest.mark.asyncio

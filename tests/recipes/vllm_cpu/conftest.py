@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from repairgym.models.loading import shipped_base
+from repairgym.inference.loading import shipped_base
 from repairgym.sandbox.guest.syscalls import set_parent_death_signal
 
 START_S = 1800.0

@@ -11,26 +11,26 @@ import torch
 
 from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.learning import ComputeConfig, DapoConfig, LoraConfig, OptimizerConfig
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, OptimizerConfig
 from repairgym.config.models import ModelConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.errors import PromptTooLongError, ServerRefusedError, StaleWeightsError
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import create_model, load_model, load_tokenizer, save_checkpoint
+from repairgym.inference.openai import OpenAIPolicy
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.policy import VllmPolicy
+from repairgym.inference.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
+from repairgym.inference.vllm.server import TokenServer, ask_servers
+from repairgym.inference.vllm.versions import Lineage
+from repairgym.inference.vllm.weights import Probe, Transfer, WeightUpdater, compare
 from repairgym.learning.checkpoints import save_model
+from repairgym.learning.data.samples import text_sample
 from repairgym.learning.learner import Learner
-from repairgym.learning.samples import text_sample
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.loading import create_model, load_model, load_tokenizer, save_checkpoint
-from repairgym.models.openai import OpenAIPolicy
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.vllm.policy import VllmPolicy
-from repairgym.models.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
-from repairgym.models.vllm.server import TokenServer, ask_servers
-from repairgym.models.vllm.versions import Lineage
-from repairgym.models.vllm.weights import Probe, Transfer, WeightUpdater, compare
-from repairgym.recipes.dapo import DapoLoop
+from repairgym.training.rl_loop import RLLoop
 
 pytestmark = pytest.mark.vllm
 NUM_LONG = 880
@@ -90,7 +90,7 @@ def test_the_checks_pass_and_refuse_a_short_context(server: str, base: Path) -> 
 def test_the_text_client_hears_what_the_token_client_hears(server: str, base: Path, api: str) -> None:
     """`OpenAIPolicy` against vLLM's own chat template: two greedy turns, then what it refuses."""
     renderer = ChatRenderer(load_tokenizer(base))
-    sampling = Sampling(temperature=0.0, max_tokens=16, stop_token_ids=renderer.stop_token_ids)
+    sampling = SamplingParams(temperature=0.0, max_tokens=16, stop_token_ids=renderer.stop_token_ids)
     prompt = renderer.open_ids("f in m.py is wrong: 1 < 2")
 
     async def turns(servers: list[TokenServer]) -> None:
@@ -123,7 +123,7 @@ async def updated_turn(
     A short turn that was asked for after it has ended by then: the server computes all requests in step, so the long
     one has begun, and most of it is still to come.
     """
-    sampling = Sampling(max_tokens=NUM_LONG, stop_token_ids=(), seed=version)
+    sampling = SamplingParams(max_tokens=NUM_LONG, stop_token_ids=(), seed=version)
     asked = asyncio.create_task(policy.generate("episode", prompt, sampling))
     await policy.generate("beside", prompt, sampling.model_copy(update={"max_tokens": 16}))
     is_running = not asked.done()
@@ -155,7 +155,7 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
         for number in (1, 2):
             prompt = [*prompt, *turns[-1][1].token_ids, *opening[-12:]]
             num_cached = statistics.num_cached_tokens
-            sampling = Sampling(max_tokens=24, stop_token_ids=(), seed=number)
+            sampling = SamplingParams(max_tokens=24, stop_token_ids=(), seed=number)
             turns.append((prompt, await policy.generate("episode", prompt, sampling)))
         learner = learners[turns[-1][1].policy_version % 2]
         probe = Probe(PROBE_IDS, tuple(log_probs_of(learner, list(PROBE_IDS))))
@@ -186,7 +186,7 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
 def test_training_with_a_server_as_sampler(server: str, base: Path, tmp_path: Path, open_run, note: Note) -> None:
     """The loop of `repairgym train rl`: two iterations, weights pushed after each, by the path of the embedded engine."""
     config = RlConfig(
-        dapo=DapoConfig(
+        algorithm=AlgorithmConfig(
             loss=PpoLossConfig(),
             advantage=GaeAdvantageConfig(),
             group_size=4,
@@ -201,13 +201,13 @@ def test_training_with_a_server_as_sampler(server: str, base: Path, tmp_path: Pa
         max_iterations=2,
     )
     run = open_run(tmp_path)
-    loop = DapoLoop(run, config, "base")
+    loop = RLLoop(run, config, "base")
     found = list(loop.iterations())
     for step in (0, 1):
-        ledgers = [trajectory.ledger for trajectory in run.store.trajectories(phase="dapo", step=step)]
+        ledgers = [trajectory.ledger for trajectory in run.store.trajectories(phase="rl", step=step)]
         assert {int(version) for one in ledgers for version in one.policy_version[one.is_action]} == {step}
-    gaps = dict(run.store.metrics("dapo", "sync/log_prob_gap"))
-    times = dict(run.store.metrics("dapo", "time/sync_s"))
+    gaps = dict(run.store.metrics("rl", "sync/log_prob_gap"))
+    times = dict(run.store.metrics("rl", "time/sync_s"))
     assert set(gaps) == {0, 1, 2}
     note("training: probe after each push, mean distance", ", ".join(f"{gap:.1e}" for gap in gaps.values()))
     note("training: seconds of each push with its probe", ", ".join(f"{time_s:.2f}" for time_s in times.values()))
@@ -257,7 +257,7 @@ def test_an_adapter_is_replaced_in_place(base: Path, tmp_path: Path, start_serve
             await updater.load(tmp_path / f"model-{version}", version)
             gaps.append(await compare(servers, probe, MAX_GAP))
             found = await VllmPolicy(servers, version, LINEAGE).generate(
-                "s", list(PROBE_IDS), Sampling(max_tokens=16, stop_token_ids=())
+                "s", list(PROBE_IDS), SamplingParams(max_tokens=16, stop_token_ids=())
             )
             assert found.policy_version == version
             expected = log_probs_of(learner, [*PROBE_IDS, *found.token_ids])[len(PROBE_IDS) - 1 :]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repairgym.diffs.apply import apply_patch
 from repairgym.tasks.formats.base import RecordError, read_record, write_record
 from repairgym.tasks.formats.registry import FORMATS, detect_format
-from repairgym.tasks.patch_changes import apply_patch
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
 NAMES = get_args(FormatName)

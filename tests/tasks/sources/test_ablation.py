@@ -12,11 +12,11 @@ import pytest
 from repairgym.config.tasks import ReleaseConfig, TasksConfig
 from repairgym.records import Task
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.environments import describe_environment, shipped_lock
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.releases import collect, release_pair
 
 OLD = '''class Counter:
@@ -156,7 +156,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, LayerSto
     return made, store
 
 
-async def split(package: Package, store: LayerStore) -> Yield:
+async def split(package: Package, store: LayerStore) -> SourceResult:
     config = TasksConfig(
         releases=ReleaseConfig(ablation_timeout_s=60.0, num_baseline_runs=2),
         num_certificate_runs=1,
@@ -164,9 +164,9 @@ async def split(package: Package, store: LayerStore) -> Yield:
         test_timeout_s=20.0,
     )
     backend = create_backend(config.sandbox)
-    made = Yield()
+    made = SourceResult()
     try:
-        await collect(await release_pair(package, Workshop(store, backend, config, 8), "1.0", "1.1"), made)
+        await collect(await release_pair(package, BuildContext(store, backend, config, 8), "1.0", "1.1"), made)
     finally:
         await backend.close()
     return made

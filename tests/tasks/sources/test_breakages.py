@@ -12,18 +12,18 @@ from repairgym.config.tasks import BreakageConfig, TasksConfig
 from repairgym.grading.permitted import is_protected, permitted_part
 from repairgym.records import Task
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.building import build
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.environments import describe_environment, shipped_lock
-from repairgym.tasks.exporting import export_dataset
+from repairgym.tasks.build.building import build
+from repairgym.tasks.build.validation import graded_files, task_layers
+from repairgym.tasks.formats.exporting import export_dataset
 from repairgym.tasks.formats.registry import FORMATS
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS, BreakageSource
 from repairgym.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import graded_files, task_layers
 
 PYPROJECT = """[build-system]
 requires = ["hatchling"]
@@ -163,11 +163,11 @@ def test_a_package_that_does_not_build_is_counted(tmp_path: Path) -> None:
     made, archive = pack(tmp_path, broken)
     workshop_config = TasksConfig(num_certificate_runs=1)
 
-    async def make() -> Yield:
+    async def make() -> SourceResult:
         backend = create_backend(workshop_config.sandbox)
         try:
             store = make_store(tmp_path / "layers", archive)
-            return await BreakageSource().make(made, Workshop(store, backend, workshop_config, quota=1))
+            return await BreakageSource().make(made, BuildContext(store, backend, workshop_config, quota=1))
         finally:
             await backend.close()
 

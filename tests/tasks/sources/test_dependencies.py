@@ -14,20 +14,20 @@ from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.records import Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.probe import create_backend
-from repairgym.sandbox.scripted import ScriptedBackend
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
-from repairgym.tasks.index import Sdist, sha256_of
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.rebuilding import rebuild_book
-from repairgym.tasks.recipe_book import RecipeBook, content_digest
-from repairgym.tasks.requirement_pins import Place
-from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.build.validation import task_layers, verify
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
+from repairgym.tasks.layers.package_index import Sdist, sha256_of
+from repairgym.tasks.layers.requirement_pins import Place
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.manifest.manifest import RecipeBook, content_digest
+from repairgym.tasks.manifest.rebuild import rebuild_book
+from repairgym.tasks.sources.base import BuildContext
 from repairgym.tasks.sources.bounds import bounds_recipe, read_bounds
 from repairgym.tasks.sources.build_checks import BUILD_TEST, check_text
 from repairgym.tasks.sources.dependencies import AgedBench, aged_task
 from repairgym.tasks.sources.version_search import Pin
-from repairgym.tasks.validation import task_layers, verify
+from repairgym.testing.scripted_sandbox import ScriptedBackend
 
 SETUP_PY = """from setuptools import setup
 setup(
@@ -154,7 +154,7 @@ async def test_an_environment_that_another_task_has_outlives_a_search(tmp_path: 
         python.parent.mkdir(parents=True)
         python.touch()
     backend = ScriptedBackend(lambda files, request: TestRun(results={}, exit_status=0))
-    workshop = Workshop(store, backend, TasksConfig(), quota=1)
+    workshop = BuildContext(store, backend, TasksConfig(), quota=1)
     spec = SandboxSpec(environment=tmp_path, tree=store.tree(package.sdist("1.0")))
     wheels = {("cachetools", "4.2.4"): older}
     bench = AgedBench(package, "1.0", workshop, spec, (), newest, {}, wheels=wheels)
@@ -187,7 +187,7 @@ def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) 
     async def make() -> tuple[Task | str, bool]:
         backend = create_backend(config.sandbox)
         try:
-            made = await aged_task(package, "1.0", Workshop(store, backend, config, quota=1), Counter())
+            made = await aged_task(package, "1.0", BuildContext(store, backend, config, quota=1), Counter())
             assert isinstance(made, Task), made
             return made, (await verify(made, store, backend, num_runs=1)).is_valid
         finally:

@@ -8,10 +8,10 @@ import pytest
 
 from repairgym.config.tasks import TasksConfig
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.catalogue import Package, load_catalogue
-from repairgym.tasks.environments import lock_name, resolve_lock
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.environments import lock_name, resolve_lock
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.pairs import Pair
 from repairgym.tasks.sources.releases import collect, release_pair
 
@@ -37,11 +37,11 @@ def config(**changes: object) -> TasksConfig:
     return TasksConfig(num_concurrent=1, num_workers=1, **changes)  # type: ignore[arg-type]
 
 
-async def make_pair(package: Package, settings: TasksConfig, base: str, gold: str) -> tuple[Pair, Yield]:
+async def make_pair(package: Package, settings: TasksConfig, base: str, gold: str) -> tuple[Pair, SourceResult]:
     backend = create_backend(settings.sandbox)
     try:
-        pair = await release_pair(package, Workshop(LayerStore(), backend, settings, 8), base, gold)
-        made = Yield()
+        pair = await release_pair(package, BuildContext(LayerStore(), backend, settings, 8), base, gold)
+        made = SourceResult()
         await collect(pair, made)
         return pair, made
     finally:

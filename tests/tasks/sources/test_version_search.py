@@ -9,7 +9,7 @@ import pytest
 from packaging.version import Version
 
 from repairgym.config.tasks import BreakageConfig
-from repairgym.tasks.requirement_pins import Place
+from repairgym.tasks.layers.requirement_pins import Place
 from repairgym.tasks.sources.build_checks import WHEEL_TEST
 from repairgym.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
 

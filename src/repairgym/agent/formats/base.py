@@ -1,6 +1,6 @@
 """What an action format is: how the text of an answer becomes an action, and how the environment answers.
 
-Reads the text of an answer (without its thought); makes an `Action`, or a `Malformed` whose message the agent reads.
+Reads the text of an answer (without its thought); makes an `Action`, or a `ParseError` whose message the agent reads.
 Invariants: a format never raises for what a model wrote; `parse(write(action))` is the action; exactly one action per
 turn, because paper B's environment refuses more and the record has one tool per turn.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from repairgym.tools.base import Tool
+from repairgym.agent.tools.base import Tool
 
 Tools = Mapping[str, Tool[Any]]
 """By the names that the agent writes."""
@@ -34,7 +34,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Malformed:
+class ParseError:
     """An answer without exactly one readable action: an environment-format error (paper B, appendix E)."""
 
     message: str
@@ -46,16 +46,16 @@ class ActionFormat(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def parse(self, text: str, tools: Tools) -> Action | Malformed:
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
         """The one action of an answer."""
 
     @abstractmethod
     def write(self, action: Action, reasoning: str = "") -> str:
         """The answer of somebody who wants ``action``: scripted policies and demonstrations speak so."""
 
-    def incomplete(self, tools: Tools) -> Malformed:
+    def incomplete(self, tools: Tools) -> ParseError:
         """What to say to an answer that was cut off."""
-        return Malformed("error: your answer was cut off before it ended; write a shorter one with one action")
+        return ParseError("error: your answer was cut off before it ended; write a shorter one with one action")
 
     def answer(self, observation: str, action: Action | None) -> str:
         """The next message of the environment; ``action`` is None where none could be read."""

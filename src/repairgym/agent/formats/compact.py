@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repairgym.agent.formats.base import Action, ActionFormat, Malformed, Tools
+from repairgym.agent.formats.base import Action, ActionFormat, ParseError, Tools
 
 
 class CompactFormat(ActionFormat):
@@ -10,7 +10,7 @@ class CompactFormat(ActionFormat):
 
     name = "compact"
 
-    def parse(self, text: str, tools: Tools) -> Action | Malformed:
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
         """The line's first word is the tool, the rest its argument."""
         line = text.strip("\n")
         name, _, argument = line.partition(" ")
@@ -26,6 +26,6 @@ class CompactFormat(ActionFormat):
             raise TypeError("the compact format writes the arguments of a tool as one text")
         return f"{action.tool} {action.arguments}"
 
-    def incomplete(self, tools: Tools) -> Malformed:
+    def incomplete(self, tools: Tools) -> ParseError:
         """Small models learn one answer to every malformed action."""
-        return Malformed("error: one line, one of " + " ".join(sorted(tools)))
+        return ParseError("error: one line, one of " + " ".join(sorted(tools)))

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from repairgym.agent.formats.base import Action, ActionFormat, Malformed, Tools
+from repairgym.agent.formats.base import Action, ActionFormat, ParseError, Tools
 
 SHELL = "shell"
 _BLOCK = re.compile(r"^```command[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -30,18 +30,18 @@ class FencedFormat(ActionFormat):
 
     name = "fenced"
 
-    def parse(self, text: str, tools: Tools) -> Action | Malformed:
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
         """The command of the only block."""
         blocks = _BLOCK.findall(text if text.endswith("\n") else f"{text}\n")
         if not blocks:
-            return Malformed(_NO_COMMAND)
+            return ParseError(_NO_COMMAND)
         if len(blocks) > 1:
-            return Malformed(_MANY_COMMANDS.format(count=len(blocks)))
+            return ParseError(_MANY_COMMANDS.format(count=len(blocks)))
         command = blocks[0].strip("\n")
         name, rest = _first_word(command)
         if name in tools and name != SHELL:
             return Action(name, rest)
-        return Action(SHELL, command) if SHELL in tools and command.strip() else Malformed(_NO_COMMAND)
+        return Action(SHELL, command) if SHELL in tools and command.strip() else ParseError(_NO_COMMAND)
 
     def describe(self, tools: Tools) -> str:
         """The tools; the shell needs no name."""

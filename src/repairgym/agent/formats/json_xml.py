@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from repairgym.agent.formats.base import Action, ActionFormat, Malformed, Tools, describe_schemas, read_json
+from repairgym.agent.formats.base import Action, ActionFormat, ParseError, Tools, describe_schemas, read_json
 
 _NO_CALL = (
     'error: no tool call could be read from your answer. Write one as <NAME>{"argument": "value"}</NAME>, where NAME '
@@ -22,7 +22,7 @@ class JsonXmlFormat(ActionFormat):
 
     name = "json_xml"
 
-    def parse(self, text: str, tools: Tools) -> Action | Malformed:
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
         """The only call; what stands around it is reasoning."""
         calls: list[Action] = []
         problem = ""
@@ -39,8 +39,8 @@ class JsonXmlFormat(ActionFormat):
         if len(calls) == 1:
             return calls[0]
         if calls:
-            return Malformed(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
-        return Malformed(_NO_CALL + ", ".join(sorted(tools)) + problem)
+            return ParseError(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
+        return ParseError(_NO_CALL + ", ".join(sorted(tools)) + problem)
 
     def write(self, action: Action, reasoning: str = "") -> str:
         """``reasoning`` and the call."""

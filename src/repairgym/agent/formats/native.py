@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.agent.formats.base import Action, ActionFormat, Malformed, Tools, describe_schemas, read_json
+from repairgym.agent.formats.base import Action, ActionFormat, ParseError, Tools, describe_schemas, read_json
 
 _OPEN = "<tool_call>"
 _CLOSE = re.compile(r"\s*</tool_call>")
@@ -24,16 +24,16 @@ class NativeFormat(ActionFormat):
 
     name = "native"
 
-    def parse(self, text: str, tools: Tools) -> Action | Malformed:
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
         """The only call; what stands around it is reasoning."""
         calls, problem = find_calls(text)
         if len(calls) > 1:
-            return Malformed(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
+            return ParseError(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
         if not calls:
             problem = f" ({problem})" if problem else ""
-            return Malformed(f"error: no tool call could be read from your answer{problem}; write {_EXAMPLE}")
+            return ParseError(f"error: no tool call could be read from your answer{problem}; write {_EXAMPLE}")
         if calls[0].tool not in tools:
-            return Malformed(f"error: there is no tool {calls[0].tool!r}; there are {', '.join(sorted(tools))}")
+            return ParseError(f"error: there is no tool {calls[0].tool!r}; there are {', '.join(sorted(tools))}")
         return calls[0]
 
     def write(self, action: Action, reasoning: str = "") -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from repairgym.bridges.ray.checking import refuse_unfit_nodes
-from repairgym.bridges.ray.connecting import connected, live_nodes, require_room
+from repairgym.bridges.ray.cluster_check import refuse_unfit_nodes
+from repairgym.bridges.ray.connection import connected, live_nodes, require_room
 from repairgym.bridges.ray.workers import RayWorkers
 from repairgym.config.cluster import ClusterConfig
 from repairgym.rollout.pool import WorkerPool

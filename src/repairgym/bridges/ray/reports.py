@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from repairgym.bridges.ray.connecting import Node
-from repairgym.bridges.ray.fitness import Installation, Problem, compare_installations, judge_sandbox
+from repairgym.bridges.ray.connection import Node
+from repairgym.bridges.ray.node_checks import Installation, Problem, compare_installations, judge_sandbox
 from repairgym.config.cluster import ClusterCheckConfig
 from repairgym.records import Record
 from repairgym.sandbox.probe import BackendProbe

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import torch
 
-from repairgym.bridges.ray.connecting import require_ray, this_node
-from repairgym.bridges.ray.fitness import Installation, find_problems, refuse
-from repairgym.bridges.ray.parcels import MODELS, Parcel, receive
+from repairgym.bridges.ray.connection import require_ray, this_node
+from repairgym.bridges.ray.layer_transfer import MODELS, Parcel, receive
+from repairgym.bridges.ray.node_checks import Installation, find_problems, refuse
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import RepairGymError
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.worker import RolloutWorker, WorkFailure, WorkReport, WorkRequest, describe_failure
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.validation import TaskLayers
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.tasks.layers.store import LayerStore
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from repairgym.bridges.ray.connecting import in_one_line, live_nodes, worker_demand
-from repairgym.bridges.ray.fitness import describe_installation
-from repairgym.bridges.ray.sending import Sending
+from repairgym.bridges.ray.broadcast import Sending
+from repairgym.bridges.ray.connection import in_one_line, live_nodes, worker_demand
+from repairgym.bridges.ray.node_checks import describe_installation
 from repairgym.bridges.ray.worker import EpisodeActor, Reply, WorkerOrder
 from repairgym.config.cluster import ClusterConfig
 from repairgym.errors import ClusterError, RepairGymError
@@ -129,7 +129,9 @@ class RayWorkers:
         try:
             found = self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:
-            raise ClusterError(f"a worker cannot be made: {in_one_line(error)}; try `repairgym cluster check`") from error
+            raise ClusterError(
+                f"a worker cannot be made: {in_one_line(error)}; try `repairgym cluster check`"
+            ) from error
         except self._ray.exceptions.RayError as error:
             self._replace(number, error)
             return

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repairgym.agent.formats.native import message_of_text
-from repairgym.bridges.serving.memory import ConversationMemory
+from repairgym.bridges.serving.conversations import ConversationMemory
 from repairgym.bridges.serving.requests import ChatRequest, RequestError, SamplingRequest, TextRequest, to_conversation
+from repairgym.inference.base import Generation, Policy, SamplingParams
+from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Generation, Policy, Sampling
-from repairgym.models.chat_families import Message
-from repairgym.models.renderer import ChatRenderer
 
 Answer = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]
 """A script: the whole conversation and the tools to the next message."""
@@ -59,7 +59,7 @@ class ServedModel(Protocol):
 
 
 class PolicyModel:
-    """A :class:`~repairgym.models.base.Policy` that samples."""
+    """A :class:`~repairgym.inference.base.Policy` that samples."""
 
     def __init__(
         self, policy: Policy, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
@@ -107,7 +107,7 @@ class PolicyModel:
         if max(prompt_ids) >= self.renderer.vocab_size:
             raise RequestError(f"prompt: token id {max(prompt_ids)} is none of this model's {self.renderer.vocab_size}")
         session_id = f"serve/{next(self._numbers)}"
-        sampling = Sampling(
+        sampling = SamplingParams(
             temperature=asked.temperature,
             max_tokens=min(asked.max_tokens or self._default_reply_tokens, room),
             stop_token_ids=self._stop_token_ids(asked),

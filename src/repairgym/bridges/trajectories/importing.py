@@ -20,8 +20,8 @@ from repairgym.errors import InputError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.predictions.reading import Prediction
 from repairgym.grading.predictions.results import ResultsFolder, grading_key
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION, LedgerBuilder
-from repairgym.models.renderer import ChatRenderer
 from repairgym.records import StopReason, Task, Trajectory, Turn, Verdict, VerdictKind
 from repairgym.rollout.store import RunStore
 

@@ -45,7 +45,9 @@ def check_rollout(config: RolloutConfig) -> None:
     """
     check_undemonstrated(config.pipeline)
     if reason := _forks(config.pipeline):
-        raise ConfigError(f"{reason}, which forks the history, and a row of TRL holds one; train with: repairgym train rl")
+        raise ConfigError(
+            f"{reason}, which forks the history, and a row of TRL holds one; train with: repairgym train rl"
+        )
     if config.temperature != 1.0:
         raise ConfigError(f"rollout.temperature={config.temperature}: RL samples at temperature 1; leave it out")
 

@@ -21,11 +21,11 @@ from repairgym.bridges.trl.loop_thread import LoopThread
 from repairgym.bridges.trl.rows import make_output
 from repairgym.bridges.versions import require_extra
 from repairgym.config.rollout import RolloutConfig
-from repairgym.engine.core import Engine
 from repairgym.errors import InputError, SandboxError, TaskError
-from repairgym.models.embedded import EmbeddedPolicy
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Split, Task, Trajectory
 from repairgym.rollout.failures import FailureStreak
 from repairgym.rollout.jobs import EpisodeJob, make_group
@@ -33,9 +33,9 @@ from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.validation import TaskLayers, task_layers
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import TaskLayers, task_layers
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer

@@ -17,8 +17,8 @@ from repairgym.bridges.verifiers.taskset import INFO_KEY, RepairData
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.loading import shipped_base
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.loading import shipped_base
 
 PLUGIN_ID = "repairgym-verifiers"
 _NUM_ATTEMPTS = 4

@@ -13,16 +13,16 @@ from typing import Any
 from uuid import uuid4
 
 from repairgym.errors import ModelServerError, PromptTooLongError, ServerRefusedError
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.openai import request_fields
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.replies import Reply, read_chat_reply
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.models.base import Generation, Sampling
-from repairgym.models.endpoint import EndpointClient
-from repairgym.models.openai import request_fields
-from repairgym.models.renderer import ChatRenderer
-from repairgym.models.replies import Reply, read_chat_reply
 
 
 class InterceptedPolicy:
-    """A :class:`~repairgym.models.base.Policy` for one rollout."""
+    """A :class:`~repairgym.inference.base.Policy` for one rollout."""
 
     def __init__(self, client: EndpointClient, renderer: ChatRenderer, is_stopped: Callable[[], bool]) -> None:
         """Ask the model of ``client``.
@@ -37,7 +37,7 @@ class InterceptedPolicy:
         self._renderer = renderer
         self._is_stopped = is_stopped
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """The model's next message.
 
         Raises:

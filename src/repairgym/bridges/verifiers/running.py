@@ -14,16 +14,16 @@ from zlib import crc32
 
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
-from repairgym.models.base import Policy
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
+from repairgym.inference.base import Policy
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.validation import task_layers
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import task_layers
 
 
 class SharedRunner:

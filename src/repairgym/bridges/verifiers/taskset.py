@@ -15,7 +15,7 @@ import verifiers.v1 as vf
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.verifiers.running import find_task, open_runner
 from repairgym.config.rollout import RolloutConfig
-from repairgym.models.loading import shipped_base
+from repairgym.inference.loading import shipped_base
 from repairgym.records import Split, VerdictKind
 from repairgym.tasks.store import TaskStore
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from repairgym.bridges.verl.episodes import Asked, EpisodeHost
+from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest
 from repairgym.bridges.verl.outputs import Outcome, Row
 from repairgym.bridges.verl.policy import ServerPolicy, require_plain_sampling
 from repairgym.records import Trajectory
@@ -37,7 +37,7 @@ class RepairGymAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl is in an e
         """
         require_plain_sampling(sampling_params)
         host = EpisodeHost.shared(self._settings)
-        trajectory, outcome = await host.run(Asked.of_row(row), ServerPolicy(self.server_manager))
+        trajectory, outcome = await host.run(EpisodeRequest.of_row(row), ServerPolicy(self.server_manager))
         outputs = [_output(part, trajectory, outcome) for part in outcome.rows]
         return outputs[0] if len(outputs) == 1 else outputs
 

@@ -43,7 +43,7 @@ defaults:
 
 
 @dataclass(frozen=True)
-class Places:
+class VerlPaths:
     """Where a verl run finds things; all absolute."""
 
     folder: Path
@@ -63,7 +63,7 @@ class Places:
 
 
 def write_config(
-    places: Places,
+    places: VerlPaths,
     rl: RlConfig,
     settings: EpisodeSettings,
     machine: VerlConfig,
@@ -98,7 +98,7 @@ def write_config(
     return config
 
 
-def environment(places: Places, machine: VerlConfig) -> dict[str, str]:
+def environment(places: VerlPaths, machine: VerlConfig) -> dict[str, str]:
     """Variables that every process of the run needs."""
     variables = {
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
@@ -114,7 +114,7 @@ def environment(places: Places, machine: VerlConfig) -> dict[str, str]:
     return variables
 
 
-def place_settings(places: Places, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
+def place_settings(places: VerlPaths, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
     """Paths, names and Ray's start: what is of this run and no part of the recipe."""
 
     def place(key: str, value: Any, why: str = "of this run") -> Setting:
@@ -175,7 +175,7 @@ def _yaml(value: Any) -> str:
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 
-def command(places: Places) -> list[str]:
+def command(places: VerlPaths) -> list[str]:
     """What runs verl's own trainer with this configuration, in this interpreter."""
     return [
         sys.executable,

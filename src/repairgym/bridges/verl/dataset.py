@@ -12,7 +12,7 @@ from typing import Any
 
 from repairgym.errors import ConfigError, TaskError
 from repairgym.records import Task
-from repairgym.tasks.writing import written_whole
+from repairgym.tasks.layers.atomic_write import written_whole
 
 AGENT_NAME = "repairgym"
 
@@ -45,7 +45,9 @@ def write_rows(tasks: Sequence[Task], path: Path) -> int:
     """
     splits = sorted({task.split for task in tasks})
     if len(splits) != 1:
-        raise TaskError(f"{path} would hold tasks of the splits {splits or 'none'}, expected one; see: repairgym tasks show")
+        raise TaskError(
+            f"{path} would hold tasks of the splits {splits or 'none'}, expected one; see: repairgym tasks show"
+        )
     arrow = _pyarrow()
     with written_whole(path) as stream:
         arrow.parquet.write_table(arrow.Table.from_pylist(rows_of(tasks)), stream)

@@ -18,8 +18,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from repairgym.config.models import EngineConfig
-from repairgym.models.base import Sampling
-from repairgym.models.embedded import EmbeddedPolicy
+from repairgym.inference.base import SamplingParams
+from repairgym.inference.embedded import EmbeddedPolicy
 
 _MAX_CONCURRENT = 1000
 
@@ -40,7 +40,7 @@ class EmbeddedServer:
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
         """Continue ``prompt_ids`` with the plain policy; ``sampling_params`` are vLLM's."""
-        sampling = Sampling(
+        sampling = SamplingParams(
             temperature=sampling_params["temperature"],
             max_tokens=sampling_params["max_tokens"],
             stop_token_ids=tuple(sampling_params["stop_token_ids"]),

@@ -17,25 +17,25 @@ from repairgym.bridges.verl.episode_settings import EpisodeSettings, read_settin
 from repairgym.bridges.verl.outputs import Outcome, outcome_of
 from repairgym.bridges.verl.spool import Spooled, spool
 from repairgym.errors import InputError
+from repairgym.inference.base import Policy
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.rewards import make_shaping
-from repairgym.models.base import Policy
-from repairgym.models.loading import load_tokenizer
-from repairgym.models.renderer import ChatRenderer
 from repairgym.records import Split, Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, episode_seed
 from repairgym.rollout.phases import eval_phase
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.build.validation import task_layers
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
-from repairgym.tasks.validation import task_layers
 
 VALIDATION: Split = "validation"
 _HOSTS: dict[str, EpisodeHost] = {}
 
 
 @dataclass(frozen=True)
-class Asked:
+class EpisodeRequest:
     """Which episode verl asks for."""
 
     task_id: str
@@ -47,7 +47,7 @@ class Asked:
     member: int
 
     @classmethod
-    def of_row(cls, row: Mapping[str, Any]) -> Asked:
+    def of_row(cls, row: Mapping[str, Any]) -> EpisodeRequest:
         """From what verl passes to an agent loop.
 
         Raises:
@@ -94,7 +94,7 @@ class EpisodeHost:
         runner = Runner(config, create_backend(config.sandbox), lambda task: task_layers(task, store), renderer)
         return cls(settings, runner, {task.id: task for task in TaskStore(Path(settings.tasks)).load()})
 
-    async def run(self, asked: Asked, policy: Policy) -> tuple[Trajectory, Outcome]:
+    async def run(self, asked: EpisodeRequest, policy: Policy) -> tuple[Trajectory, Outcome]:
         """One episode, graded and spooled.
 
         Raises:
@@ -108,13 +108,13 @@ class EpisodeHost:
         spool(Path(self._settings.spool), Spooled(found, phase, step, task.split))
         return found, outcome_of(task, found, self._shaping, self._settings.overlong)
 
-    def _job(self, asked: Asked) -> EpisodeJob:
+    def _job(self, asked: EpisodeRequest) -> EpisodeJob:
         phase, step = self._place(asked)
         group_id = f"{phase}/{step}/{asked.task_id}/{asked.group[:8]}"
         trajectory_id = f"{group_id}#{asked.member}"
         return EpisodeJob(trajectory_id, group_id, asked.task_id, episode_seed(self._settings.seed, trajectory_id))
 
-    def _place(self, asked: Asked) -> tuple[str, int]:
+    def _place(self, asked: EpisodeRequest) -> tuple[str, int]:
         """Phase and step in the run store; validations are evaluations of the weights after ``step`` updates."""
         if asked.split == VALIDATION:
             return validation_phase(self._settings.phase, asked.step), 0

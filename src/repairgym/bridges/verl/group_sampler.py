@@ -39,7 +39,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
         """Take verl's arguments.
 
         Args:
-            sampler_kwargs: ``num_groups`` wanted per iteration, ``max_refills``, and of `DapoConfig`
+            sampler_kwargs: ``num_groups`` wanted per iteration, ``max_refills``, and of `AlgorithmConfig`
                 ``is_error_masked`` and ``negative_weight``, where these are set.
             kwargs: The rest of verl's.
         """
@@ -85,7 +85,9 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
         while True:
             self._sync_metadata_from_transfer_queue()
             if self.failure_keys[partition_id]:
-                raise RepairGymError("an agent loop of verl's raised; its traceback is above, at 'Error in _run_prompt'")
+                raise RepairGymError(
+                    "an agent loop of verl's raised; its traceback is above, at 'Error in _run_prompt'"
+                )
             ended = self.finished_keys[partition_id]
             if len(ended) >= num_groups:
                 break

@@ -33,10 +33,10 @@ def _sizes(to: Settings) -> None:
     to.ours("data.train_batch_size", "rl.num_groups_sampled")
     to.ours("trainer.v1.sampler.sampler_kwargs.num_groups", "rl.num_groups")
     to.ours("trainer.v1.sampler.sampler_kwargs.max_refills", "rl.max_refills")
-    to.ours("actor_rollout_ref.rollout.n", "rl.dapo.group_size")
+    to.ours("actor_rollout_ref.rollout.n", "rl.algorithm.group_size")
     _batch_size(to)
-    to.ours(f"{_ACTOR}.ppo_epochs", "rl.dapo.num_epochs")
-    to.ours(f"{_ACTOR}.data_loader_seed", "rl.dapo.seed")
+    to.ours(f"{_ACTOR}.ppo_epochs", "rl.algorithm.num_epochs")
+    to.ours(f"{_ACTOR}.data_loader_seed", "rl.algorithm.seed")
     to.ours("trainer.total_training_steps", "rl.max_iterations")
     num_tasks = to.leaves.peek("rl.num_validation_tasks")
     to.ours("trainer.test_freq", "rl.validation_every", None if num_tasks else -1)
@@ -44,8 +44,8 @@ def _sizes(to: Settings) -> None:
 
 
 def _batch_size(to: Settings) -> None:
-    name, key = "rl.dapo.batch_size", f"{_ACTOR}.ppo_mini_batch_size"
-    batch_size, group_size = to.leaves.peek(name), to.leaves.peek("rl.dapo.group_size")
+    name, key = "rl.algorithm.batch_size", f"{_ACTOR}.ppo_mini_batch_size"
+    batch_size, group_size = to.leaves.peek(name), to.leaves.peek("rl.algorithm.group_size")
     num_groups = max(1, round(batch_size / group_size))
     if num_groups * group_size == batch_size:
         to.ours(key, name, num_groups)
@@ -54,7 +54,7 @@ def _batch_size(to: Settings) -> None:
         to.fixed(
             key,
             num_groups,
-            f"{name} / rl.dapo.group_size = {batch_size} / {group_size}, in whole groups (batch_rounding)",
+            f"{name} / rl.algorithm.group_size = {batch_size} / {group_size}, in whole groups (batch_rounding)",
         )
     else:
         to.refuse(
@@ -65,7 +65,7 @@ def _batch_size(to: Settings) -> None:
 
 
 def _loss(to: Settings) -> None:
-    prefix, leaves = "rl.dapo.loss", to.leaves
+    prefix, leaves = "rl.algorithm.loss", to.leaves
     kind = leaves.peek(f"{prefix}.type")
     if kind == "ppo":
         to.refuse(f"{prefix}.type", "our value head shares the model, verl's critic is another model")
@@ -93,13 +93,13 @@ def _denominator(to: Settings, name: str) -> None:
         return
     to.ours(f"{_ACTOR}.loss_agg_mode", name, modes[denominator])
     if denominator == "constant":
-        to.ours(f"{_ACTOR}.loss_scale_factor", "rl.dapo.loss.max_action_tokens")
-    if denominator != "token" and to.leaves.peek("rl.dapo.overlong") == "baseline_only":
-        to.refuse("rl.dapo.overlong", f"verl counts rows without a learned token in {name}={denominator!r}")
+        to.ours(f"{_ACTOR}.loss_scale_factor", "rl.algorithm.loss.max_action_tokens")
+    if denominator != "token" and to.leaves.peek("rl.algorithm.overlong") == "baseline_only":
+        to.refuse("rl.algorithm.overlong", f"verl counts rows without a learned token in {name}={denominator!r}")
 
 
 def _advantage(to: Settings) -> None:
-    prefix, leaves = "rl.dapo.advantage", to.leaves
+    prefix, leaves = "rl.algorithm.advantage", to.leaves
     kind = leaves.peek(f"{prefix}.type")
     baseline = leaves.peek(f"{prefix}.baseline") if kind == "reinforce_pp" else "none"
     names = {
@@ -113,19 +113,21 @@ def _advantage(to: Settings) -> None:
     elif baseline == "leave_one_out":
         to.refuse(f"{prefix}.baseline", "verl has the mean of the group, or none")
     else:
-        name = WEIGHTED_GROUP if kind in _BY_GROUP and leaves.peek("rl.dapo.negative_weight") != 1.0 else names[kind]
+        name = (
+            WEIGHTED_GROUP if kind in _BY_GROUP and leaves.peek("rl.algorithm.negative_weight") != 1.0 else names[kind]
+        )
         to.ours("algorithm.adv_estimator", f"{prefix}.type", name)
         if kind in _BY_GROUP:
             to.fixed("algorithm.norm_adv_by_std_in_grpo", kind == "group", f"needed: {prefix}.type is {kind}")
             for credit in ("is_error_masked", "negative_weight"):
-                to.ours(f"trainer.v1.sampler.sampler_kwargs.{credit}", f"rl.dapo.{credit}")
+                to.ours(f"trainer.v1.sampler.sampler_kwargs.{credit}", f"rl.algorithm.{credit}")
         if f"{prefix}.delta" in leaves and leaves.peek(f"{prefix}.delta") != _DELTA:
             to.refuse(f"{prefix}.delta", f"verl's is {_DELTA}")
     leaves.take_section(prefix)
 
 
 def _kl(to: Settings) -> None:
-    prefix, leaves = "rl.dapo.kl", to.leaves
+    prefix, leaves = "rl.algorithm.kl", to.leaves
     kind = leaves.peek(f"{prefix}.type")
     if kind == "k1":
         to.refuse(f"{prefix}.type", "verl takes k1 from the reward, ours from each token's advantage")
@@ -138,7 +140,7 @@ def _kl(to: Settings) -> None:
 
 
 def _correction(to: Settings) -> None:
-    prefix, theirs = "rl.dapo.correction", "algorithm.rollout_correction"
+    prefix, theirs = "rl.algorithm.correction", "algorithm.rollout_correction"
     kind = to.leaves.peek(f"{prefix}.type")
     to.ours(f"{theirs}.bypass_mode", f"{prefix}.type", kind == "none")
     if kind == "none":
@@ -152,7 +154,7 @@ def _correction(to: Settings) -> None:
 
 
 def _optimizer(to: Settings) -> None:
-    prefix, theirs, leaves = "rl.dapo.optimizer", f"{_ACTOR}.optim", to.leaves
+    prefix, theirs, leaves = "rl.algorithm.optimizer", f"{_ACTOR}.optim", to.leaves
     if leaves.take(f"{prefix}.type") != "adamw":
         to.refuse(f"{prefix}.type", "verl has no Muon")
     for name in ("muon_learning_rate", "muon_momentum"):
@@ -169,8 +171,8 @@ def _optimizer(to: Settings) -> None:
 def _schedule(to: Settings, prefix: str, theirs: str) -> None:
     """Verl moves the rate once per iteration, however many optimiser steps that has."""
     leaves = to.leaves
-    num_episodes = leaves.peek("rl.num_groups_sampled") * leaves.peek("rl.dapo.group_size")
-    is_one_step = leaves.peek("rl.dapo.batch_size") >= num_episodes and leaves.peek("rl.dapo.num_epochs") == 1
+    num_episodes = leaves.peek("rl.num_groups_sampled") * leaves.peek("rl.algorithm.group_size")
+    is_one_step = leaves.peek("rl.algorithm.batch_size") >= num_episodes and leaves.peek("rl.algorithm.num_epochs") == 1
     if leaves.peek(f"{prefix}.num_warmup_steps") and not is_one_step:
         to.refuse(
             f"{prefix}.num_warmup_steps",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from repairgym.bridges.verl.settings import OUR_CHOICE, Setting, Settings
 from repairgym.config.models import EngineConfig
 
-_COMPUTE = "rl.dapo.compute"
+_COMPUTE = "rl.algorithm.compute"
 _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
 _REFERENCE = "actor_rollout_ref.ref"
@@ -51,7 +51,7 @@ def _precision(to: Settings) -> None:
     """Of the learner, its reference where there is one, and the sampler."""
     name = f"{_COMPUTE}.is_bf16"
     is_bf16 = to.leaves.peek(name)
-    has_reference = to.leaves.peek("rl.dapo.kl.type") != "none"
+    has_reference = to.leaves.peek("rl.algorithm.kl.type") != "none"
     for part in (_ACTOR, _REFERENCE) if has_reference else (_ACTOR,):
         engine = f"{part}.fsdp_config"
         to.fixed(f"{engine}.model_dtype", "fp32", "needed: our weights and optimiser are float32")
@@ -64,7 +64,7 @@ def _precision(to: Settings) -> None:
 
 
 def _trained(to: Settings) -> None:
-    prefix = "rl.dapo.trained"
+    prefix = "rl.algorithm.trained"
     if to.leaves.take(f"{prefix}.type") == "full":
         return
     to.ours(f"{_MODEL}.lora_rank", f"{prefix}.rank")

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from repairgym.errors import ConfigError, RepairGymError, ModelReplyError, ModelServerError
-from repairgym.models.base import Generation, Sampling
+from repairgym.errors import ConfigError, ModelReplyError, ModelServerError, RepairGymError
+from repairgym.inference.base import Generation, SamplingParams
 
 PLAIN_SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
 """What RL samples with (paper B, section 5.2, finding 2), in verl's words."""
@@ -50,14 +50,14 @@ def require_plain_sampling(asked: Mapping[str, Any]) -> None:
 
 
 class ServerPolicy:
-    """A :class:`~repairgym.models.base.Policy` over verl's servers."""
+    """A :class:`~repairgym.inference.base.Policy` over verl's servers."""
 
     def __init__(self, client: TokenClient, policy_id: str = "verl") -> None:
         """Ask ``client``."""
         self.id = policy_id
         self._client = client
 
-    async def generate(self, session_id: str, prompt_ids: list[int], sampling: Sampling) -> Generation:
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """Continue ``prompt_ids``.
 
         Raises:
@@ -82,7 +82,7 @@ class ServerPolicy:
     async def end_session(self, session_id: str) -> None:
         """Nothing to end: verl's servers keep what their caches have room for."""
 
-    def _read(self, output: TokenOutput, sampling: Sampling, elapsed_s: float) -> Generation:
+    def _read(self, output: TokenOutput, sampling: SamplingParams, elapsed_s: float) -> Generation:
         ids, log_probs, version = output.token_ids, output.log_probs, output.extra_fields.get("global_steps")
         problem = ""
         if not ids or len(ids) > sampling.max_tokens:

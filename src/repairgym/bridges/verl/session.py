@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from repairgym.bridges.verl.child_output import new_lines, read_metrics, reason_of
-from repairgym.bridges.verl.config_files import METRICS_FILE, Places, command, environment
+from repairgym.bridges.verl.config_files import METRICS_FILE, VerlPaths, command, environment
 from repairgym.bridges.verl.spool import Spooled, spooled
 from repairgym.child_process import end_with_parent
 from repairgym.config.verl import VerlConfig
@@ -46,18 +46,18 @@ class Arrival:
     """Of the iteration that ended with update ``num_updates``."""
 
 
-def num_saved_updates(places: Places) -> int:
+def num_saved_updates(places: VerlPaths) -> int:
     """Updates of verl's latest checkpoint, where it goes on; 0 where there is none."""
     path = places.checkpoints / LATEST_FILE
     return int(path.read_text()) if path.is_file() else 0
 
 
-def saved_model(places: Places) -> Path:
+def saved_model(places: VerlPaths) -> Path:
     """Model folder of verl's latest checkpoint, in Hugging Face format."""
     return places.checkpoints / f"global_step_{num_saved_updates(places)}" / "actor" / "huggingface"
 
 
-def run_verl(places: Places, machine: VerlConfig) -> Iterator[Arrival]:
+def run_verl(places: VerlPaths, machine: VerlConfig) -> Iterator[Arrival]:
     """Run verl's trainer to its end; yields what it finishes, as it does.
 
     Raises:
@@ -84,7 +84,7 @@ class _Ended:
     """Why it failed; empty where it did not."""
 
 
-def _run_once(places: Places, machine: VerlConfig) -> Generator[Arrival, None, _Ended]:
+def _run_once(places: VerlPaths, machine: VerlConfig) -> Generator[Arrival, None, _Ended]:
     metrics, log_file = places.folder / METRICS_FILE, places.folder / LOG_FILE
     metrics.unlink(missing_ok=True)
     num_arrivals = 0
@@ -113,7 +113,7 @@ def _run_once(places: Places, machine: VerlConfig) -> Generator[Arrival, None, _
     return _Ended(child.returncode, num_arrivals, reason_of(log_file, begin) if child.returncode else "")
 
 
-def _start(places: Places, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(places: VerlPaths, machine: VerlConfig, log: IO[bytes]) -> subprocess.Popen[bytes]:
     variables = os.environ | environment(places, machine) | {"HYDRA_FULL_ERROR": "1"}
     if not machine.ray_address:
         variables = own_ray_environment() | variables

@@ -1,6 +1,6 @@
 """What verl is told: single values of its configuration, each with where it comes from.
 
-Reads `Leaves`; makes `Setting` records and the list of what verl cannot do. Invariant: a value of ours that becomes a
+Reads `FlatConfig`; makes `Setting` records and the list of what verl cannot do. Invariant: a value of ours that becomes a
 setting counts as taken. Imports no verl.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from repairgym.bridges.verl.leaves import Leaves
+from repairgym.bridges.verl.flat_config import FlatConfig
 from repairgym.config.verl import VerlConfig
 
 OUR_CHOICE = "our choice"
@@ -31,7 +31,7 @@ class Setting:
 class Settings:
     """Collects settings and refusals while a configuration is translated."""
 
-    def __init__(self, leaves: Leaves, machine: VerlConfig, seed: int) -> None:
+    def __init__(self, leaves: FlatConfig, machine: VerlConfig, seed: int) -> None:
         """Nothing is translated yet."""
         self.leaves = leaves
         self.machine = machine

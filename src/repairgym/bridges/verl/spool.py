@@ -23,7 +23,7 @@ from repairgym.rollout.rows import (
     unpack_ledger,
 )
 from repairgym.rollout.store import row_values
-from repairgym.tasks.writing import written_whole
+from repairgym.tasks.layers.atomic_write import written_whole
 
 _SUFFIX = ".trajectory"
 

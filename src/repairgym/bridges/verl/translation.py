@@ -8,9 +8,9 @@ silent no-op. Imports no verl.
 from __future__ import annotations
 
 from repairgym.bridges.verl import learned_settings, machine_settings
-from repairgym.bridges.verl.leaves import Leaves
-from repairgym.bridges.verl.refusals import problems_of
+from repairgym.bridges.verl.flat_config import FlatConfig
 from repairgym.bridges.verl.settings import Setting, Settings
+from repairgym.bridges.verl.unsupported import problems_of
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.verl import VerlConfig
@@ -23,7 +23,7 @@ def translate(rl: RlConfig, rollout: RolloutConfig, machine: VerlConfig, seed: i
     Raises:
         ConfigError: verl has no counterpart of a value; all such values are named.
     """
-    leaves = Leaves({"rl": rl, "rollout": rollout})
+    leaves = FlatConfig({"rl": rl, "rollout": rollout})
     settings = Settings(leaves, machine, seed)
     learned_settings.translate(settings)
     machine_settings.translate(settings)

@@ -6,9 +6,9 @@ so its size and every path are within the bounds of `grading.permitted`.
 
 from __future__ import annotations
 
+from repairgym.diffs.apply import ReadFile, apply_patch
+from repairgym.diffs.parse import PatchError, parse_patch
 from repairgym.grading.permitted import MAX_SUBMISSION_BYTES, check_applicable
-from repairgym.tasks.patch_changes import ReadFile, apply_patch
-from repairgym.tasks.patches import PatchError, parse_patch
 
 
 def apply_submission(patch: str, read: ReadFile) -> dict[str, str | None]:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from repairgym.child_process import end_with_parent
 from repairgym.config.commands import GradeCommandConfig
+from repairgym.diffs.apply import ReadFile
+from repairgym.diffs.parse import PatchError
 from repairgym.errors import RepairGymError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
@@ -25,10 +27,8 @@ from repairgym.grading.predictions.submissions import apply_submission
 from repairgym.records import Task, Verdict, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.layers import LayerStore
-from repairgym.tasks.patch_changes import ReadFile
-from repairgym.tasks.patches import PatchError
-from repairgym.tasks.validation import TaskLayers, task_layers
+from repairgym.tasks.build.validation import TaskLayers, task_layers
+from repairgym.tasks.layers.store import LayerStore
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ conformance suite `tests/learning/test_loss_conformance.py` runs it. `docs/howto
 """
 
 from repairgym.config.algorithms import KlConfig, LossConfig, ReferenceKlConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import Loss, LossOutput, PolicyLoss
 from repairgym.learning.losses.cispo import cispo_loss
 from repairgym.learning.losses.dapo import dapo_loss
@@ -16,6 +15,7 @@ from repairgym.learning.losses.kl import with_kl
 from repairgym.learning.losses.ppo import ppo_loss
 from repairgym.learning.losses.preference import linear_loss, preference_loss
 from repairgym.learning.losses.sft import sft_loss
+from repairgym.learning.packing.forward import TokenScores
 
 POLICY_LOSSES: dict[str, PolicyLoss] = {
     "dapo": dapo_loss,

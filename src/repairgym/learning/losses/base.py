@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from repairgym.learning.forward import TokenScores
+from repairgym.learning.packing.forward import TokenScores
 
 MAX_LOG_RATIO = 20.0
 """Beyond this exp() would overflow float32 gradients; the clipped side is flat there anyway for positive advantages."""

@@ -6,8 +6,8 @@ J = 1 / (sum of tokens) * sum over tokens of stop_gradient(clip(rho, min_ratio, 
 from __future__ import annotations
 
 from repairgym.config.algorithms import CispoLossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput, log_ratio, policy_metrics
+from repairgym.learning.packing.forward import TokenScores
 
 
 def cispo_loss(scores: TokenScores, normaliser: float, config: CispoLossConfig) -> LossOutput:

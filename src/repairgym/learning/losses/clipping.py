@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput, log_ratio, policy_metrics
+from repairgym.learning.packing.forward import TokenScores
 
 
 def clipped_gain(

@@ -8,9 +8,9 @@ rho = pi(token) / pi_old(token) (equation 6). The loss is -J. Denominator: ``tok
 from __future__ import annotations
 
 from repairgym.config.algorithms import DapoLossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput
 from repairgym.learning.losses.clipping import clipped_token_loss
+from repairgym.learning.packing.forward import TokenScores
 
 
 def dapo_loss(scores: TokenScores, normaliser: float, config: DapoLossConfig) -> LossOutput:

@@ -8,9 +8,9 @@ either (`advantages/dr_grpo.py`).
 from __future__ import annotations
 
 from repairgym.config.algorithms import DrGrpoLossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput
 from repairgym.learning.losses.clipping import clipped_token_loss
+from repairgym.learning.packing.forward import TokenScores
 
 
 def dr_grpo_loss(scores: TokenScores, normaliser: float, config: DrGrpoLossConfig) -> LossOutput:

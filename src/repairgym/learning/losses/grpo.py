@@ -9,9 +9,9 @@ option ``kl`` (`losses/kl.py`).
 from __future__ import annotations
 
 from repairgym.config.algorithms import GrpoLossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput
 from repairgym.learning.losses.clipping import clipped_token_loss
+from repairgym.learning.packing.forward import TokenScores
 
 
 def grpo_loss(scores: TokenScores, normaliser: float, config: GrpoLossConfig) -> LossOutput:

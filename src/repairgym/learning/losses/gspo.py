@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 
 from repairgym.config.algorithms import GspoLossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput, log_ratio
 from repairgym.learning.losses.clipping import clip_metrics, clipped_gain
+from repairgym.learning.packing.forward import TokenScores
 
 
 def gspo_loss(scores: TokenScores, normaliser: float, config: GspoLossConfig) -> LossOutput:

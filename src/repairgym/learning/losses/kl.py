@@ -12,8 +12,8 @@ from typing import Literal
 import torch
 
 from repairgym.config.algorithms import KlConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import MAX_LOG_RATIO, Loss, LossOutput
+from repairgym.learning.packing.forward import TokenScores
 
 
 def kl_estimate(gap: torch.Tensor, estimator: Literal["k1", "k2", "k3"]) -> torch.Tensor:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 
 from repairgym.config.algorithms import PpoLossConfig
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput
 from repairgym.learning.losses.clipping import clipped_token_loss
+from repairgym.learning.packing.forward import TokenScores
 
 
 def ppo_loss(scores: TokenScores, normaliser: float, config: PpoLossConfig) -> LossOutput:

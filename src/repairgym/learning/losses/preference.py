@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import torch
 
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput
+from repairgym.learning.packing.forward import TokenScores
 
 
 def preference_loss(chosen: torch.Tensor, rejected: torch.Tensor, beta: float) -> tuple[torch.Tensor, torch.Tensor]:

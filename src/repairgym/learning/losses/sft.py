@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from repairgym.learning.forward import TokenScores
 from repairgym.learning.losses.base import LossOutput
+from repairgym.learning.packing.forward import TokenScores
 
 
 def sft_loss(scores: TokenScores, normaliser: float) -> LossOutput:

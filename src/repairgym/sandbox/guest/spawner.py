@@ -32,7 +32,9 @@ _ZYGOTE_NAMESPACES = (
     | syscalls.CLONE_NEWUTS
     | syscalls.CLONE_NEWCGROUP
 )
-_BOOT = "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.zygote import main; main(int(sys.argv[1]))"
+_BOOT = (
+    "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.zygote import main; main(int(sys.argv[1]))"
+)
 GUEST_ENVIRONMENT = {
     "PATH": "/opt/env/bin:/usr/local/bin:/usr/bin:/bin",
     "HOME": "/tmp",

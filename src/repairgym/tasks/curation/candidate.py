@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from repairgym.diffs.parse import PatchError, num_changed_lines, parse_patch
 from repairgym.records import Split, Task
-from repairgym.tasks.evidence import TaskEvidence
-from repairgym.tasks.patches import PatchError, num_changed_lines, parse_patch
+from repairgym.tasks.build.evidence import TaskEvidence
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 _DEFINED = re.compile(r"^\s*(?:async\s+def|def|class)\s+(\w+)|^(\w+)\s*(?::[^=]*)?=(?!=)")

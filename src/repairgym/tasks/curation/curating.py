@@ -15,13 +15,13 @@ from typing import Any
 
 from repairgym.config.curation import CurationConfig
 from repairgym.records import Split, Task
+from repairgym.tasks.build.evidence import TaskEvidence
 from repairgym.tasks.curation.candidate import SolveRate, describe
 from repairgym.tasks.curation.funnel import CurationFunnel, run_filters
 from repairgym.tasks.curation.splitting import assign_splits
-from repairgym.tasks.evidence import TaskEvidence
+from repairgym.tasks.layers.atomic_write import folder_written_whole
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
-from repairgym.tasks.writing import folder_written_whole
 
 CURATION_FILE = "curation.json"
 

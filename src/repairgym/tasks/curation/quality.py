@@ -10,7 +10,7 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 class Quality:
-    """Leaves out tasks with one of the named scores at the bound or above: high is bad."""
+    """FlatConfig out tasks with one of the named scores at the bound or above: high is bad."""
 
     source = "paper B, section 4.1"
 

@@ -10,7 +10,7 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 class Flakiness:
-    """Leaves out tasks with tests whose outcome differed between equal runs."""
+    """FlatConfig out tasks with tests whose outcome differed between equal runs."""
 
     source = "paper B, section 4.1"
 
@@ -27,7 +27,7 @@ class Flakiness:
 
 
 class BuildTime:
-    """Leaves out tasks whose first build takes long."""
+    """FlatConfig out tasks whose first build takes long."""
 
     source = "paper A, data of the simplified pipeline"
 
@@ -44,7 +44,7 @@ class BuildTime:
 
 
 class Trivial:
-    """Leaves out tasks that pass without a change, or have no test that could fail."""
+    """FlatConfig out tasks that pass without a change, or have no test that could fail."""
 
     source = "paper A, back-test: 1 % of the failing cases passed without a change"
 

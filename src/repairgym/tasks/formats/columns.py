@@ -18,7 +18,7 @@ from typing import Any
 from repairgym.errors import ConfigError, InputError
 from repairgym.tasks.formats.base import Fields
 from repairgym.tasks.formats.rows import Row
-from repairgym.tasks.writing import written_whole
+from repairgym.tasks.layers.atomic_write import written_whole
 
 JSON_COLUMNS = b"repairgym.json_columns"
 _BATCH_ROWS = 64

@@ -19,7 +19,7 @@ from repairgym.tasks.formats.columns import plan_columns, read_arrow, read_parqu
 from repairgym.tasks.formats.folders import find_task_folders, read_folder, write_folder
 from repairgym.tasks.formats.rows import Row, read_json, read_json_lines, write_json, write_json_lines
 from repairgym.tasks.formats.splits import split_of
-from repairgym.tasks.writing import folder_written_whole
+from repairgym.tasks.layers.atomic_write import folder_written_whole
 
 Layout = Literal["jsonl", "json", "parquet", "dataset", "folders"]
 """How a data set lies on disk; ``dataset`` is a folder of Parquet shards by split, ``folders`` one folder per task."""

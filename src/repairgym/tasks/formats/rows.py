@@ -16,7 +16,7 @@ from typing import IO
 from repairgym.errors import InputError
 from repairgym.records import Split
 from repairgym.tasks.formats.base import Fields
-from repairgym.tasks.writing import written_whole
+from repairgym.tasks.layers.atomic_write import written_whole
 
 
 @dataclass(frozen=True)

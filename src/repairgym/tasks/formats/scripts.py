@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import shlex
 
+from repairgym.diffs.parse import PatchError, changed_paths
 from repairgym.tasks.formats.base import RecordError
-from repairgym.tasks.patches import PatchError, changed_paths
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 WORK_FOLDER = "/testbed"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 
+from repairgym.diffs.apply import reverse_patch
+from repairgym.diffs.parse import PatchError
 from repairgym.tasks.formats.base import Fields, RecordError, get_names, get_text, has
-from repairgym.tasks.patch_changes import reverse_patch
-from repairgym.tasks.patches import PatchError
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
 _MIRROR = re.compile(r"(?:[^/]+/)?(?P<owner>[^/]+?)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})")

@@ -15,14 +15,14 @@ from typing import Protocol, TypeVar
 from repairgym.config.tasks import TasksConfig
 from repairgym.records import Environment, Task, TestRequest
 from repairgym.sandbox.base import SandboxBackend, SandboxSpec
-from repairgym.tasks.bytecode import tree_with_bytecode
-from repairgym.tasks.catalogue import Package, Project
-from repairgym.tasks.environments import build_environment, read_lock
-from repairgym.tasks.layers import LayerStore
+from repairgym.tasks.layers.bytecode import tree_with_bytecode
+from repairgym.tasks.layers.catalogue import Package, Project
+from repairgym.tasks.layers.environments import build_environment, read_lock
+from repairgym.tasks.layers.store import LayerStore
 
 
 @dataclass(frozen=True)
-class Workshop:
+class BuildContext:
     """Where tasks are made: layers, a sandbox back end, bounds."""
 
     store: LayerStore
@@ -72,7 +72,7 @@ class Workshop:
 
 
 @dataclass
-class Yield:
+class SourceResult:
     """Tasks made from one package and the count of everything that fell away."""
 
     tasks: list[Task] = field(default_factory=list)
@@ -91,7 +91,7 @@ ProjectT = TypeVar("ProjectT", bound=Project, contravariant=True)
 class TaskSource(Protocol[ProjectT]):
     """Makes tasks of one kind."""
 
-    async def make(self, package: ProjectT, workshop: Workshop) -> Yield:
+    async def make(self, package: ProjectT, workshop: BuildContext) -> SourceResult:
         """Tasks from ``package``, certified, at most ``workshop.quota``.
 
         Raises:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from repairgym.tasks.requirement_pins import Place, bound_edit
+from repairgym.tasks.layers.requirement_pins import Place, bound_edit
 from repairgym.tasks.sources.version_search import Pin, Pins
 
 Files = dict[str, str | None]

@@ -18,14 +18,14 @@ from itertools import zip_longest
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.assembly import Bug, choose_visible, read_text, sdist_provenance
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.layers import tree_with_files
-from repairgym.tasks.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.build.assembly import Bug, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.store import tree_with_files
+from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE, build_request, build_task, check_text
 from repairgym.tasks.sources.dependencies import aged_task
-from repairgym.tasks.validation import Evidence, run_fresh, run_times
 
 BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "setuptools", "setuptools-scm", "wheel")
 """Build back ends of the environment in which wheels are built."""
@@ -34,9 +34,9 @@ BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "s
 class BreakageSource:
     """Makes `breakages` tasks."""
 
-    async def make(self, package: Package, workshop: Workshop) -> Yield:
+    async def make(self, package: Package, workshop: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
-        made = Yield()
+        made = SourceResult()
         if workshop.part == 0:
             await _break_settings(package, workshop, made)
             return made
@@ -46,7 +46,7 @@ class BreakageSource:
         return made
 
 
-async def _break_settings(package: Package, workshop: Workshop, made: Yield) -> None:
+async def _break_settings(package: Package, workshop: BuildContext, made: SourceResult) -> None:
     bench = await _Bench.set_up(package, workshop)
     if bench is None:
         made.funnel["does_not_build"] += 1
@@ -63,7 +63,7 @@ async def _break_settings(package: Package, workshop: Workshop, made: Yield) -> 
 @dataclass(frozen=True)
 class _Bench:
     package: Package
-    workshop: Workshop
+    workshop: BuildContext
     environment: Environment
     spec: SandboxSpec
     """The release with the tests of its build."""
@@ -72,7 +72,7 @@ class _Bench:
     """Builds of the release itself, once an edit needs them."""
 
     @classmethod
-    async def set_up(cls, package: Package, workshop: Workshop) -> _Bench | None:
+    async def set_up(cls, package: Package, workshop: BuildContext) -> _Bench | None:
         """Build the release and note what its wheel holds; None when it does not build here."""
         store, lock, test = workshop.store, workshop.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
         environment, spec = workshop.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))

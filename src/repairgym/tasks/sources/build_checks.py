@@ -11,11 +11,11 @@ import random
 from importlib import resources
 
 from repairgym.records import Task, TestRequest
-from repairgym.tasks.assembly import Bug, assemble
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.issue_text import build_issue
-from repairgym.tasks.sources.base import Workshop
-from repairgym.tasks.validation import Evidence
+from repairgym.tasks.build.assembly import Bug, assemble
+from repairgym.tasks.build.issue_text import build_issue
+from repairgym.tasks.build.validation import Evidence
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.sources.base import BuildContext
 
 CHECK_FOLDER = "repairgym_build"
 BUILD_TEST, DEPENDENCY_TEST = f"{CHECK_FOLDER}/test_build.py", f"{CHECK_FOLDER}/test_dependencies.py"
@@ -29,14 +29,14 @@ def check_text(path: str) -> str:
     return resources.files("repairgym").joinpath("data", "build_check", name).read_text("utf-8")
 
 
-def build_request(package: Package, workshop: Workshop, path: str) -> TestRequest:
+def build_request(package: Package, workshop: BuildContext, path: str) -> TestRequest:
     """A run of all tests of the check ``path``."""
     bound = workshop.config.breakages.max_build_s
     request = workshop.request(package, (path,), bound)
     return request.model_copy(update={"test_timeout_s": bound, "plugins": ()})
 
 
-def build_task(bug: Bug, evidence: Evidence, recipe: str, workshop: Workshop) -> Task:
+def build_task(bug: Bug, evidence: Evidence, recipe: str, workshop: BuildContext) -> Task:
     """The task of a broken build: its report is the first line of the failure.
 
     Raises:

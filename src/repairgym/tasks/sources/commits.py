@@ -17,8 +17,8 @@ from typing import Any
 
 from repairgym.config.tasks import HistoryConfig
 from repairgym.errors import InputError
-from repairgym.tasks.catalogue import Repository
-from repairgym.tasks.repositories import Commit, GitRepository
+from repairgym.tasks.layers.catalogue import Repository
+from repairgym.tasks.layers.repositories import Commit, GitRepository
 from repairgym.tasks.sources.changelog import clean_entry
 from repairgym.tasks.sources.fixes import Fix
 

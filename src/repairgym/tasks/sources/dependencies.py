@@ -22,19 +22,20 @@ from packaging.version import InvalidVersion, Version
 from repairgym.errors import PackageNotFoundError, TaskError
 from repairgym.records import Environment, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.assembly import Bug, choose_visible, sdist_provenance
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.environments import (
+from repairgym.tasks.build.assembly import Bug, choose_visible, sdist_provenance
+from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.environments import (
     RUNNER_PACKAGES,
     build_environment,
     describe_environment,
     resolve_lock,
     with_wheelhouse,
 )
-from repairgym.tasks.index import PackageIndex
-from repairgym.tasks.layers import tree_with_files
-from repairgym.tasks.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
-from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.layers.package_index import PackageIndex
+from repairgym.tasks.layers.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
+from repairgym.tasks.layers.store import tree_with_files
+from repairgym.tasks.sources.base import BuildContext
 from repairgym.tasks.sources.bounds import Files, bound_edits, bounds_recipe
 from repairgym.tasks.sources.build_checks import (
     BUILD_TEST,
@@ -46,13 +47,12 @@ from repairgym.tasks.sources.build_checks import (
     check_text,
 )
 from repairgym.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
-from repairgym.tasks.validation import Evidence, run_fresh, run_times
 
 _PART = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n(?:[ \t]+[^\n]*\n?)*", re.MULTILINE)
 _LISTED = {"build": build_requirements, "runtime": runtime_requirements}
 
 
-async def aged_task(package: Package, version: str, workshop: Workshop, funnel: Counter[str]) -> Task | str:
+async def aged_task(package: Package, version: str, workshop: BuildContext, funnel: Counter[str]) -> Task | str:
     """The task of an older release beside today's dependencies, or why it makes none.
 
     ``funnel`` gets the number of runs that the search took.
@@ -94,7 +94,7 @@ class AgedBench:
 
     package: Package
     version: str
-    workshop: Workshop
+    workshop: BuildContext
     spec: SandboxSpec
     requirements: tuple[str, ...]
     newest_lock: str
@@ -108,7 +108,7 @@ class AgedBench:
     """Environments that were made for the search alone: one that was there before is another task's."""
 
     @classmethod
-    def set_up(cls, package: Package, version: str, workshop: Workshop) -> AgedBench:
+    def set_up(cls, package: Package, version: str, workshop: BuildContext) -> AgedBench:
         """Pin the tree and lock the newest dependencies that it admits.
 
         Raises:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from repairgym.diffs.make import split_lines
 from repairgym.records import Location, Provenance, TestRun
-from repairgym.tasks.assembly import Visibility
-from repairgym.tasks.diffs import split_lines
-from repairgym.tasks.issue_text import failing_tests_issue
-from repairgym.tasks.operators import FunctionSpan, find_functions
+from repairgym.tasks.build.assembly import Visibility
+from repairgym.tasks.build.issue_text import failing_tests_issue
+from repairgym.tasks.build.test_files import functions_of, test_sources
+from repairgym.tasks.mutation.operators import FunctionSpan, find_functions
 from repairgym.tasks.sources.changelog import Clues
 from repairgym.tasks.sources.hunks import Hunk, Texts, revert
-from repairgym.tasks.testfiles import functions_of, test_sources
 
 
 @dataclass(frozen=True)

@@ -20,27 +20,27 @@ from pathlib import Path
 from repairgym.errors import PackageNotFoundError, TaskError
 from repairgym.records import Provenance, Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.assembly import Visibility
-from repairgym.tasks.catalogue import Repository
-from repairgym.tasks.environments import resolve_lock
-from repairgym.tasks.licences import licence_of
-from repairgym.tasks.repositories import GitRepository, UnsupportedTreeError, commit_tree
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.build.assembly import Visibility
+from repairgym.tasks.build.validation import run_fresh
+from repairgym.tasks.layers.catalogue import Repository
+from repairgym.tasks.layers.environments import resolve_lock
+from repairgym.tasks.layers.licenses import licence_of
+from repairgym.tasks.layers.repositories import GitRepository, UnsupportedTreeError, commit_tree
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.commits import Candidate, commit_issue, find_candidates, load_issues
 from repairgym.tasks.sources.fixes import Fix, tests_issue
 from repairgym.tasks.sources.hunks import changes_code, find_hunks
-from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, Tell, Told, texts_of
-from repairgym.tasks.validation import run_fresh
+from repairgym.tasks.sources.pairs import BROKEN, IssueText, Origin, Pair, Tell, texts_of
 
 
 class HistorySource:
     """Makes `history` tasks of one part of a repository's candidates."""
 
-    async def make(self, package: Repository, workshop: Workshop) -> Yield:
+    async def make(self, package: Repository, workshop: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
         mine = Mine.open(package, workshop)
         candidates, funnel = find_candidates(package, mine.clone, workshop.config.history)
-        made = Yield()
+        made = SourceResult()
         if workshop.part == 0:
             made.funnel.update(funnel)
         size = workshop.config.history.num_commits_per_unit
@@ -66,12 +66,12 @@ class Mine:
     """A repository that tasks are dug from."""
 
     repository: Repository
-    workshop: Workshop
+    workshop: BuildContext
     clone: GitRepository
     issues: dict[str, str]
 
     @classmethod
-    def open(cls, repository: Repository, workshop: Workshop) -> Mine:
+    def open(cls, repository: Repository, workshop: BuildContext) -> Mine:
         """Open the clone and read the issues.
 
         Raises:
@@ -163,11 +163,11 @@ class Mine:
         return tuple(sorted(ranked[: max(num_changed, self.workshop.config.history.num_test_files)]))
 
     def _teller(self, candidate: Candidate) -> Tell:
-        def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> Told:
+        def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
             text, source = commit_issue(self.repository, self.clone, candidate, fix, self.issues)
             if text:
-                return Told(text, source)
-            return Told(tests_issue(failing, visibility, run, random.Random(candidate.commit.id)), "tests")
+                return IssueText(text, source)
+            return IssueText(tests_issue(failing, visibility, run, random.Random(candidate.commit.id)), "tests")
 
         return tell
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from repairgym.tasks.diffs import split_lines
+from repairgym.diffs.make import split_lines
 
 Texts = Mapping[str, str | None]
 """Relative path -> text (None: absent)."""

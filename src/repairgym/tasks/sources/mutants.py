@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from repairgym.tasks.free_operators import find_free_sites
-from repairgym.tasks.operators import FunctionSpan, Mutation, Site, apply, find_functions, find_sites
+from repairgym.tasks.mutation.free_operators import find_free_sites
+from repairgym.tasks.mutation.operators import FunctionSpan, Mutation, Site, apply, find_functions, find_sites
 
 _ODD_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 """Characters on which Python's ``splitlines`` and the parser disagree about line numbers."""

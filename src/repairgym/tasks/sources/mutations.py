@@ -20,16 +20,16 @@ from repairgym.config.tasks import MutationConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Location, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
-from repairgym.tasks.bounded import ordered_map
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.issue_text import mutation_issue
-from repairgym.tasks.layers import tree_digest
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
+from repairgym.tasks.build.bounded import ordered_map
+from repairgym.tasks.build.issue_text import mutation_issue
+from repairgym.tasks.build.test_files import functions_of
+from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
+from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.store import tree_digest
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.mutants import MutableFunction, Mutant, mutable_functions, mutants
-from repairgym.tasks.testfiles import functions_of
-from repairgym.tasks.tracing import SuiteMap, first_lines, trace_suite
-from repairgym.tasks.validation import Evidence, run_fresh, run_times
 
 MIN_FAILING_FUNCTIONS = 2
 """One failing test function to show, one to hide."""
@@ -38,12 +38,12 @@ MIN_FAILING_FUNCTIONS = 2
 class MutationSource:
     """Makes `mutations` tasks."""
 
-    async def make(self, package: Package, workshop: Workshop) -> Yield:
+    async def make(self, package: Package, workshop: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
         bench = await _Bench.set_up(package, workshop)
         targets = bench.targets()
         funnel = Counter(functions=len(targets))
-        proofs: list[_Proof] = []
+        proofs: list[MutantEvidence] = []
         num_proven: Counter[Target] = Counter()
         queue = bench.candidates(targets, num_proven)
         async with aclosing(ordered_map(bench.judge, queue, workshop.config.num_concurrent)) as judged:
@@ -58,7 +58,7 @@ class MutationSource:
                     break
         outcomes = await bench.certify(proofs)
         funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
-        return Yield([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
+        return SourceResult([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class _Proof:
+class MutantEvidence:
     """A mutant that enough tests notice, with the runs that show it."""
 
     target: Target
@@ -82,7 +82,7 @@ class _Proof:
 @dataclass(frozen=True)
 class _Bench:
     package: Package
-    workshop: Workshop
+    workshop: BuildContext
     environment: Environment
     spec: SandboxSpec
     suite: SuiteMap
@@ -90,7 +90,7 @@ class _Bench:
     gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    async def set_up(cls, package: Package, workshop: Workshop) -> _Bench:
+    async def set_up(cls, package: Package, workshop: BuildContext) -> _Bench:
         """Build the layers and trace the suite."""
         environment, spec = workshop.pinned(package)
         tree, config = spec.tree, workshop.config
@@ -140,7 +140,7 @@ class _Bench:
                 else:
                     del queues[target]
 
-    async def judge(self, candidate: tuple[Target, Mutant]) -> _Proof | str:
+    async def judge(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | str:
         """The proof that a mutant is a bug, or why it makes no task."""
         target, mutant = candidate
         request = self._request(target.test_ids)
@@ -154,9 +154,9 @@ class _Bench:
             return "unstable"
         again = self.workshop.config.num_certificate_runs - 1
         empty = [first, *await run_times(self.workshop.backend, spec, request, again)]
-        return _Proof(target, mutant, empty, gold)
+        return MutantEvidence(target, mutant, empty, gold)
 
-    async def certify(self, proofs: list[_Proof]) -> list[Task | str]:
+    async def certify(self, proofs: list[MutantEvidence]) -> list[Task | str]:
         """The task of each proof, or why it makes none; the shared gold runs happen here.
 
         They are cold: an interpreter of their own shows ids and outcomes that hang on addresses (the hash of None).
@@ -169,7 +169,7 @@ class _Bench:
         shared = await run_times(self.workshop.backend, self.spec, cold, config.num_certificate_runs - 1)
         return [self._task(proof, Evidence(proof.empty, [proof.gold, *shared])) for proof in proofs]
 
-    def _task(self, proof: _Proof, evidence: Evidence) -> Task | str:
+    def _task(self, proof: MutantEvidence, evidence: Evidence) -> Task | str:
         failing, passing, _ = evidence.split_tests(proof.target.test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
             return "unstable"

@@ -19,28 +19,28 @@ from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.assembly import Bug, Visibility, assemble, choose_visible, read_text
-from repairgym.tasks.catalogue import Project
-from repairgym.tasks.sources.base import Workshop
+from repairgym.tasks.build.assembly import Bug, Visibility, assemble, choose_visible, read_text
+from repairgym.tasks.build.test_files import file_of, function_id, functions_of
+from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
+from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
+from repairgym.tasks.layers.catalogue import Project
+from repairgym.tasks.sources.base import BuildContext
 from repairgym.tasks.sources.fixes import Fix
 from repairgym.tasks.sources.hunks import Texts
-from repairgym.tasks.testfiles import file_of, function_id, functions_of
-from repairgym.tasks.tracing import SuiteMap, first_lines, trace_suite
-from repairgym.tasks.validation import Evidence, run_fresh, run_times
 
 BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 _EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))\b")
 
 
 @dataclass(frozen=True)
-class Told:
+class IssueText:
     """An issue text and where it comes from: ``changelog``, ``issue``, ``commit`` or ``tests``."""
 
     text: str
     source: str
 
 
-Tell = Callable[[Fix, Sequence[str], Visibility, TestRun], Told]
+Tell = Callable[[Fix, Sequence[str], Visibility, TestRun], IssueText]
 """Writes the report of a fix from its failing tests, what of them is shown, and a run without the fix."""
 
 
@@ -74,7 +74,7 @@ class Pair:
     """A newer state that runs, and the texts of both."""
 
     origin: Origin
-    workshop: Workshop
+    workshop: BuildContext
     spec: SandboxSpec
     suite: SuiteMap
     older: Texts
@@ -86,7 +86,7 @@ class Pair:
 
     @classmethod
     async def set_up(
-        cls, origin: Origin, workshop: Workshop, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
+        cls, origin: Origin, workshop: BuildContext, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
     ) -> Pair:
         """Trace ``test_files`` in the newer state, the tree of ``spec``.
 

@@ -14,28 +14,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repairgym.records import TestRun
-from repairgym.tasks.assembly import Visibility, sdist_provenance
-from repairgym.tasks.catalogue import Package
-from repairgym.tasks.layers import tree_digest
+from repairgym.tasks.build.assembly import Visibility, sdist_provenance
+from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.ablation import Ablation
-from repairgym.tasks.sources.base import Workshop, Yield
+from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.changelog import best_entry, read_entries
 from repairgym.tasks.sources.fixes import Fix, fix_clues, tests_issue
-from repairgym.tasks.sources.pairs import Origin, Pair, Tell, Told, texts_of
+from repairgym.tasks.sources.pairs import IssueText, Origin, Pair, Tell, texts_of
 
 
 class ReleaseSource:
     """Makes `releases` tasks."""
 
-    async def make(self, package: Package, workshop: Workshop) -> Yield:
+    async def make(self, package: Package, workshop: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
-        made = Yield()
+        made = SourceResult()
         for base, gold in package.releases:
             await collect(await release_pair(package, workshop, base, gold), made)
         return made
 
 
-async def release_pair(package: Package, workshop: Workshop, base_version: str, version: str) -> Pair:
+async def release_pair(package: Package, workshop: BuildContext, base_version: str, version: str) -> Pair:
     """The pair of two releases, ready to run.
 
     Raises:
@@ -56,7 +56,7 @@ async def release_pair(package: Package, workshop: Workshop, base_version: str, 
     return await Pair.set_up(origin, workshop, spec, package.test_files(spec.tree), older)
 
 
-async def collect(pair: Pair, made: Yield) -> None:
+async def collect(pair: Pair, made: SourceResult) -> None:
     """Add the tasks and counts of ``pair`` to ``made``."""
     config = pair.workshop.config.releases
     made.funnel["pairs"] += 1
@@ -81,10 +81,10 @@ def changelog_teller(pair: Pair) -> Tell:
     version = pair.origin.provenance.version
     seed = f"{pair.workshop.config.seed}:{version}"
 
-    def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> Told:
+    def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
         entry = changelog_entry(fix, pair.spec.tree, version, failing)
         if entry:
-            return Told(entry, "changelog")
-        return Told(tests_issue(failing, visibility, run, random.Random(f"{seed}:{failing[0]}")), "tests")
+            return IssueText(entry, "changelog")
+        return IssueText(tests_issue(failing, visibility, run, random.Random(f"{seed}:{failing[0]}")), "tests")
 
     return tell

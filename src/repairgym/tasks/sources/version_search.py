@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from packaging.version import Version
 
 from repairgym.config.tasks import BreakageConfig
-from repairgym.tasks.requirement_pins import Place
+from repairgym.tasks.layers.requirement_pins import Place
 from repairgym.tasks.sources.build_checks import WHEEL_TEST
 
 SERIES_STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)

@@ -12,8 +12,8 @@ import pytest
 from repairgym.bridges.verl.session import own_ray_environment
 from repairgym.config.tasks import RebuildConfig
 from repairgym.config.verl import VerlConfig
-from repairgym.tasks.rebuilding import rebuild_book
-from repairgym.tasks.recipe_book import RecipeBook
+from repairgym.tasks.manifest.manifest import RecipeBook
+from repairgym.tasks.manifest.rebuild import rebuild_book
 from repairgym.tasks.store import TaskStore
 
 ROOT = Path(__file__).parents[4]

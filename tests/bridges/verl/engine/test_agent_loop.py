@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from repairgym.bridges.verl.config_files import Places
+from repairgym.bridges.verl.config_files import VerlPaths
 from repairgym.bridges.verl.spool import spooled
+from repairgym.bridges.verl.stages import stages_of
+from repairgym.bridges.verl.trainer import places_of, write_stage
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.recipes.verl import places_of, write_stage
-from repairgym.recipes.verl_stages import stages_of
 from repairgym.records import Trajectory
 from repairgym.tasks.store import TaskStore
 
 pytestmark = pytest.mark.verl
 GROUP_SIZE, NUM_GROUPS, NUM_STEPS = 4, 2, 3
 OVERRIDES = [
-    f"rl.dapo.group_size={GROUP_SIZE}",
-    f"rl.dapo.batch_size={GROUP_SIZE * NUM_GROUPS}",
-    "rl.dapo.loss.type=grpo",
-    "rl.dapo.optimizer.learning_rate=1e-4",
+    f"rl.algorithm.group_size={GROUP_SIZE}",
+    f"rl.algorithm.batch_size={GROUP_SIZE * NUM_GROUPS}",
+    "rl.algorithm.loss.type=grpo",
+    "rl.algorithm.optimizer.learning_rate=1e-4",
     # Whatever the verdicts are, episodes differ in length, so that there is something to learn.
     "rl.reward.type=step_penalty",
     "rl.reward.threshold_turns=1",
@@ -42,7 +42,7 @@ class Loop:
     config: Any
     server: Any
     worker: Any
-    places: Places
+    places: VerlPaths
 
     async def sample(self, rows: list[dict[str, Any]]) -> Any:
         """verl's batch of one episode per row."""
@@ -67,7 +67,7 @@ def loop(tmp_path, tasks, base, cpu, compose) -> Loop:
     from repairgym.bridges.verl.embedded_rollout import EmbeddedServer
 
     (stage,) = stages_of(load_config(RlCommandConfig, None, OVERRIDES))
-    places = replace(places_of(tmp_path, "dapo", "start", tasks), model=base)
+    places = replace(places_of(tmp_path, "rl", "start", tasks), model=base)
     config = compose(write_stage(stage, cpu.model_copy(update={"gpus_per_node": 1}), places))
     server = EmbeddedServer(str(base), stage.rollout.engine)
     return Loop(config, server, AgentLoopWorker(config, server), places)

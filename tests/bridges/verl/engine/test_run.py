@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
+from repairgym.inference.loading import load_model
 from repairgym.learning.rewards import make_shaping
 from repairgym.learning.rl import PolicyTrainer
-from repairgym.models.loading import load_model
-from repairgym.recipes.groups import advantages_of, make_trajectory_groups, samples_of
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.store import TaskStore
+from repairgym.training.groups import advantages_of, make_trajectory_groups, samples_of
 
 pytestmark = pytest.mark.verl
 ROOT = Path(__file__).parents[4]
@@ -29,19 +29,19 @@ OVERRIDES = [
     f"rl.num_groups_sampled={NUM_GROUPS}",
     "rl.max_refills=0",
     f"rl.max_iterations={NUM_STEPS}",
-    f"rl.dapo.group_size={GROUP_SIZE}",
-    f"rl.dapo.batch_size={NUM_GROUPS * GROUP_SIZE}",
-    "rl.dapo.loss.type=grpo",
-    "rl.dapo.loss.denominator=token",
-    "rl.dapo.is_error_masked=true",
-    "rl.dapo.negative_weight=0.3",
+    f"rl.algorithm.group_size={GROUP_SIZE}",
+    f"rl.algorithm.batch_size={NUM_GROUPS * GROUP_SIZE}",
+    "rl.algorithm.loss.type=grpo",
+    "rl.algorithm.loss.denominator=token",
+    "rl.algorithm.is_error_masked=true",
+    "rl.algorithm.negative_weight=0.3",
     # AdamW with so large an eps moves along its mean gradient, where its usual step is hardly more than signs: two
     # learners are then compared by what they computed, not by what they rounded.
-    "rl.dapo.optimizer.learning_rate=0.001",
-    "rl.dapo.optimizer.eps=1.0",
-    "rl.dapo.optimizer.weight_decay=0.0",
-    "rl.dapo.optimizer.num_warmup_steps=0",
-    "rl.dapo.optimizer.max_grad_norm=100.0",
+    "rl.algorithm.optimizer.learning_rate=0.001",
+    "rl.algorithm.optimizer.eps=1.0",
+    "rl.algorithm.optimizer.weight_decay=0.0",
+    "rl.algorithm.optimizer.num_warmup_steps=0",
+    "rl.algorithm.optimizer.max_grad_norm=100.0",
     # Whatever the groups' rewards are, their episodes differ in length, so that there is something to learn.
     "rl.reward.type=step_penalty",
     "rl.reward.threshold_turns=1",
@@ -74,12 +74,12 @@ def learn_again(store: RunStore, tasks: Path, base: Path) -> tuple[torch.Tensor,
     shaping = make_shaping(config.rl.reward, config.rollout.pipeline.max_episode_turns)
     known = {task.id: task for task in TaskStore(tasks).load()}
     model = load_model(base)
-    trainer = PolicyTrainer(model, config.rl.dapo)
+    trainer = PolicyTrainer(model, config.rl.algorithm)
     norms = {}
     for step in range(NUM_STEPS):
-        found = store.trajectories(phase="dapo", step=step)
+        found = store.trajectories(phase="rl", step=step)
         groups = make_trajectory_groups(found, lambda members: shaping.shape(known[members[0].task_id], members))
-        samples = samples_of(groups, advantages_of(groups, config.rl.dapo), config.rl.dapo)
+        samples = samples_of(groups, advantages_of(groups, config.rl.algorithm), config.rl.algorithm)
         metrics = trainer.update(samples)
         # Ours leaves members at exactly their group's mean out of the count of tokens, verl does not.
         if metrics and metrics["train/num_samples"] == len(samples):
@@ -92,19 +92,19 @@ def test_three_steps(tasks, base, tmp_path):
     done = train(tasks, run, base)
     assert done.returncode == 0, done.stdout + done.stderr
     with RunStore.open(run / "run.db", is_read_only=True) as store:
-        rows = store.rows(phase="dapo")
+        rows = store.rows(phase="rl")
         assert [len([row for row in rows if row.step == step]) for step in range(NUM_STEPS)] == [
             NUM_GROUPS * GROUP_SIZE
         ] * NUM_STEPS
         for step in range(NUM_STEPS):
-            for trajectory in store.trajectories(phase="dapo", step=step):
+            for trajectory in store.trajectories(phase="rl", step=step):
                 versions = trajectory.ledger.policy_version[trajectory.ledger.is_action]
                 assert set(versions) <= {step}, "sampled with the weights after as many updates"
-        groups = [group for step in range(NUM_STEPS) for group in store.groups(phase="dapo", step=step)]
+        groups = [group for step in range(NUM_STEPS) for group in store.groups(phase="rl", step=step)]
         assert len(groups) == NUM_STEPS * NUM_GROUPS
         assert any(group.status == "kept" for group in groups)
-        metrics = {name: dict(store.metrics("dapo", name)) for name in store.metric_names("dapo")}
-        (phase,) = [row for row in store.phases() if row.name == "dapo"]
+        metrics = {name: dict(store.metrics("rl", name)) for name in store.metric_names("rl")}
+        (phase,) = [row for row in store.phases() if row.name == "rl"]
         again, norms = learn_again(store, tasks, base)
     assert phase.status == "done"
     for name in ("train/loss", "optim/grad_norm", "time/rollout_s", "time/update_s", "rollout/reward_mean"):
@@ -116,7 +116,7 @@ def test_three_steps(tasks, base, tmp_path):
     # On the same episodes ours goes the same way. verl divides by the sample's deviation, ours by the population's.
     for step, norm in norms.items():
         assert metrics["optim/grad_norm"][step] / norm == pytest.approx(sqrt(1 - 1 / GROUP_SIZE), rel=0.02)
-    start, end = load_model(base), load_model(run / "checkpoints" / "dapo")
+    start, end = load_model(base), load_model(run / "checkpoints" / "rl")
     old, new = start.state_dict(), end.state_dict()
     assert set(old) == set(new)
     assert sum(not torch.equal(tensor.float(), new[name].float()) for name, tensor in old.items()) > len(old) // 2

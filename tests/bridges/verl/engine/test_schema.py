@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.verl.config_files import Places, place_settings
+from repairgym.bridges.verl.config_files import VerlPaths, place_settings
 from repairgym.bridges.verl.episode_settings import EpisodeSettings
+from repairgym.bridges.verl.stages import Stage, stages_of
+from repairgym.bridges.verl.trainer import places_of, write_stage
 from repairgym.bridges.verl.translation import translate
 from repairgym.cli.verl_plan import load_verl_plan
-from repairgym.recipes.verl import places_of, write_stage
-from repairgym.recipes.verl_stages import Stage, stages_of
 
 pytestmark = pytest.mark.verl
 CONFIGS = Path(__file__).parents[4] / "configs"
@@ -33,28 +33,32 @@ PAPERS = [
     (None, "rl", "verl_cpu.toml"),
 ]
 PARTS = [
-    ['rl.dapo.kl.type="k3"', 'rl.dapo.correction.type="mask"', 'rl.dapo.trained.type="lora"'],
-    ['rl.dapo.loss.type="dr_grpo"', 'rl.dapo.advantage.type="rloo"', 'rl.dapo.correction.type="truncate"'],
+    ['rl.algorithm.kl.type="k3"', 'rl.algorithm.correction.type="mask"', 'rl.algorithm.trained.type="lora"'],
+    [
+        'rl.algorithm.loss.type="dr_grpo"',
+        'rl.algorithm.advantage.type="rloo"',
+        'rl.algorithm.correction.type="truncate"',
+    ],
 ]
 """What the papers' recipes do not use."""
 
 
 def cases():
     for source, recipe, machine in PAPERS:
-        overrides = [] if source else ["rl.dapo.batch_size=130"]
+        overrides = [] if source else ["rl.algorithm.batch_size=130"]
         plan = load_verl_plan(recipe, CONFIGS / source if source else None, CONFIGS / machine, overrides)
         for stage in stages_of(plan.config, plan.comments):
             yield pytest.param(stage, plan.machine, id=f"{recipe}-{stage.phase}")
 
 
 @pytest.fixture
-def places(tmp_path, base) -> Places:
+def places(tmp_path, base) -> VerlPaths:
     return replace(places_of(tmp_path, "x", "start", tmp_path), model=base)
 
 
 def parts():
     for overrides in PARTS:
-        plan = load_verl_plan("rl", None, None, ["rl.dapo.batch_size=130", *overrides])
+        plan = load_verl_plan("rl", None, None, ["rl.algorithm.batch_size=130", *overrides])
         yield pytest.param(stages_of(plan.config)[0], plan.machine, id=overrides[0])
 
 
@@ -86,9 +90,9 @@ def test_verls_own_check_passes(stage: Stage, machine, places, compose, base):
     algorithm = omega_conf_to_dataclass(config.algorithm)
     model = omega_conf_to_dataclass(config.actor_rollout_ref.model)
     assert actor.strategy == "fsdp2"
-    assert actor.optim.lr == stage.rl.dapo.optimizer.learning_rate
-    assert actor.clip_ratio_high == stage.rl.dapo.loss.eps_high
-    assert rollout.n == stage.rl.dapo.group_size
+    assert actor.optim.lr == stage.rl.algorithm.optimizer.learning_rate
+    assert actor.clip_ratio_high == stage.rl.algorithm.loss.eps_high
+    assert rollout.n == stage.rl.algorithm.group_size
     assert rollout.max_model_len == stage.rollout.pipeline.max_len_tokens
     assert algorithm.adv_estimator == "grpo"
     assert model.tokenizer is not None

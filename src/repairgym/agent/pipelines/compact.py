@@ -1,0 +1,45 @@
+"""The pipeline of small models: one report, one place, one line per action, one attempt.
+
+Reads a task; makes the first observation. The (task, report, place) tuple is cached in the task, so an episode starts
+where the full pipeline would have arrived (paper A, section 3; numbers in `config/pipeline`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from repairgym.agent.conversation import InitialPrompt
+from repairgym.agent.formats.base import Action
+from repairgym.agent.pipelines.base import Pipeline
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.window import open_window
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.records import Task
+
+
+class CompactPipeline(Pipeline[PipelineConfig]):
+    """One attempt, which starts at the cached place."""
+
+    def open(self, context: ToolContext, **values: Any) -> InitialPrompt:
+        """The report and, when the place is cached, a window on it."""
+        opening = super().open(context, **values)
+        return with_place(opening, context) if self.config.is_place_opened else opening
+
+    def solve(self, task: Task) -> Iterator[Action]:
+        """Whole-file writes; this pipeline has no tool that deletes."""
+        for path, text in task.gold_files.items():
+            if text is not None:
+                yield Action("write", f"{path} {json.dumps(text)}")
+
+
+def with_place(opening: InitialPrompt, context: ToolContext) -> InitialPrompt:
+    """``opening`` with a window on the task's cached place below it, when it has one."""
+    place = context.task.location
+    text = context.workspace.read(place.path) if place else None
+    if place is None or text is None:
+        return opening
+    context.window = open_window(place.path, text, place.first_line, place.last_line)
+    return replace(opening, text=f"{opening.text}\n{context.window.render(text)}")

@@ -1,0 +1,121 @@
+"""Paper B's pipeline: a ReAct loop over a shell and a windowed editor, the full history in view (sections 3.1, 3.3).
+
+Reads a task; leads one attempt whose submission is the diff of the working tree. With ``has_git`` the tree is a git
+repository with one commit, which holds what the agent is given and nothing of the future.
+"""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from repairgym.agent.conversation import InitialPrompt
+from repairgym.agent.formats.base import Action
+from repairgym.agent.pipelines.base import Pipeline
+from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.editor import shown_path
+from repairgym.agent.tools.file_view import render_view, view_around
+from repairgym.config.pipeline import PaperBConfig
+from repairgym.diffs.make import split_lines
+from repairgym.errors import SandboxError
+from repairgym.records import Task
+from repairgym.sandbox.base import Sandbox
+
+_GIT_FOLDER = "/tmp/.repository.git"
+"""Outside of the tree, so that it is no change of it."""
+_DATE = "2000-01-01T00:00:00Z"
+"""Fixed, so that equal trees have equal commits."""
+_MAKE_REPOSITORY = (
+    f"git init -q -b main --separate-git-dir {_GIT_FOLDER} "
+    "&& git config user.name agent && git config user.email agent@localhost "
+    f"&& git add -A && GIT_AUTHOR_DATE={_DATE} GIT_COMMITTER_DATE={_DATE} git commit -q --allow-empty -m 'The project'"
+)
+_GIT_TIMEOUT_S = 60.0
+
+
+class PaperBPipeline(Pipeline[PaperBConfig]):
+    """One attempt with a shell and an editor."""
+
+    @property
+    def is_prepared(self) -> bool:
+        """Where the tree is to be a repository."""
+        return self.config.has_git
+
+    async def prepare(self, sandbox: Sandbox) -> None:
+        """Make the tree a git repository.
+
+        Raises:
+            SandboxError: the sandbox has no git, or it failed.
+        """
+        result = await sandbox.exec(("/bin/sh", "-c", _MAKE_REPOSITORY), timeout_s=_GIT_TIMEOUT_S)
+        if result.exit_status != 0:
+            said = result.stderr.decode("utf-8", "replace").strip()[-300:]
+            raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
+
+    def open(self, context: ToolContext, **values: Any) -> InitialPrompt:
+        """The prompts; with ``is_place_opened`` the editor shows the task's cached location, when it has one."""
+        place = context.task.location
+        text = context.workspace.read(place.path) if place and self.config.is_place_opened else None
+        if place is None or text is None:
+            return super().open(context, **values)
+        num_lines = self.config.window_lines
+        context.view = view_around(place.path, text, place.first_line, num_lines)
+        opening = super().open(context, **values)
+        return replace(opening, text=f"{opening.text}\n{render_view(context.view, text, num_lines)}")
+
+    def solve(self, task: Task) -> Iterator[Action]:
+        """Opens each file where it changes, from its end to its start, and replaces the lines that differ."""
+        for path, gold in task.gold_files.items():
+            base = task.base_files.get(path)
+            if gold is None:
+                yield Action("shell", f"rm {shlex.quote(path)}")
+            elif base is None:
+                yield Action("create", shlex.quote(path))
+                yield Action("edit", heredoc("1:1", gold))
+            else:
+                yield Action("open", shlex.quote(path))
+                for first, last, replacement in changed_ranges(base, gold):
+                    yield Action("edit", heredoc(f"{first}:{last}", replacement))
+
+    def finish(self, context: ToolContext, text: str) -> str:
+        """The line that stands below each observation: folder and open file."""
+        return f"{text}\n{state_line(context)}"
+
+    def prompt_values(self, context: ToolContext) -> dict[str, Any]:
+        """Also ``state``, the line below each observation."""
+        return {**super().prompt_values(context), "state": state_line(context)}
+
+
+def state_line(context: ToolContext) -> str:
+    """Where the agent is (paper B, appendix E)."""
+    file = shown_path(context.view.path) if context.view else "n/a"
+    return f"(Current directory: {context.workspace.cwd}, current file: {file}) bash-$"
+
+
+def changed_ranges(base: str, gold: str) -> Iterator[tuple[int, int, str]]:
+    """(first line, last line, text for them) of what differs, from the end of the file to its start.
+
+    Lines that are only added take the line before or after them along, because an edit replaces at least one line.
+    """
+    old, new = split_lines(base), split_lines(gold)
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for tag, first, last, new_first, new_last in reversed(matcher.get_opcodes()):
+        if tag == "equal":
+            continue
+        if first == last and first > 0:
+            first, new_first = first - 1, new_first - 1
+        elif first == last:
+            last, new_last = last + 1, new_last + 1
+        yield first + 1, max(first + 1, last), "".join(new[new_first:new_last])
+
+
+def heredoc(line_range: str, text: str) -> str:
+    """The arguments of ``edit`` with ``text`` as a heredoc."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    end = "EOF"
+    while end in lines:
+        end += "_"
+    return "\n".join([f"{line_range} << '{end}'", *lines, end])

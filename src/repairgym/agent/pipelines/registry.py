@@ -1,0 +1,30 @@
+"""The pipelines by the type of their configuration. Adding a class is one line here (docs/howto/pipeline.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repairgym.agent.pipelines.base import Pipeline
+from repairgym.agent.pipelines.compact import CompactPipeline
+from repairgym.agent.pipelines.full import FullPipeline
+from repairgym.agent.pipelines.paper_b import PaperBPipeline
+from repairgym.agent.pipelines.simplified import SimplifiedPipeline
+from repairgym.agent.tools.base import ToolServices
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.sandbox.cache import ExecutionCache
+
+PIPELINES: dict[str, type[Pipeline[Any]]] = {
+    "compact": CompactPipeline,
+    "full": FullPipeline,
+    "paper_b": PaperBPipeline,
+    "simplified": SimplifiedPipeline,
+}
+
+
+def make_pipeline(config: PipelineConfig, cache: ExecutionCache) -> Pipeline[Any]:
+    """The pipeline of ``config``.
+
+    Raises:
+        ConfigError: a tool that does not exist.
+    """
+    return PIPELINES[config.type](config, ToolServices(config, cache))

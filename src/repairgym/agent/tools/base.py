@@ -1,0 +1,156 @@
+"""What a tool is: a named action of the agent that reads and changes the workspace and answers with text.
+
+Tools hold no state of their own; what an episode changes lives in its `ToolContext`. A tool never raises for what the
+agent did wrong: it answers with an observation whose ``error`` names the kind. It raises only
+:class:`~repairgym.errors.SandboxError`, which makes the episode invalid, unless it is a
+:class:`~repairgym.errors.SandboxContentError`, which the agent reads as an error of the tool; so it does an `OSError`
+of the workspace (a path outside of the repository, a folder in the way).
+
+Every tool works in every action format: formats of one line of text give it the text behind its name (`read`), formats
+of JSON give it an object (`check`); both make the tool's own typed arguments.
+"""
+
+from __future__ import annotations
+
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+from pydantic import ValidationError
+
+from repairgym.agent.tools.file_view import FileView
+from repairgym.agent.tools.window import Window
+from repairgym.agent.tools.workspace import Workspace
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.records import Record, Task, TestRun
+from repairgym.sandbox.cache import ExecutionCache
+
+
+class Observation(Record):
+    """What the agent reads after an action."""
+
+    text: str
+    error: str = ""
+    """``tool`` when the action could not be carried out, ``format`` when it could not be understood, or empty."""
+    is_final: bool = False
+    """True when the episode ends here."""
+
+
+@dataclass
+class ToolContext:
+    """State of one episode as the tools see it."""
+
+    task: Task
+    workspace: Workspace
+    window: Window | None = None
+    """Of the compact tools."""
+    view: FileView | None = None
+    """Of the editor's tools: the open file."""
+    undo_stack: list[tuple[str, str]] = field(default_factory=list)
+    """(path, text before the edit), newest last."""
+    num_test_runs: int = 0
+    last_run: TestRun | None = None
+
+
+@dataclass(frozen=True)
+class ToolServices:
+    """What the tools of a process share."""
+
+    config: PipelineConfig
+    cache: ExecutionCache
+    """Of test runs and builds: equal states of a task share one."""
+
+
+class TextArguments(Record):
+    """Arguments of a tool that reads one text by itself."""
+
+    argument: str = ""
+
+
+class NoArguments(Record):
+    """Of a tool that needs nothing."""
+
+
+class UsageError(ValueError):
+    """Arguments that a tool cannot read; the message says how to write them."""
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=Record)
+
+
+class Tool(ABC, Generic[ArgumentsT]):
+    """One action of the agent. A subclass names its arguments' type as type parameter and as ``arguments_type``."""
+
+    name: ClassVar[str]
+    """As the agent writes it."""
+    usage: ClassVar[str]
+    """One line for the system prompt: how to write it in a text format, a dash, what it does."""
+    arguments_type: ClassVar[type[Record]] = TextArguments
+    is_refreshed: ClassVar[bool] = True
+    """The workspace is brought up to date with what shell commands changed before this tool runs."""
+
+    @classmethod
+    def create(cls, services: ToolServices) -> Self:
+        """The tool of one process; override to take something of ``services``."""
+        return cls()
+
+    def read(self, text: str) -> ArgumentsT:
+        """Arguments from the text behind the tool's name: words, quoted as in a shell, in the order of the fields.
+
+        A tool that needs nothing ignores the text.
+
+        Raises:
+            UsageError: the text cannot be read so.
+        """
+        if self.arguments_type is TextArguments:
+            return cast(ArgumentsT, TextArguments(argument=text))
+        if self.arguments_type is NoArguments:
+            return cast(ArgumentsT, NoArguments())
+        names = list(self.arguments_type.model_fields)
+        words = split_words(text)
+        if len(words) > len(names):
+            raise UsageError(f"got {len(words)} arguments, expected at most {len(names)}")
+        return self.check(dict(zip(names, words, strict=False)))
+
+    def check(self, values: Mapping[str, Any]) -> ArgumentsT:
+        """Arguments from a JSON object.
+
+        Raises:
+            UsageError: a key is unknown or missing, or a value has another type.
+        """
+        try:
+            return cast(ArgumentsT, self.arguments_type.model_validate(dict(values)))
+        except ValidationError as error:
+            raise UsageError("; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors())) from None
+
+    @abstractmethod
+    async def run(self, context: ToolContext, arguments: ArgumentsT) -> Observation:
+        """Carry out the action.
+
+        Raises:
+            SandboxError: the sandbox failed; nothing is known about the code.
+            OSError: the agent named a path that cannot be used so.
+        """
+
+
+def tool_error(text: str) -> Observation:
+    """An observation that tells the agent what it did wrong."""
+    return Observation(text=f"error: {text}", error="tool")
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a line, as a shell splits them.
+
+    Raises:
+        UsageError: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{str(error).lower()} in {text[:60]!r}") from None
+
+
+def _problem(location: tuple[int | str, ...], message: str) -> str:
+    return f"{'.'.join(map(str, location)) or 'arguments'}: {message[:1].lower()}{message[1:]}"

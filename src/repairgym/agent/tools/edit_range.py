@@ -1,0 +1,194 @@
+"""Tools that change a file by lines or by text: ``create``, ``edit``, ``replace`` (paper B, appendix E).
+
+Read and write whole files of the workspace. Invariant: a file that ended without a line feed still does, unless its
+last line is replaced by nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field
+
+from repairgym.agent.tools.base import Observation, ToolContext, UsageError, split_words
+from repairgym.agent.tools.editor import EditorTool, open_file, read_text, repository_path
+from repairgym.agent.tools.file_view import FileView, count_lines, view_around
+from repairgym.diffs.make import split_lines
+from repairgym.records import Record
+
+REVIEW = "File updated. Look at the lines below: is the indentation right, is nothing doubled? Edit again if needed."
+_HEREDOC = re.compile(
+    r"(?P<head>[^\n]*?)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[ \t]*\n(?P<rest>.*)", re.DOTALL
+)
+_RANGE = re.compile(r"(\d+)(?::(\d+))?")
+
+
+class CreateArguments(Record):
+    """Which file."""
+
+    file: str = Field(description="path of the new file")
+
+
+class CreateTool(EditorTool[CreateArguments]):
+    """``create FILENAME``: make a file of one empty line and open it."""
+
+    name = "create"
+    usage = "create FILENAME - create and open a new file"
+    arguments_type = CreateArguments
+
+    async def run(self, context: ToolContext, arguments: CreateArguments) -> Observation:
+        """Create the file."""
+        path = repository_path(context, arguments.file)
+        if context.workspace.read(path) is not None:
+            raise UsageError(f"{path} exists; open it")
+        await context.workspace.write(path, "\n")
+        context.view = FileView(path)
+        return self.show(context, "File created.")
+
+
+class EditArguments(Record):
+    """Which lines of which file become what."""
+
+    line_range: str = Field(description="START:END, both included, of the lines to replace")
+    replacement_text: str = Field(default="", description="the new lines, with their indentation; empty deletes")
+    file: str = Field(default="", description="path of the file; the open one when left out")
+
+
+class EditRangeTool(EditorTool[EditArguments]):
+    """``edit [--file PATH] START:END [TEXT]``, or with a heredoc: replace lines."""
+
+    name = "edit"
+    usage = (
+        "edit [--file PATH] LINE_RANGE [REPLACEMENT_TEXT] - replace the lines START:END (both included) of the open "
+        "file or of PATH; write several lines as a heredoc: edit 3:5 << 'EOF', the lines, EOF"
+    )
+    arguments_type = EditArguments
+
+    def read(self, text: str) -> EditArguments:
+        """Options and range as words; the text as the last word or as a heredoc.
+
+        Raises:
+            UsageError: the range is missing, an option is unknown, or a heredoc does not end.
+        """
+        head, body = split_heredoc(text)
+        words = split_words(head)
+        file = take_option(words, "--file")
+        if not words:
+            raise UsageError("got no line range")
+        rest = words[1:] if body is None else [*words[1:], body]
+        if len(rest) > 1:
+            raise UsageError(f"got {len(rest)} replacement texts; quote it, or write it as a heredoc")
+        return EditArguments(line_range=words[0], replacement_text="".join(rest), file=file or "")
+
+    async def run(self, context: ToolContext, arguments: EditArguments) -> Observation:
+        """Replace the lines and show what became of them."""
+        path = repository_path(context, arguments.file) if arguments.file else open_file(context)[0].path
+        text = read_text(context, path)
+        first, last = _parse_range(arguments.line_range, count_lines(text))
+        changed = replace_lines(text, first, last, arguments.replacement_text)
+        await context.workspace.write(path, changed)
+        num_new = count_lines(arguments.replacement_text)
+        context.view = view_around(path, changed, first + num_new // 2, self.num_lines)
+        return self.show(context, REVIEW)
+
+
+class ReplaceArguments(Record):
+    """What becomes what."""
+
+    search: str = Field(description="text to look for, exactly as it stands in the open file; may have several lines")
+    replacement: str = Field(description="text to put there")
+    replace_all: bool = Field(default=False, description="replace every occurrence, not only the first")
+
+
+class ReplaceTool(EditorTool[ReplaceArguments]):
+    """``replace [--replace-all] SEARCH REPLACE``: replace text in the open file."""
+
+    name = "replace"
+    usage = "replace [--replace-all] SEARCH REPLACE - replace text in the open file, the first occurrence or all"
+    arguments_type = ReplaceArguments
+
+    def read(self, text: str) -> ReplaceArguments:
+        """Two words, quoted as in a shell.
+
+        Raises:
+            UsageError: there are not two.
+        """
+        words = split_words(text)
+        is_all = "--replace-all" in words[:1]
+        words = words[1:] if is_all else words
+        if len(words) != 2:
+            raise UsageError(f"got {len(words)} texts, expected two; quote each")
+        return ReplaceArguments(search=words[0], replacement=words[1], replace_all=is_all)
+
+    async def run(self, context: ToolContext, arguments: ReplaceArguments) -> Observation:
+        """Replace the text and show the first place."""
+        view, text = open_file(context)
+        count = text.count(arguments.search) if arguments.search else 0
+        if not count:
+            raise UsageError(f"the text is not in {view.path}")
+        changed = text.replace(arguments.search, arguments.replacement, -1 if arguments.replace_all else 1)
+        await context.workspace.write(view.path, changed)
+        line = text[: text.index(arguments.search)].count("\n") + 1
+        context.view = view_around(view.path, changed, line, self.num_lines)
+        num_replaced = count if arguments.replace_all else 1
+        return self.show(context, f"{REVIEW}\n({num_replaced} of {count} occurrences replaced)")
+
+
+def split_heredoc(text: str) -> tuple[str, str | None]:
+    """What stands before a heredoc, and its body; None without one.
+
+    Raises:
+        UsageError: the heredoc does not end, or something follows it.
+    """
+    match = _HEREDOC.match(text)
+    if match is None:
+        return text, None
+    end = match["end"]
+    lines = match["rest"].split("\n")
+    if end not in lines:
+        raise UsageError(f"the heredoc has no line {end} at its end")
+    index = lines.index(end)
+    if any(line.strip() for line in lines[index + 1 :]):
+        raise UsageError(f"something follows the line {end}; a command block has one command")
+    return match["head"], "".join(f"{line}\n" for line in lines[:index])
+
+
+def take_option(words: list[str], name: str) -> str | None:
+    """Take ``name VALUE`` or ``name=VALUE`` out of ``words``.
+
+    Raises:
+        UsageError: the option has no value, or another option is there.
+    """
+    value = None
+    for index, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        key, separator, given = word.partition("=")
+        if key != name:
+            raise UsageError(f"there is no option {key}")
+        if not separator and index + 1 == len(words):
+            raise UsageError(f"{name} needs a value")
+        value = given if separator else words[index + 1]
+        del words[index : index + (1 if separator else 2)]
+        break
+    return value
+
+
+def replace_lines(text: str, first: int, last: int, replacement: str) -> str:
+    """``text`` with its lines ``first`` to ``last`` (from 1, both included) replaced."""
+    lines = split_lines(text)
+    new = [line if line.endswith("\n") else f"{line}\n" for line in split_lines(replacement)]
+    changed = "".join([*lines[: first - 1], *new, *lines[last:]])
+    is_open_ended = bool(text) and not text.endswith("\n") and last >= len(lines) and bool(new)
+    return changed.removesuffix("\n") if is_open_ended else changed
+
+
+def _parse_range(written: str, num_lines: int) -> tuple[int, int]:
+    match = _RANGE.fullmatch(written.strip())
+    if match is None:
+        raise UsageError(f"got the line range {written!r}, expected START:END")
+    first = int(match[1])
+    last = int(match[2] or first)
+    if not 1 <= first <= last <= max(1, num_lines):
+        raise UsageError(f"got the lines {first} to {last}, but the file has the lines 1 to {num_lines}")
+    return first, last

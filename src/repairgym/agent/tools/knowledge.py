@@ -1,0 +1,309 @@
+"""The knowledge base: past fixes, found by the words of an error and ranked by relevance and past success.
+
+Reads and makes one SQLite file (paper A, arXiv 2510.22075: past solutions are retrieved, then ranked by relevance and
+past success; its appendix A.2 calls the tool ``ask_for_help``). Relevance is FTS5's BM25 relative to the best hit,
+success the share of episodes that were offered the fix and passed, both in [0, 1]. Invariants:
+
+- It holds fixes of training tasks only, and none of a package that a validation or test task comes from (`add`).
+- A task is never offered its own fix (`search`).
+- Equal content gives equal answers: rollouts read, and only `repairgym knowledge add` writes.
+- A file that stays locked is trouble of the infrastructure, never an empty answer.
+
+The file keeps a rollback journal and no WAL, so that readers need no write permission and a network folder will do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sqlite3
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from repairgym.config.pipeline import KnowledgeConfig
+from repairgym.errors import InputError, KnowledgeUnavailableError, TaskError
+from repairgym.records import MainError, Record, Task
+from repairgym.tasks.logs.similarity import normalise
+
+APPLICATION_ID = 0x4D4B4231
+SUCCESS_WEIGHT = 0.5
+"""Share of past success in the score; the paper names both parts and no weights."""
+MAX_WORDS = 64
+NUM_CANDIDATES = 50
+"""Hits that are ranked, the most relevant ones."""
+BUSY_TIMEOUT_S = 30.0
+_WORD = re.compile(r"[A-Za-z_]\w+")
+_SCHEMA = (
+    """CREATE TABLE fixes (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL, package TEXT NOT NULL,
+        document TEXT NOT NULL)""",
+    # Words are searched in what an error says before what a report says before what a patch holds.
+    "CREATE VIRTUAL TABLE words USING fts5 (message, report, patch)",
+    """CREATE TABLE offers (
+        fix_id TEXT NOT NULL REFERENCES fixes (id), episode TEXT NOT NULL, is_solved INTEGER NOT NULL,
+        PRIMARY KEY (fix_id, episode)) WITHOUT ROWID""",
+    "CREATE TABLE held_out (package TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+_SEARCH = """
+    SELECT document, bm25(words, 4.0, 2.0, 1.0) AS rank,
+        (SELECT count(*) FROM offers WHERE fix_id = fixes.id),
+        (SELECT coalesce(sum(is_solved), 0) FROM offers WHERE fix_id = fixes.id)
+    FROM words JOIN fixes ON fixes.number = words.rowid
+    WHERE words MATCH ? AND fixes.task_id != ? ORDER BY rank, fixes.id LIMIT ?"""
+
+
+class Fix(Record):
+    """One repair that passed."""
+
+    id: str
+    """First 12 hexadecimal digits of the SHA-256 of task and patch."""
+    task_id: str
+    package: str
+    error: MainError
+    """What the build said before the repair."""
+    report: str
+    patch: str
+    """Unified diff against the broken state."""
+
+
+class RankedFix(Record):
+    """A fix with why it is where it is in an answer."""
+
+    fix: Fix
+    relevance: float
+    """BM25 relative to the best hit, in (0, 1]."""
+    num_offers: int
+    """Episodes that were offered the fix."""
+    num_solved: int
+    """Those of them that passed."""
+    score: float
+
+    @property
+    def success_rate(self) -> float:
+        """Share of offers that led to a pass, with one pass and one failure added (Laplace's rule)."""
+        return laplace_rate(self.num_solved, self.num_offers)
+
+
+def laplace_rate(num_solved: int, num_offers: int) -> float:
+    """(solved + 1) / (offers + 2): a fix that was never offered counts as one half."""
+    return (num_solved + 1) / (num_offers + 2)
+
+
+def make_fix(task: Task, error: MainError, patch: str) -> Fix:
+    """The record of a repair of ``task``."""
+    digest = hashlib.sha256(f"{task.id}\0{patch}".encode()).hexdigest()
+    return Fix(
+        id=digest[:12],
+        task_id=task.id,
+        package=task.provenance.package,
+        error=error,
+        report=task.issue,
+        patch=patch,
+    )
+
+
+def open_knowledge(config: KnowledgeConfig) -> KnowledgeBase | None:
+    """The knowledge base that ``config`` names; None when it names none.
+
+    Raises:
+        InputError: there is no such file, or it is no knowledge base.
+        KnowledgeUnavailableError: it stays locked.
+    """
+    if not config.path:
+        return None
+    return KnowledgeBase.open(Path(config.path), busy_timeout_s=config.busy_timeout_s)
+
+
+class KnowledgeBase:
+    """Past fixes in one file: `create` or `open` it, `close` it or use it as a context manager."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Make an empty one.
+
+        Raises:
+            InputError: ``path`` exists, or its folder does not.
+        """
+        if path.exists() or not path.parent.is_dir():
+            raise InputError(f"{path} exists or its folder does not; name a new file in a folder that exists")
+        base = cls(path, _connect(path, "rwc", BUSY_TIMEOUT_S))
+        with base._writing() as connection:
+            for statement in (*_SCHEMA, f"PRAGMA application_id = {APPLICATION_ID}"):
+                connection.execute(statement)
+        return base
+
+    @classmethod
+    def open(cls, path: Path, *, is_read_only: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
+        """Open one.
+
+        Raises:
+            InputError: there is no such file, or it is no knowledge base.
+            KnowledgeUnavailableError: it stays locked.
+        """
+        if not path.is_file():
+            raise InputError(
+                f"no knowledge base {path}; make one with: repairgym knowledge add {path} RUN --tasks TASKS"
+            )
+        base = cls(path, _connect(path, "ro" if is_read_only else "rw", busy_timeout_s))
+        try:
+            with base._reading() as connection:
+                found = connection.execute("PRAGMA application_id").fetchone()[0]
+        except sqlite3.DatabaseError:
+            found = None
+        except BaseException:
+            base.close()
+            raise
+        if found != APPLICATION_ID:
+            base.close()
+            raise InputError(f"{path} is no knowledge base; name a file that repairgym knowledge add made")
+        return base
+
+    def __enter__(self) -> Self:
+        """The knowledge base itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; safe to call twice."""
+        self._connection.close()
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def hold_out(self, packages: Collection[str]) -> None:
+        """Refuse fixes of ``packages`` from now on.
+
+        Raises:
+            TaskError: a fix of one of them is here already.
+        """
+        leaked = sorted(set(packages) & set(self.packages()))
+        if leaked:
+            raise TaskError(
+                f"{self.path} holds fixes of {', '.join(leaked)}, which validation or test tasks come from; "
+                "make a new knowledge base for these tasks"
+            )
+        with self._writing() as connection:
+            connection.executemany("INSERT OR IGNORE INTO held_out VALUES (?)", [(name,) for name in packages])
+
+    def add(self, fix: Fix, task: Task) -> bool:
+        """Store ``fix`` of ``task``; False when it is there already.
+
+        Raises:
+            TaskError: ``task`` is no training task, or its package is held out.
+        """
+        if task.split != "train" or fix.package in self.held_out():
+            raise TaskError(
+                f"{task.id} ({task.split}) cannot enter {self.path}: an evaluation would be offered its own answers"
+            )
+        values = (fix.id, fix.task_id, fix.package, fix.model_dump_json())
+        with self._writing() as connection:
+            done = connection.execute(
+                "INSERT OR IGNORE INTO fixes (id, task_id, package, document) VALUES (?, ?, ?, ?)", values
+            )
+            if done.rowcount == 1:
+                row = (done.lastrowid, normalise(fix.error.message), fix.report, fix.patch)
+                connection.execute("INSERT INTO words (rowid, message, report, patch) VALUES (?, ?, ?, ?)", row)
+        return done.rowcount == 1
+
+    def add_offer(self, fix_id: str, episode: str, *, is_solved: bool) -> None:
+        """Note that an episode was offered a fix and how it ended; once per episode. Unknown fixes are left out.
+
+        Args:
+            fix_id: Of the fix.
+            episode: Names one episode of one run; runs of one configuration have the same trajectory ids.
+            is_solved: It passed with this fix.
+        """
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO offers SELECT id, ?, ? FROM fixes WHERE id = ?",
+                (episode, is_solved, fix_id),
+            )
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def search(self, text: str, task: Task | None = None, *, limit: int = 3) -> tuple[RankedFix, ...]:
+        """The best fixes for ``text`` (an error, a question), the best first; never one of ``task`` itself.
+
+        Raises:
+            TaskError: ``task`` is no training task, and fixes of its package are here.
+            KnowledgeUnavailableError: the file stays locked.
+        """
+        if task is not None:
+            self._check_isolated(task)
+        words = list(dict.fromkeys(_WORD.findall(normalise(text))))[:MAX_WORDS]
+        if not words:
+            return ()
+        query = " OR ".join(f'"{word}"' for word in words)
+        with self._reading() as connection:
+            rows = connection.execute(_SEARCH, (query, task.id if task else "", NUM_CANDIDATES)).fetchall()
+        found = [_ranked(row, rows[0][1]) for row in rows]
+        return tuple(sorted(found, key=lambda one: (-one.score, one.fix.id))[:limit])
+
+    def packages(self) -> dict[str, int]:
+        """Package -> number of its fixes."""
+        with self._reading() as connection:
+            return dict(connection.execute("SELECT package, count(*) FROM fixes GROUP BY package ORDER BY package"))
+
+    def held_out(self) -> frozenset[str]:
+        """Packages whose fixes are refused."""
+        with self._reading() as connection:
+            return frozenset(name for (name,) in connection.execute("SELECT package FROM held_out"))
+
+    def _check_isolated(self, task: Task) -> None:
+        if task.split != "train" and task.provenance.package in self.packages():
+            raise TaskError(
+                f"{self.path} holds fixes of {task.provenance.package}, and {task.id} is a {task.split} task: "
+                "its episode would be offered answers; use a knowledge base made with these tasks (--tasks)"
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._connection
+            except sqlite3.OperationalError as error:
+                raise self._as_repairgym_error(error) from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+
+    def _as_repairgym_error(self, error: sqlite3.OperationalError) -> Exception:
+        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return KnowledgeUnavailableError(f"another process keeps {self.path} locked; let it end, then try again")
+        return error
+
+
+def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=busy_timeout_s,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def _ranked(row: tuple[str, float, int, int], best: float) -> RankedFix:
+    document, rank, num_offers, num_solved = row
+    relevance = rank / best
+    score = (1 - SUCCESS_WEIGHT) * relevance + SUCCESS_WEIGHT * laplace_rate(num_solved, num_offers)
+    fix = Fix.model_validate_json(document)
+    return RankedFix(fix=fix, relevance=relevance, num_offers=num_offers, num_solved=num_solved, score=score)

@@ -1,0 +1,78 @@
+"""The tools by the names that a pipeline's configuration uses.
+
+Adding a tool is one file and one line here (docs/howto/pipeline.md). A key is unique; the name that the agent writes
+need not be, as long as no pipeline has two tools of one name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from repairgym.agent.tools.ask_for_help import AskForHelpTool
+from repairgym.agent.tools.base import Tool, ToolServices
+from repairgym.agent.tools.dependency_upgrade import DependencyUpgradeTool
+from repairgym.agent.tools.edit import EditTool, LineTool, UndoTool
+from repairgym.agent.tools.edit_range import CreateTool, EditRangeTool, ReplaceTool
+from repairgym.agent.tools.find_files import FindFilesTool
+from repairgym.agent.tools.find_files_with_text import FindFilesWithTextTool
+from repairgym.agent.tools.navigate import GotoTool, OpenTool, ScrollDownTool, ScrollUpTool
+from repairgym.agent.tools.read_file import ReadFileTool
+from repairgym.agent.tools.remove_dependency import RemoveDependencyTool
+from repairgym.agent.tools.run_sh import RunShTool
+from repairgym.agent.tools.run_tests import RunTestsTool
+from repairgym.agent.tools.search import SearchTool, ViewTool
+from repairgym.agent.tools.search_file import SearchFileTool
+from repairgym.agent.tools.shell import ShellTool
+from repairgym.agent.tools.submit import SubmitTool
+from repairgym.agent.tools.upgrade_build_tool import UpgradeBuildToolTool
+from repairgym.agent.tools.validate_and_build import ValidateAndBuildTool
+from repairgym.agent.tools.write import WriteTool
+from repairgym.agent.tools.write_file import WriteFileTool
+from repairgym.errors import ConfigError
+
+TOOLS: dict[str, type[Tool[Any]]] = {
+    "ask_for_help": AskForHelpTool,
+    "create": CreateTool,
+    "dependency_upgrade": DependencyUpgradeTool,
+    "edit": EditTool,
+    "edit_range": EditRangeTool,
+    "find_files": FindFilesTool,
+    "find_files_with_text": FindFilesWithTextTool,
+    "goto": GotoTool,
+    "line": LineTool,
+    "open": OpenTool,
+    "read_file": ReadFileTool,
+    "remove_dependency": RemoveDependencyTool,
+    "replace": ReplaceTool,
+    "run_sh": RunShTool,
+    "scroll_down": ScrollDownTool,
+    "scroll_up": ScrollUpTool,
+    "search": SearchTool,
+    "search_file": SearchFileTool,
+    "shell": ShellTool,
+    "submit": SubmitTool,
+    "test": RunTestsTool,
+    "undo": UndoTool,
+    "upgrade_build_tool": UpgradeBuildToolTool,
+    "validate_and_build": ValidateAndBuildTool,
+    "view": ViewTool,
+    "write": WriteTool,
+    "write_file": WriteFileTool,
+}
+
+
+def make_tools(services: ToolServices) -> dict[str, Tool[Any]]:
+    """The tools of ``services.config``, by the names that the agent writes.
+
+    Raises:
+        ConfigError: a key that is no tool, or two tools of one name.
+    """
+    keys = services.config.tools
+    unknown = [key for key in keys if key not in TOOLS]
+    if unknown:
+        raise ConfigError(f"pipeline.tools names {unknown}; tools are {sorted(TOOLS)}")
+    tools = [TOOLS[key].create(services) for key in keys]
+    by_name = {tool.name: tool for tool in tools}
+    if len(by_name) < len(tools):
+        raise ConfigError(f"pipeline.tools names {list(keys)}, of which two are written alike by the agent; drop one")
+    return by_name

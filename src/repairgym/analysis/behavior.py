@@ -1,0 +1,140 @@
+"""How an agent behaves: lengths, habits, loops, errors, exploits.
+
+Reads episodes; makes rates and means. Invariants: a rate over nothing is None; a rate of submissions is over the
+submitted episodes, every other rate is over all.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from repairgym.analysis.episodes import Episode
+from repairgym.records import Record, StopReason, VerdictKind
+
+LOOP_REPEATS = 3
+"""An episode with so many repeated actions is counted as a loop."""
+
+
+class OutcomeLength(Record):
+    """Mean length of the episodes with one outcome."""
+
+    verdict: VerdictKind
+    num_episodes: int
+    mean_turns: float
+    mean_tokens: float
+    mean_action_tokens: float
+
+
+class BehaviorMetrics(Record):
+    """Rates of one set of episodes."""
+
+    num_episodes: int
+    mean_turns: float | None
+    mean_action_tokens: float | None
+    test_runs_per_episode: float | None
+    submit_rate: float | None
+    blind_submit_rate: float | None
+    """Of the submitted episodes: no test run after the last edit."""
+    format_error_rate: float | None
+    """Of all actions: could not be parsed."""
+    tool_error_rate: float | None
+    """Of all actions: the tool refused."""
+    loop_rate: float | None
+    """Episodes with at least `LOOP_REPEATS` repeated actions."""
+    repeated_builds_per_episode: float | None
+    """Runs of tests or build on unchanged code (paper A: it may recover transient errors, or exploit noise)."""
+    thinking_share: float | None
+    """Characters within ``<think>`` among those of all actions."""
+    exploit_rate: float | None
+    """Episodes whose verdict is *exploited*."""
+    suspicious_rate: float | None
+    """Episodes that passed beside a suspicious finding."""
+    invalid_rate: float | None
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """Mean of the values; None without any."""
+    found = list(values)
+    return statistics.fmean(found) if found else None
+
+
+def habits(episodes: Sequence[Episode]) -> BehaviorMetrics:
+    """The rates of ``episodes``."""
+    submitted = [one for one in episodes if one.stop_reason is StopReason.SUBMITTED]
+    num_actions = sum(one.num_turns for one in episodes)
+    return BehaviorMetrics(
+        num_episodes=len(episodes),
+        mean_turns=mean(one.num_turns for one in episodes),
+        mean_action_tokens=mean(one.num_action_tokens for one in episodes),
+        test_runs_per_episode=mean(one.num_test_runs for one in episodes),
+        submit_rate=mean(one.stop_reason is StopReason.SUBMITTED for one in episodes),
+        blind_submit_rate=mean(one.is_blind_submit for one in submitted),
+        format_error_rate=sum(one.num_format_errors for one in episodes) / num_actions if num_actions else None,
+        tool_error_rate=sum(one.num_tool_errors for one in episodes) / num_actions if num_actions else None,
+        loop_rate=mean(is_loop(one) for one in episodes),
+        repeated_builds_per_episode=mean(one.num_repeated_builds for one in episodes),
+        thinking_share=_thinking_share(episodes),
+        suspicious_rate=mean(one.is_suspicious for one in episodes),
+        exploit_rate=mean(one.verdict is VerdictKind.EXPLOITED for one in episodes),
+        invalid_rate=mean(one.verdict is VerdictKind.INVALID for one in episodes),
+    )
+
+
+def _thinking_share(episodes: Sequence[Episode]) -> float | None:
+    num_chars = sum(one.num_action_chars for one in episodes)
+    return sum(one.num_thought_chars for one in episodes) / num_chars if num_chars else None
+
+
+def error_classes(episodes: Iterable[Episode]) -> dict[VerdictKind, dict[str, int]]:
+    """Verdict -> class of the main error -> number of episodes, most frequent first."""
+    found: dict[VerdictKind, Counter[str]] = {}
+    for episode in episodes:
+        if episode.error_class:
+            found.setdefault(episode.verdict, Counter())[episode.error_class] += 1
+    return {kind: dict(found[kind].most_common()) for kind in VerdictKind if kind in found}
+
+
+def is_loop(episode: Episode) -> bool:
+    """True when the episode goes round in circles (paper B, finding 1)."""
+    return episode.num_repeats >= LOOP_REPEATS
+
+
+def lengths_by_outcome(episodes: Iterable[Episode]) -> list[OutcomeLength]:
+    """Mean turns and tokens for each outcome that occurs."""
+    grouped: dict[VerdictKind, list[Episode]] = {}
+    for episode in episodes:
+        grouped.setdefault(episode.verdict, []).append(episode)
+    return [
+        OutcomeLength(
+            verdict=kind,
+            num_episodes=len(grouped[kind]),
+            mean_turns=statistics.fmean(one.num_turns for one in grouped[kind]),
+            mean_tokens=statistics.fmean(one.num_tokens for one in grouped[kind]),
+            mean_action_tokens=statistics.fmean(one.num_action_tokens for one in grouped[kind]),
+        )
+        for kind in VerdictKind
+        if kind in grouped
+    ]
+
+
+def stop_reasons(episodes: Iterable[Episode]) -> dict[StopReason, int]:
+    """Stop reason -> number of episodes, most frequent first."""
+    return dict(Counter(episode.stop_reason for episode in episodes).most_common())
+
+
+def exploit_findings(episodes: Iterable[Episode]) -> dict[str, int]:
+    """Exploit detector -> number of episodes in which it found something, most frequent first."""
+    return dict(Counter(name for episode in episodes for name in sorted(set(episode.findings))).most_common())
+
+
+def by_step(
+    episodes: Iterable[Episode], measure: Callable[[Sequence[Episode]], float | None]
+) -> list[tuple[int, float]]:
+    """(training step, ``measure`` of that step's episodes); steps that cannot be measured are left out."""
+    grouped: dict[int, list[Episode]] = {}
+    for episode in episodes:
+        grouped.setdefault(episode.step, []).append(episode)
+    measured = [(step, measure(grouped[step])) for step in sorted(grouped)]
+    return [(step, value) for step, value in measured if value is not None]

@@ -1,0 +1,141 @@
+"""What verl finishes, on its way into ``run.db``: stored, counted and settled as `repairgym train rl` would have done it.
+
+Reads arrivals of a verl run; makes trajectories, groups and metrics of the run store. Invariants: an iteration is
+settled once verl has learned it; what verl begins again is forgotten first; too many invalid episodes in a row stop the
+run and are not stored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from repairgym.bridges.verl.config_files import VerlPaths
+from repairgym.bridges.verl.episodes import validation_phase
+from repairgym.bridges.verl.session import Arrival, num_saved_updates
+from repairgym.bridges.verl.spool import Spooled, spooled
+from repairgym.bridges.verl.stages import Stage
+from repairgym.config.watch import AlarmConfig
+from repairgym.learning.rewards import make_shaping
+from repairgym.records import Task, Trajectory, VerdictKind
+from repairgym.rollout.failures import FailureStreak
+from repairgym.training.groups import advantages_of, make_trajectory_groups, overlong_metrics
+from repairgym.training.rollout_batch import RolloutBatch, record_group_status, rollout_metrics, weight_lag
+from repairgym.training.run import Run
+from repairgym.training.watching import check_alarms
+
+METRIC_NAMES = {
+    "actor/pg_loss": "train/loss",
+    "actor/grad_norm": "optim/grad_norm",
+    "actor/lr": "optim/learning_rate",
+    "timing_s/gen": "time/rollout_s",
+    "timing_s/update_actor": "time/update_s",
+}
+"""verl's name -> ours, where they say the same; all others are stored as ``verl/...``. Its entropy is none of them: a
+mean by the loss's denominator, over the empty rows that fill a batch, too, so that it falls with the groups kept.
+"""
+
+
+class Receiver:
+    """Puts what verl finishes into the run store."""
+
+    def __init__(self, run: Run, stage: Stage, alarms: AlarmConfig) -> None:
+        self._run = run
+        self._stage = stage
+        self._alarms = alarms
+        self._streak = FailureStreak(stage.rollout.max_failures_in_row)
+        self._held: dict[str, Arrival] = {}
+        self._num_ended = Counter[str]()
+        self._shaping = make_shaping(stage.rl.reward, stage.rollout.pipeline.max_episode_turns)
+
+    def begin(self, places: VerlPaths) -> None:
+        """Take what a killed run left, then forget the iterations and validations that verl begins again."""
+        for file, found in spooled(places.spool):
+            self._store(Arrival(trajectory=found, file=file))
+        store, phase = self._run.store, self._stage.phase
+        first_step = num_saved_updates(places)
+        num_dropped = store.drop_steps(phase=phase, first_step=first_step)
+        later = {validation_phase(phase, k) for k in range(first_step + 1, self._stage.rl.max_iterations + 1)}
+        for name in later & store.num_trajectories().keys():
+            store.drop_steps(phase=name, first_step=0)
+        if num_dropped:
+            text = f"{num_dropped} episodes from iteration {first_step} on are forgotten: verl begins it again"
+            store.add_event("begun_again", text, phase=phase)
+        if first_step and first_step - 1 not in dict(store.metrics(phase, "rollout/reward_mean")):
+            # Killed between the checkpoint and the metrics of its iteration, which verl does not write again.
+            self._end_iteration(first_step, {})
+
+    def take(self, arrival: Arrival) -> None:
+        """Store one arrival."""
+        if arrival.trajectory is not None:
+            self._take_trajectory(arrival, arrival.trajectory)
+        elif arrival.metrics is not None:
+            self._end_iteration(arrival.num_updates, arrival.metrics)
+
+    def _take_trajectory(self, arrival: Arrival, found: Spooled) -> None:
+        if found.trajectory.id in self._held:
+            return  # still in the spool because it is held back
+        self._held[found.trajectory.id] = arrival
+        label = f"{found.phase} {found.step}"
+        self._num_ended[label] += 1
+        self._run.progress(label, self._num_ended[label], 0, "episodes have ended")
+        for trajectory in self._streak.admit(found.trajectory):
+            self._store(self._held.pop(trajectory.id))
+
+    def _store(self, arrival: Arrival) -> None:
+        found = arrival.trajectory
+        assert found is not None
+        assert arrival.file is not None
+        self._run.store.add_trajectory(found.trajectory, phase=found.phase, step=found.step, split=found.split)
+        arrival.file.unlink()
+
+    def _end_iteration(self, num_updates: int, theirs: Mapping[str, float]) -> None:
+        for trajectory in self._streak.release():
+            self._store(self._held.pop(trajectory.id))
+        step, phase = num_updates - 1, self._stage.phase
+        collected = self._collect(step)
+        metrics = {METRIC_NAMES.get(name, f"verl/{name}"): value for name, value in theirs.items()}
+        metrics |= rollout_metrics(collected) | overlong_metrics(collected.trajectories, self._stage.rl.algorithm)
+        metrics |= _sampled_entropy(collected)
+        metrics["rollout/weight_lag"] = weight_lag(collected.trajectories, step)
+        self._run.store.add_metrics(phase, step, metrics)
+        self._run.store.add_metrics(phase, num_updates, self._validation(num_updates))
+        check_alarms(self._run.store, phase, self._alarms, self._run.progress)
+        detail = f"reward {metrics['rollout/reward_mean']:.2f}"
+        self._run.progress(phase, num_updates, self._stage.rl.max_iterations, detail)
+
+    def _collect(self, step: int) -> RolloutBatch:
+        """The iteration's groups as `RLLoop` counts them; their status goes to the store."""
+        phase = self._stage.phase
+        trajectories = list(self._run.store.trajectories(phase=phase, step=step))
+        groups = make_trajectory_groups(trajectories, lambda group: self._shaping.shape(self._task(group[0]), group))
+        advantages = advantages_of(groups, self._stage.rl.algorithm)
+        collected = RolloutBatch(step, trajectories, groups=groups, advantages=advantages)
+        record_group_status(self._run.store, phase, collected)
+        return collected
+
+    def _task(self, trajectory: Trajectory) -> Task:
+        return self._run.tasks[trajectory.task_id]
+
+    def _validation(self, num_updates: int) -> dict[str, float]:
+        """Of the weights after ``num_updates``, as `reinforce` stores it."""
+        rows = self._run.store.rows(phase=validation_phase(self._stage.phase, num_updates))
+        passed = [row.verdict is VerdictKind.PASSED for row in rows]
+        # As in `recipes.evaluate`: an invalid episode counts as failed.
+        return {"validation/pass_at_1": sum(passed) / len(passed)} if passed else {}
+
+
+def _sampled_entropy(collected: RolloutBatch) -> dict[str, float]:
+    """``policy/entropy`` in nats per token: the mean of -log p over what the kept groups sampled, at temperature 1."""
+    ledgers = [
+        member.ledger
+        for group, found in zip(collected.groups, collected.advantages, strict=True)
+        if not found.is_dropped
+        for member, reward in zip(group.members, group.rewards, strict=True)
+        if reward is not None
+    ]
+    if not ledgers:
+        return {}
+    return {"policy/entropy": -float(np.concatenate([ledger.log_prob[ledger.is_action] for ledger in ledgers]).mean())}

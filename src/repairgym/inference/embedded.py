@@ -1,0 +1,176 @@
+"""The embedded engine as a policy: many coroutines ask, one engine answers in batches.
+
+Reads prompts as token ids; makes `Generation` records. Invariants: one step of the engine runs at a time; weights
+change only between generations, so every generation has one policy version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from repairgym.config.models import DtypeName, EngineConfig
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.engine.requests import EngineStatistics, Request
+from repairgym.inference.loading import load_model
+
+
+class EmbeddedPolicy:
+    """A :class:`~repairgym.inference.base.Policy` over an :class:`~repairgym.inference.engine.core.Engine` of this process."""
+
+    def __init__(self, engine: Engine, policy_id: str = "embedded", *, is_threaded: bool = True) -> None:
+        """Wrap ``engine``.
+
+        Args:
+            engine: Used by this policy alone from now on.
+            policy_id: Name stored with each trajectory.
+            is_threaded: Steps run in a thread of their own, so that the event loop serves sandboxes meanwhile; False
+                runs them in the event loop's thread.
+        """
+        self.id = policy_id
+        self._engine = engine
+        self._futures: dict[int, tuple[Request, asyncio.Future[None]]] = {}
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine") if is_threaded else None
+        self._driver: asyncio.Task[None] | None = None
+        # Held during a step and while the engine's state changes.
+        self._lock = asyncio.Lock()
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+
+    @classmethod
+    def from_folder(
+        cls, folder: Path, config: EngineConfig | None = None, *, dtype: DtypeName = "float32", device: str = "cpu"
+    ) -> Self:
+        """Serve the model of ``folder``.
+
+        Raises:
+            ModelFolderError: ``folder`` is no model folder.
+            ConfigError: the model cannot be served exactly.
+        """
+        return cls(Engine(load_model(folder, dtype, device), config), policy_id=folder.name)
+
+    @property
+    def statistics(self) -> EngineStatistics:
+        """Counters of the engine."""
+        return self._engine.statistics
+
+    @property
+    def max_len_tokens(self) -> int:
+        """Longest prompt plus completion."""
+        return self._engine.config.max_len_tokens
+
+    @property
+    def version(self) -> int:
+        """Version of the weights now served."""
+        return self._engine.version
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
+        """Continue ``prompt_ids``; at most ``max_len_tokens - len(prompt_ids)`` tokens come back.
+
+        Raises:
+            ConfigError: the prompt is empty or leaves no room for a token.
+        """
+        asked_at_s = time.monotonic()
+        await self._is_open.wait()
+        async with self._lock:
+            request = self._engine.submit(
+                session_id,
+                prompt_ids,
+                max_tokens=sampling.max_tokens,
+                stop_token_ids=sampling.stop_token_ids,
+                temperature=sampling.temperature,
+                seed=sampling.seed,
+            )
+            # Weights cannot change while the request is in the engine.
+            version = self._engine.version
+        await self._wait(request)
+        return Generation(
+            token_ids=tuple(request.token_ids),
+            log_probs=tuple(request.log_probs),
+            is_stopped=request.is_stopped,
+            policy_version=version,
+            queue_s=request.admitted_at_s - asked_at_s,
+            prefill_s=request.first_token_at_s - request.admitted_at_s,
+            decode_s=request.last_token_at_s - request.first_token_at_s,
+        )
+
+    async def end_session(self, session_id: str) -> None:
+        """Free the session's slot and cancel what it still runs."""
+        async with self._lock:
+            self._engine.end_session(session_id)
+
+    async def load_state(self, state: Mapping[str, torch.Tensor], version: int) -> None:
+        """Swap the weights between generations: running ones end first, new ones wait.
+
+        Raises:
+            ConfigError: the weights do not fit the model.
+        """
+        self._is_open.clear()
+        try:
+            while not await self._load_if_idle(state, version):
+                if self._driver is not None:
+                    await asyncio.wait([self._driver])
+        finally:
+            self._is_open.set()
+
+    async def close(self) -> None:
+        """End the engine's thread; waiting generations are cancelled."""
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.wait([self._driver])
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    async def _load_if_idle(self, state: Mapping[str, torch.Tensor], version: int) -> bool:
+        async with self._lock:
+            if self._engine.has_work:
+                return False
+            self._engine.load_state(state, version)
+            return True
+
+    async def _wait(self, request: Request) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures[id(request)] = (request, future)
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.create_task(self._drive())
+        try:
+            await future
+        finally:
+            request.is_cancelled = not request.is_done
+            self._futures.pop(id(request), None)
+
+    async def _drive(self) -> None:
+        """Step until nothing is left; an error of the engine reaches every waiting caller."""
+        loop = asyncio.get_running_loop()
+        try:
+            while self._engine.has_work:
+                async with self._lock:
+                    if self._executor is None:
+                        finished = self._engine.step()
+                    else:
+                        finished = await loop.run_in_executor(self._executor, self._engine.step)
+                for request in finished:
+                    self._resolve(request, None)
+                await asyncio.sleep(0)
+        except Exception as error:
+            for request, _ in list(self._futures.values()):
+                self._resolve(request, error)
+        finally:
+            for _, future in list(self._futures.values()):
+                future.cancel()
+
+    def _resolve(self, request: Request, error: Exception | None) -> None:
+        future = self._futures.get(id(request), (request, None))[1]
+        if future is None or future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,237 @@
+"""A model server over HTTP: one JSON request, one JSON reply, whatever happens in between.
+
+Reads an `EndpointConfig` and a key (most often of the environment); makes replies. Invariants: a request is tried again
+for trouble that may pass and for nothing else; every attempt is counted by what came of it; no key is in an error, a
+counter or a log; whatever goes wrong is a `ModelServerError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ConfigError, ModelReplyError, ModelServerError
+from repairgym.inference.rate_limit import RateLimiter
+from repairgym.inference.replies import Reply, Usage
+from repairgym.inference.transport import AttemptError, EndpointStatistics, Transport
+
+ReplyT = TypeVar("ReplyT")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply and what it took."""
+
+    reply: Reply
+    cost_usd: float
+    queue_s: float
+    """Seconds for which the request waited here before it was first sent: for a place, and for the rate limit."""
+
+
+class EndpointClient:
+    """Asks one server; any number of coroutines of one event loop may share it."""
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        *,
+        key: str | None = None,
+        seed: int | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            config: The server, its limits and how trouble is met.
+            key: Instead of the value of `api_key_env`.
+            seed: Of the random part of waits; None: different in every process, as it should be.
+            sleep: What waits between attempts.
+
+        Raises:
+            ConfigError: server or model are missing, there are several, or the key would travel in the open.
+        """
+        config.require_server()
+        config.require_one_server()
+        key = os.environ.get(config.api_key_env, "") if key is None else key
+        if key and not config.is_encrypted and not config.is_plain_http_allowed:
+            raise ConfigError(
+                f"{config.api_key_env} is set and {config.base_url} is not encrypted; use https://, unset the variable "
+                "or set endpoint.is_plain_http_allowed=true"
+            )
+        self.config = config
+        self.statistics = EndpointStatistics()
+        self._random = random.Random(seed)
+        self._sleep = sleep
+        self._limiter = RateLimiter(config.requests_per_minute, config.tokens_per_minute)
+        self._gate = asyncio.Semaphore(config.max_concurrent)
+        self._transport = Transport(config, key, self.statistics)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    async def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], Reply],
+        num_tokens: int,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """What ``read`` makes of the reply to ``body``.
+
+        Args:
+            path: Below ``base_url``, e.g. ``chat/completions``, or beside it: ``/inference/v1/generate``.
+            body: The request.
+            read: Checks a reply; raises `ModelReplyError` for one that cannot be used, which is then asked for again.
+            num_tokens: About how many tokens prompt and reply will have, for the rate limit.
+            headers: More headers of each attempt.
+
+        Raises:
+            ServerRefusedError: the request will not be taken, also not later.
+            PromptTooLongError: the prompt does not fit.
+            ServerDownError: the last attempt got no reply.
+            ModelServerError: the last of `max_attempts` attempts failed, or the server wants too long a wait.
+        """
+        queued_at_s = time.monotonic()
+        async with self._gate:
+            reservation = await self._limiter.reserve(num_tokens)
+            queue_s = time.monotonic() - queued_at_s
+            self.statistics.queue_s += queue_s
+
+            async def attempt(number: int) -> Reply:
+                nonlocal reservation
+                if number > 1:
+                    reservation = await self._limiter.reserve(num_tokens)
+                try:
+                    return read(_json(await self._transport.post(path, body, headers), self._transport.shown))
+                except AttemptError:
+                    reservation.num_tokens = 0
+                    raise
+
+            reply = await self._attempts(attempt)
+            if reply.usage:
+                reservation.num_tokens = reply.usage.num_prompt_tokens + reply.usage.num_reply_tokens
+            return Answer(reply, self._bill(reply.usage), queue_s)
+
+    async def command(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """The reply to an order that may be given twice; empty where it is no JSON object.
+
+        It does not wait behind requests, is limited by nothing and costs nothing.
+
+        Raises:
+            ServerRefusedError: there is no such route, or the order will not be taken.
+            ModelServerError: the last of `max_attempts` attempts failed.
+        """
+
+        async def attempt(_: int) -> Mapping[str, Any]:
+            return _object(await self._transport.post(path, body or {})) or {}
+
+        return await self._attempts(attempt)
+
+    async def _attempts(self, attempt: Callable[[int], Awaitable[ReplyT]]) -> ReplyT:
+        """What the first good one of at most `max_attempts` attempts gives."""
+        for number in range(1, self.config.max_attempts + 1):
+            self.statistics.num_attempts += 1
+            try:
+                return await attempt(number)
+            except ModelReplyError as error:
+                self.statistics.num_bad_replies += 1
+                await self._rest(number, error, None)
+            except AttemptError as trouble:
+                await self._rest(number, trouble.error, trouble.retry_after_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def get(self, path: str) -> Mapping[str, Any] | None:
+        """The reply to a GET below ``base_url`` (``page``) or beside it (``/page``); None where there is no such page.
+
+        Raises:
+            ServerDownError: no server answers.
+        """
+        status, text = await self._get(path)
+        return _object(text) if status == 200 else None
+
+    async def has_route(self, path: str) -> bool:
+        """Whether the server knows ``path``, whatever method it takes.
+
+        Raises:
+            ServerDownError: no server answers.
+        """
+        return (await self._get(path))[0] != 404
+
+    async def is_healthy(self) -> bool:
+        """Whether ``/health`` answers that all is well; asked once, for at most `connect_timeout_s`: it may be dead."""
+        try:
+            return (await self._transport.get("/health", self.config.connect_timeout_s))[0] == 200
+        except AttemptError:
+            return False
+
+    async def _get(self, path: str) -> tuple[int, str]:
+        for number in range(1, self.config.max_attempts + 1):
+            try:
+                return await self._transport.get(path, self.config.timeout_s)
+            except AttemptError as trouble:
+                await self._rest(number, trouble.error, None)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _bill(self, usage: Usage | None) -> float:
+        """Count the tokens; returns what they cost. What the server does not count costs nothing."""
+        if usage is None:
+            return 0.0
+        counters = self.statistics
+        counters.num_prompt_tokens += usage.num_prompt_tokens
+        counters.num_cached_tokens += usage.num_cached_tokens
+        counters.num_reply_tokens += usage.num_reply_tokens
+        price = self.config.prices.get(self.config.model)
+        cost_usd = (
+            price.cost_usd(usage.num_prompt_tokens, usage.num_cached_tokens, usage.num_reply_tokens) if price else 0.0
+        )
+        counters.cost_usd += cost_usd
+        return cost_usd
+
+    async def _rest(self, attempt: int, error: ModelServerError, retry_after_s: float | None) -> None:
+        """Wait for the next attempt.
+
+        Raises:
+            ModelServerError: there is none.
+        """
+        place = f"{self.config.model} at {self.config.base_url}"
+        if attempt == self.config.max_attempts:
+            raise type(error)(f"{place}: {attempt} attempts failed, the last: {error}") from None
+        asked_s = retry_after_s or 0.0
+        if asked_s > self.config.max_retry_after_s:
+            raise ModelServerError(
+                f"{place} asks to wait {asked_s:.0f} s ({error}); endpoint.max_retry_after_s is "
+                f"{self.config.max_retry_after_s:g}"
+            ) from None
+        longest = min(self.config.max_backoff_s, self.config.backoff_s * 2 ** (attempt - 1))
+        # Half of the wait is random, so that those who were refused together do not come back together.
+        await self._sleep(max(asked_s, longest * self._random.uniform(0.5, 1.0)))
+
+
+def _json(text: str, shown: Callable[[str], str]) -> Mapping[str, Any]:
+    reply = _object(text)
+    if reply is None:
+        raise ModelReplyError(f"a reply that is no JSON object: {shown(text)!r}")
+    return reply
+
+
+def _object(text: str) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,129 @@
+"""One forward pass of a Hugging Face causal LM over chosen cache slots.
+
+Reads token ids, slots and positions; makes the logits of each row's last real token. Invariants: inference only; the
+model attends by `ATTENTION_NAME` when it supports attention back ends, else by gathered keys under its own attention.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from repairgym.inference.engine.attention import ATTENTION_NAME
+from repairgym.inference.engine.cache import ForwardPlan, SlotCache
+from repairgym.inference.engine.support import check_length, check_supported
+
+_MAX_SPAN_PER_ROW = 4
+"""Reading idle slots in place beats gathering the busy ones up to about this ratio (measured: gathering costs 5x)."""
+
+
+class SlotModel:
+    """A model and the slots its sessions live in."""
+
+    def __init__(self, model: PreTrainedModel, num_slots: int, max_len_tokens: int) -> None:
+        check_supported(model)
+        check_length(model, max_len_tokens)
+        self.model = model.eval()
+        self._base = model.base_model
+        self._head = model.get_output_embeddings()
+        self._is_in_place = bool(getattr(model, "_supports_attention_backend", False))
+        if self._is_in_place:
+            model.set_attn_implementation(ATTENTION_NAME)
+        config = model.config
+        heads = config.num_attention_heads
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        self.cache = SlotCache(
+            num_layers=config.num_hidden_layers,
+            num_slots=num_slots,
+            num_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            max_len_tokens=max_len_tokens,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        self._key_positions = torch.arange(max_len_tokens + 1, device=self.device)
+
+    @torch.inference_mode()
+    def prefill(self, slots: list[int], starts: list[int], new_tokens: list[np.ndarray]) -> torch.Tensor:
+        """Compute each row's new tokens, right-padded together.
+
+        Args:
+            slots: [rows] slot of each row.
+            starts: [rows] position of each row's first new token.
+            new_tokens: Per row, at least one token id.
+
+        Returns:
+            [rows, vocab] logits after each row's last new token.
+        """
+        lengths = np.array([len(tokens) for tokens in new_tokens])
+        width = int(lengths.max())
+        ids = np.zeros((len(slots), width), dtype=np.int64)
+        for row, tokens in enumerate(new_tokens):
+            ids[row, : len(tokens)] = tokens
+        offsets = np.arange(width)[None, :]
+        positions = np.asarray(starts)[:, None] + offsets
+        is_real = offsets < lengths[:, None]
+        rows = self._tensor(np.asarray(slots))
+        written = self._tensor(np.where(is_real, positions, self.cache.scratch_position))
+        read = self._tensor(np.where(is_real, positions, 0))
+        num_keys = int((np.asarray(starts) + lengths).max())
+        self.cache.prepare(ForwardPlan(rows, written, num_keys, None))
+        mask = self._mask(read, num_keys)
+        hidden = self._forward(self._tensor(ids), read, mask, None)
+        last = hidden[torch.arange(len(slots), device=self.device), self._tensor(lengths - 1)]
+        logits: torch.Tensor = self._head(last)
+        return logits
+
+    @torch.inference_mode()
+    def decode(self, slots: np.ndarray, positions: np.ndarray, token_ids: np.ndarray) -> torch.Tensor:
+        """Feed one token to each row.
+
+        Args:
+            slots: [rows] ascending slots.
+            positions: [rows] position of each token.
+            token_ids: [rows].
+
+        Returns:
+            [rows, vocab] logits.
+        """
+        num_keys = int(positions.max()) + 1
+        first, last = int(slots[0]), int(slots[-1]) + 1
+        is_span = self._is_in_place and last - first <= _MAX_SPAN_PER_ROW * len(slots)
+        read = self._tensor(positions[:, None])
+        rows = self._tensor(slots)
+        self.cache.prepare(ForwardPlan(rows, read, num_keys, (first, last) if is_span else None))
+        slot_rows = None
+        masked = read
+        if is_span and last - first > len(slots):
+            slot_rows = rows - first
+            # Idle slots of the span attend to their first key: anything finite will do, nobody reads it.
+            masked = read.new_zeros(last - first, 1).index_copy_(0, slot_rows, read)
+        hidden = self._forward(self._tensor(token_ids[:, None]), read, self._mask(masked, num_keys), slot_rows)
+        logits: torch.Tensor = self._head(hidden[:, 0])
+        return logits
+
+    def _forward(
+        self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, slot_rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        extra = {} if slot_rows is None else {"slot_rows": slot_rows}
+        out = self._base(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            **extra,
+        )
+        hidden: torch.Tensor = out.last_hidden_state
+        return hidden
+
+    def _mask(self, positions: torch.Tensor, num_keys: int) -> torch.Tensor:
+        """[rows, length] positions -> additive mask [rows, 1, length, num_keys]."""
+        is_later = self._key_positions[:num_keys] > positions[:, None, :, None]
+        zeros = torch.zeros(is_later.shape, dtype=self.dtype, device=self.device)
+        return zeros.masked_fill_(is_later, torch.finfo(self.dtype).min)
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64)).to(self.device)

@@ -1,0 +1,88 @@
+"""A policy behind any server that speaks OpenAI's protocol, as text.
+
+Reads prompts as token ids; makes `Generation` records. Invariants: what comes back is encoded once and marked
+`UNKNOWN_VERSION`, so RL refuses it; streaming is off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.endpoint import EndpointClient
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.replies import Reply, read_chat_reply, read_text_reply
+from repairgym.ledger import UNKNOWN_VERSION
+
+MAX_SEED = (1 << 31) - 1
+"""Largest that servers take."""
+_CHARS_PER_TOKEN = 3
+"""Of prompts whose tokenizer is not known here, for the rate limit."""
+
+
+class OpenAIPolicy:
+    """A :class:`~repairgym.inference.base.Policy` over a text-only server: a teacher or a baseline."""
+
+    def __init__(self, client: EndpointClient, renderer: ChatRenderer) -> None:
+        """``renderer`` turns prompts into messages and replies into tokens of the record."""
+        self.id = client.config.model
+        self._client = client
+        self._config = client.config
+        self._renderer = renderer
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
+        """The server's next message.
+
+        Raises:
+            PromptTooLongError: it does not fit the model's context.
+            ModelServerError: no usable reply, or the request is refused.
+        """
+        path, body = self._request(prompt_ids, sampling)
+        num_tokens = len(self._renderer.text(prompt_ids)) // _CHARS_PER_TOKEN + sampling.max_tokens
+        answer = await self._client.ask(path, body, lambda got: self._read(got, sampling), num_tokens)
+        reply = answer.reply
+        ids = self._renderer.action_ids(self._text(reply))
+        ids = ids if reply.is_stopped else ids[:-1]
+        return Generation(
+            token_ids=tuple(ids),
+            log_probs=(0.0,) * len(ids),
+            is_stopped=reply.is_stopped,
+            policy_version=UNKNOWN_VERSION,
+            cost_usd=answer.cost_usd,
+            queue_s=answer.queue_s,
+        )
+
+    async def end_session(self, session_id: str) -> None:
+        """Nothing is kept for a session."""
+
+    def _request(self, prompt_ids: list[int], sampling: SamplingParams) -> tuple[str, dict[str, Any]]:
+        body = request_fields(self._config, sampling)
+        if self._config.api == "completions":
+            stop = [self._renderer.family.message_end]
+            return "completions", body | {"prompt": self._renderer.text(prompt_ids), "stop": stop}
+        messages = [{"role": role, "content": text} for role, text in self._renderer.messages(prompt_ids)]
+        return "chat/completions", body | {"messages": messages}
+
+    def _read(self, got: Mapping[str, Any], sampling: SamplingParams) -> Reply:
+        is_chat = self._config.api == "chat"
+        return read_chat_reply(got, sampling.max_tokens) if is_chat else read_text_reply(got, sampling.max_tokens)
+
+    def _text(self, reply: Reply) -> str:
+        if self._config.reasoning == "dropped" or not reply.reasoning:
+            return reply.text
+        return f"<think>\n{reply.reasoning.strip()}\n</think>\n\n{reply.text}"
+
+
+def request_fields(config: EndpointConfig, sampling: SamplingParams) -> dict[str, Any]:
+    """What every completion request says."""
+    body: dict[str, Any] = {
+        "model": config.model,
+        "temperature": sampling.temperature,
+        config.max_tokens_name: sampling.max_tokens,
+        "stream": False,
+    }
+    if config.has_seed:
+        body["seed"] = sampling.seed & MAX_SEED
+    return body | config.extra

@@ -1,0 +1,193 @@
+r"""Chat rendering by deltas: token ids of what the environment says, never of what the model said.
+
+Reads observation texts; makes token ids in the form of the model's `ChatFamily`, e.g. ``<|im_start|>role\n``.
+Invariants: appending the deltas and the sampled ids gives the rendering of the whole conversation; text of an
+observation never becomes a special token; model output is never encoded again; `messages` reads back what was
+rendered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from transformers import PreTrainedTokenizerFast
+
+from repairgym.errors import ModelFolderError
+from repairgym.inference.chat_families import CHATML, LLAMA3, ChatFamily, Message
+
+MESSAGE_START = CHATML.role_start
+MESSAGE_END = CHATML.message_end
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+class ChatRenderer:
+    """Deltas of a conversation between ``user`` (the environment) and ``assistant`` (the policy)."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, *, system: str | None = None, family: ChatFamily | None = None
+    ) -> None:
+        """Look up the special tokens.
+
+        Args:
+            tokenizer: Knows the special tokens of the family as single tokens.
+            system: Text of a system message that opens every conversation.
+            family: How the model writes conversations; None: the first of ChatML and Llama 3 whose tokens it has.
+
+        Raises:
+            ModelFolderError: the tokenizer has not the tokens of the family.
+        """
+        self._tokenizer = tokenizer
+        # One text at a time: its threads would have nothing to do, and warn of themselves at a later fork.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        tokenizer.backend_tokenizer.no_truncation()
+        tokenizer.backend_tokenizer.no_padding()
+        self.family = family or _family_of(tokenizer)
+        special = {self.family.role_start, self.family.role_end, self.family.message_end, self.family.opening} - {""}
+        self._special_ids = {token: self._special(token) for token in special}
+        self._start_id = self._special_ids[self.family.role_start]
+        self._end_id = self._special_ids[self.family.message_end]
+        self._separator_ids = self._encode(self.family.separator)
+        self._answer_ids = self._header("assistant") + self._encode_own(self.family.answer_prefix)
+        self._opening_ids = [self._special_ids[self.family.opening]] if self.family.opening else []
+        self._system = system
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an action."""
+        return (self._end_id,)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are smaller than this."""
+        return len(self._tokenizer)
+
+    def open_ids(self, observation: str, system: str = "") -> list[int]:
+        """The first prompt: (system message,) first user message, assistant header.
+
+        Args:
+            observation: Text of the user message.
+            system: Text of the system message; empty: the renderer's own, if it has one.
+        """
+        text = system or self._system
+        opening = [] if text is None else [Message("system", text)]
+        return self.conversation_ids([*opening, Message("user", observation)])
+
+    def conversation_ids(self, messages: Iterable[Message]) -> list[int]:
+        """A prompt from text: all of ``messages`` and the header of the answer.
+
+        What a model said is encoded again here, which can give other ids than it sampled: for conversations that came
+        as text, never for training.
+        """
+        ids = list(self._opening_ids)
+        for role, text in messages:
+            ids += self._message(role, text)
+        return ids + self._answer_ids
+
+    def observation_ids(self, text: str, is_stopped: bool) -> list[int]:
+        """What follows an action.
+
+        Args:
+            text: The next observation.
+            is_stopped: The model sampled the stop token itself; otherwise it is written here, as context.
+        """
+        return self.continuation_ids([Message("user", text)], is_stopped)
+
+    def continuation_ids(self, messages: Sequence[Message], is_stopped: bool) -> list[int]:
+        """What follows an action, where that is more than one message."""
+        ids = ([] if is_stopped else [self._end_id]) + self._separator_ids
+        for role, text in messages:
+            ids += self._message(role, text)
+        return ids + self._answer_ids
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Ids of a whole prompt that came as text in the chat form: special tokens in it are meant."""
+        return self._encode_own(text)
+
+    def action_ids(self, text: str) -> list[int]:
+        """Token ids of an action that came as text (a scripted teacher's, a chat server's), stop token included.
+
+        Never for text that a model sampled here.
+        """
+        return [*self._encode(text), self._end_id]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of an action's token ids, without the stop token."""
+        kept = token_ids[:-1] if token_ids and token_ids[-1] == self._end_id else token_ids
+        return self.text(kept)
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """Text of any token ids, special tokens included."""
+        text: str = self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
+
+    def messages(self, token_ids: Sequence[int]) -> list[Message]:
+        """The whole messages in ``token_ids``, as text; what stands before the first or is still open is left out.
+
+        Messages are told apart by ids: text that only looks like a special token stays text.
+        """
+        found = []
+        start: int | None = None
+        for position, token_id in enumerate(token_ids):
+            if token_id == self._start_id:
+                start = position + 1
+            elif token_id == self._end_id and start is not None:
+                found.append(self._read(self.text(token_ids[start:position])))
+                start = None
+        return found
+
+    def last_observation(self, token_ids: list[int]) -> str:
+        """Text of the last user message in ``token_ids``, for scripted policies that read instead of sampling."""
+        said = [message.text for message in self.messages(token_ids) if message.role == "user"]
+        return said[-1] if said else ""
+
+    def _read(self, text: str) -> Message:
+        role, _, rest = text.partition(self.family.role_end + self.family.gap)
+        prefix = self.family.answer_prefix if role == "assistant" else ""
+        return Message(role, rest.removeprefix(prefix))
+
+    def _message(self, role: str, text: str) -> list[int]:
+        return [*self._header(role, text), self._end_id, *self._separator_ids]
+
+    def _header(self, role: str, text: str = "") -> list[int]:
+        # The gap is encoded together with the text, as a tokenizer does that reads the whole conversation.
+        if not self.family.role_end:
+            return [self._start_id, *self._encode(f"{role}{self.family.gap}{text}")]
+        end_id = self._special_ids[self.family.role_end]
+        return [self._start_id, *self._encode(role), end_id, *self._encode(self.family.gap + text)]
+
+    def _encode(self, text: str) -> list[int]:
+        # The backend itself: what transformers wraps around it takes half as long again, several times per turn.
+        # A batch, as only batches can be had without offsets, which take a quarter of the time.
+        backend = self._tokenizer.backend_tokenizer
+        backend.encode_special_tokens = True
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return ids
+
+    def _encode_own(self, text: str) -> list[int]:
+        """Ids of text whose special tokens are meant, such as the ``<think>`` of the family's answer prefix."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False) if text else []
+        return ids
+
+    def _special(self, token: str) -> int:
+        token_id = self._tokenizer.get_vocab().get(token)
+        if token_id is None:
+            raise ModelFolderError(f"the tokenizer has no token {token}; expected one of the {self.family.name} family")
+        return int(token_id)
+
+
+def _family_of(tokenizer: PreTrainedTokenizerFast) -> ChatFamily:
+    vocabulary = tokenizer.get_vocab()
+    for family in (CHATML, LLAMA3):
+        if family.role_start in vocabulary:
+            return family
+    raise ModelFolderError(
+        f"the tokenizer has no token {CHATML.role_start} (ChatML) and none {LLAMA3.role_start} (Llama 3); expected the "
+        "tokenizer of a chat model of one of these families"
+    )

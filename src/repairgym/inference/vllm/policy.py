@@ -1,0 +1,112 @@
+"""A policy behind one server or several that speak token ids: exact, so RL may learn from it.
+
+Reads prompts as token ids; makes `Generation` records. Invariants: log-probabilities are those of the distribution
+that was sampled; with versions, no token comes from weights that are older than those asked for; an episode stays with
+its server while that is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from repairgym.errors import ServerDownError, StaleWeightsError
+from repairgym.inference.base import Generation, SamplingParams
+from repairgym.inference.endpoint import Answer
+from repairgym.inference.vllm.server import TokenServer
+from repairgym.inference.vllm.sessions import Sessions
+from repairgym.inference.vllm.versions import Lineage
+from repairgym.ledger import UNKNOWN_VERSION
+
+_LOOK_AGAIN_S = 30.0
+"""How often a lost server is asked whether it is back."""
+
+
+class VllmPolicy:
+    """A :class:`~repairgym.inference.base.Policy` over servers of one model."""
+
+    def __init__(self, servers: Sequence[TokenServer], version: int = 0, lineage: Lineage | None = None) -> None:
+        """Ask ``servers``.
+
+        Args:
+            servers: All of one model.
+            version: Of the weights that they hold, or the oldest that is wanted where they say it.
+            lineage: Reads what they say; None: what they say is the version of nothing.
+        """
+        self.id = servers[0].config.model
+        self._servers = list(servers)
+        self._version = version
+        self._lineage = lineage
+        self.sessions = Sessions(self._servers)
+
+    def expect(self, version: int) -> None:
+        """From now on weights of ``version`` or newer; servers that were lost before may have got them."""
+        if version != self._version:
+            self._version = version
+            for server in self._servers:
+                self.sessions.find_again(server)
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
+        """Continue ``prompt_ids``.
+
+        At a temperature other than 1 vLLM reports log-probabilities of temperature 1, so the version is unknown then.
+
+        Raises:
+            PromptTooLongError: it does not fit the server's context.
+            StaleWeightsError: no server has weights that are new enough.
+            ModelServerError: no usable reply, or the request is refused.
+        """
+        # Newer weights may be expected of later requests while this one runs.
+        version = self._version
+        await self._look_for_lost()
+        while True:
+            server = self.sessions.server_of(session_id)
+            try:
+                return self._generation(server, await server.sample(prompt_ids, sampling), sampling, version)
+            except (ServerDownError, StaleWeightsError):
+                if not self.sessions.lose(server):
+                    raise
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget its place; the servers keep their caches."""
+        self.sessions.end(session_id)
+
+    def _generation(self, server: TokenServer, answer: Answer, sampling: SamplingParams, version: int) -> Generation:
+        reply = answer.reply
+        versions = self._versions(server, reply.weight_versions, version)
+        is_exact = sampling.temperature == 1.0
+        return Generation(
+            token_ids=reply.token_ids,
+            log_probs=reply.log_probs,
+            is_stopped=reply.token_ids[-1] in sampling.stop_token_ids,
+            policy_version=min(versions, default=version) if is_exact else UNKNOWN_VERSION,
+            token_versions=versions if is_exact and len(set(versions)) > 1 else (),
+            cost_usd=answer.cost_usd,
+            queue_s=answer.queue_s,
+        )
+
+    def _versions(self, server: TokenServer, names: Sequence[str], wanted: int) -> tuple[int, ...]:
+        """Of each token; empty where the server does not say."""
+        versions = tuple(map(self._version_of, names))
+        if versions and min(versions) < wanted:
+            raise StaleWeightsError(
+                f"{server.url} samples with weights {names[versions.index(min(versions))]!r}, and version {wanted} of "
+                "this run or a newer one was put there: it was started again, or somebody else loads weights into it; "
+                "resume the run, which loads them again"
+            )
+        return versions
+
+    def _version_of(self, name: str) -> int:
+        return self._lineage.version_of(name) if self._lineage is not None else UNKNOWN_VERSION
+
+    async def _look_for_lost(self) -> None:
+        for server in self.sessions.lost_for(_LOOK_AGAIN_S):
+            if await server.client.is_healthy() and await self._has_weights(server):
+                self.sessions.find_again(server)
+
+    async def _has_weights(self, server: TokenServer) -> bool:
+        if not server.is_versioned:
+            return True
+        with suppress(ServerDownError):
+            return self._version_of(await server.weight_version()) >= self._version
+        return False

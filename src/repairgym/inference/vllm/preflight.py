@@ -1,0 +1,185 @@
+"""What is wrong with a server, found before the first episode, with the command that fixes it.
+
+Asks servers; makes nothing or a `ServerRefusedError`. Checked in this order, cheapest first: the model's name and the
+age of vLLM; the context; that it is not paused; the routes that weight updates need; the tokenizer; that token ids come
+back; that a prompt of the full context is read whole and a reply is not cut; that tokens are drawn from the
+distribution that is reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urljoin
+
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ModelReplyError, ServerRefusedError
+from repairgym.inference.base import SamplingParams
+from repairgym.inference.chat_families import Message
+from repairgym.inference.openai import request_fields
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.sampling_check import Draw, chance_of
+from repairgym.inference.vllm.server import GENERATE, TokenServer, ask_servers
+
+_SAMPLE_TEXT = "def naïve(x):\n\treturn  x<=10 and '→' or \"日本\"  # 3.14e-5 != 0x1F\r\n"
+"""What tokenizers split differently."""
+_NUM_PROMPTS = 4
+_PROMPT_TOKENS = 24
+_NUM_DRAWS = 64
+"""After each prompt."""
+_MIN_CHANCE = 1e-8
+"""Of an honest server: refused by accident once in so many runs."""
+_MAX_REPLY_TOKENS = 256
+_NUM_ATTEMPTS = 2
+"""Of each request: whoever starts a run is waiting."""
+FOLDER_ROUTES = ("/collective_rpc",)
+LORA_ROUTES = ("/v1/load_lora_adapter",)
+_UPDATE_ROUTES = (GENERATE, "/pause", "/resume", "/reset_prefix_cache", "/update_weight_version", "/weight_info")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run wants of a server."""
+
+    num_context_tokens: int
+    """Prompt and reply of the longest episode."""
+    num_reply_tokens: int
+    """Of the longest reply."""
+    update_routes: Sequence[str] = ()
+    """Routes that load weights; empty: the weights stay."""
+
+
+def preflight(endpoint: EndpointConfig, renderer: ChatRenderer, needs: Needs) -> None:
+    """`check_servers` of all servers of ``endpoint``, outside of an event loop.
+
+    Raises:
+        ServerRefusedError: one of them would spoil the run; the message says how to fix it.
+        ServerDownError: one does not answer.
+    """
+    careful = endpoint.model_copy(update={"max_attempts": _NUM_ATTEMPTS})
+    is_versioned = bool(needs.update_routes)
+    asyncio.run(ask_servers(careful, lambda found: check_servers(found, renderer, needs), is_versioned=is_versioned))
+
+
+async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, needs: Needs) -> None:
+    """Refuse servers that would spoil a run.
+
+    Raises:
+        ServerRefusedError: one of them would; the message says how to fix it.
+        ServerDownError: one does not answer.
+    """
+    for server in servers:
+        await _check_context(server, needs)
+        await _check_not_paused(server)
+        if needs.update_routes:
+            await _check_routes(server, needs)
+        await _check_tokenizer(server, renderer)
+        await _check_lengths(server, renderer, needs)
+        await _check_draws(server, renderer)
+
+
+async def _check_context(server: TokenServer, needs: Needs) -> None:
+    length = await server.max_len_tokens()
+    if length is not None and length < needs.num_context_tokens:
+        raise ServerRefusedError(
+            f"{server.url} has a context of {length} tokens, the pipeline has {needs.num_context_tokens}; start it "
+            f"with --max-model-len {needs.num_context_tokens}, or set rollout.pipeline.max_len_tokens={length}"
+        )
+
+
+async def _check_not_paused(server: TokenServer) -> None:
+    if await server.is_paused():
+        raise ServerRefusedError(
+            f"{server.url} is paused and answers nothing: another run loads weights into it, or one was killed while "
+            f"it did; when there is none: curl -X POST {urljoin(server.url, '/resume')}"
+        )
+
+
+async def _check_routes(server: TokenServer, needs: Needs) -> None:
+    wanted = (*_UPDATE_ROUTES, *needs.update_routes)
+    missing = [route for route in wanted if not await server.client.has_route(route)]
+    if missing:
+        environment = "VLLM_SERVER_DEV_MODE=1"
+        options = "--enable-scale-out"
+        if "/v1/load_lora_adapter" in needs.update_routes:
+            environment += " VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
+            options += " --enable-lora"
+        raise ServerRefusedError(
+            f"{server.url} has no {', '.join(missing)}, which training needs; start vLLM 0.32 or newer with: "
+            f"{environment} vllm serve FOLDER --served-model-name {server.config.model} {options}"
+        )
+
+
+async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
+    text = renderer.family.text_of([Message("user", _SAMPLE_TEXT)])
+    body = request_fields(server.config, SamplingParams(max_tokens=1, stop_token_ids=()))
+    body |= {"prompt": text, "add_special_tokens": False, "return_token_ids": True, "logprobs": 1}
+    got = await server.client.command("completions", body)
+    choices = got.get("choices")
+    choice: Mapping[str, Any] = choices[0] if isinstance(choices, list) and choices else {}
+    if not choice.get("token_ids"):
+        raise ServerRefusedError(
+            f"{server.url} gives text and no token ids; serve the model with vLLM 0.10.2 or newer, or use --policy "
+            "openai (a teacher or a baseline, no RL)"
+        )
+    read = choice.get("prompt_token_ids")
+    expected = renderer.prompt_ids(text)
+    if read != expected:
+        num_read = len(read) if isinstance(read, list) else 0
+        if num_read and read in (expected[:num_read], expected[-num_read:]):
+            raise _truncates(f"{server.url} read {num_read} tokens of a prompt of {len(expected)}")
+        raise ServerRefusedError(
+            f"{server.url} has another tokenizer than the model folder here: it reads a sample as {_shown(read)}, "
+            f"expected {_shown(expected)}; serve the same folder, or name the folder of the served model (--model)"
+        )
+
+
+async def _check_lengths(server: TokenServer, renderer: ChatRenderer, needs: Needs) -> None:
+    """A prompt as long as an episode gets is read whole; a reply gets as long as it may."""
+    num_reply = min(needs.num_reply_tokens, _MAX_REPLY_TOKENS, needs.num_context_tokens - 1)
+    prompt = _random_ids(renderer.vocab_size, needs.num_context_tokens - 1, seed=1)
+    for prompt_ids, max_tokens in ((prompt, 1), (prompt[:_PROMPT_TOKENS], num_reply)):
+        sampling = SamplingParams(max_tokens=max_tokens, stop_token_ids=renderer.stop_token_ids)
+        try:
+            await server.sample(prompt_ids, sampling)
+        except ModelReplyError as error:
+            raise _truncates(str(error)) from error
+
+
+async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
+    stop = renderer.stop_token_ids
+
+    async def draw(prompt_ids: Sequence[int], seed: int) -> Draw:
+        reply = (await server.sample(prompt_ids, SamplingParams(max_tokens=1, stop_token_ids=stop, seed=seed))).reply
+        return Draw(reply.token_ids[0], reply.log_probs[0])
+
+    prompts = [_random_ids(renderer.vocab_size, _PROMPT_TOKENS, seed=number) for number in range(_NUM_PROMPTS)]
+    seeds = range(_NUM_DRAWS)
+    found = [await asyncio.gather(*(draw(prompt, seed) for seed in seeds)) for prompt in prompts]
+    chance = chance_of(found)
+    if chance < _MIN_CHANCE:
+        raise ServerRefusedError(
+            f"{server.url} does not sample from the distribution that it reports (an honest server draws such tokens "
+            f"with probability {chance:.0e}): it changes temperature, top_p or top_k, or repeats itself; ask vLLM "
+            "itself, without a proxy that edits requests, started with: vllm serve FOLDER --generation-config vllm "
+            "--logprobs-mode raw_logprobs"
+        )
+
+
+def _truncates(what: str) -> ServerRefusedError:
+    return ServerRefusedError(
+        f"{what}; it truncates prompts or does not say what it did: ask vLLM itself, without a proxy that edits "
+        "requests, started with: vllm serve FOLDER --generation-config vllm"
+    )
+
+
+def _random_ids(vocab_size: int, num: int, *, seed: int) -> list[int]:
+    generator = random.Random(seed)
+    return [generator.randrange(vocab_size) for _ in range(num)]
+
+
+def _shown(ids: object) -> str:
+    return f"{len(ids)} tokens beginning {ids[:8]}" if isinstance(ids, list) else "no ids"

@@ -1,0 +1,198 @@
+"""One server that takes and gives token ids: vLLM, or `repairgym serve`.
+
+Reads prompts and sampling parameters; makes checked replies. Invariants: every parameter that a server could fill in
+by itself is sent, and what comes back is compared with it; only ``generate`` says which weights sampled a token, so
+training asks that one and rollouts of fixed weights ask ``completions``, which older servers have, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import ConfigError, PromptTooLongError, ServerRefusedError
+from repairgym.inference.base import SamplingParams
+from repairgym.inference.endpoint import Answer, EndpointClient
+from repairgym.inference.openai import MAX_SEED, request_fields
+from repairgym.inference.replies import Reply, read_generate_reply, read_prompt_log_probs, read_token_reply
+
+GENERATE = "/inference/v1/generate"
+ResultT = TypeVar("ResultT")
+_UNCHANGED: dict[str, Any] = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "min_tokens": 0,
+    "ignore_eos": True,
+}
+"""Sent always: servers take other values from a model's generation_config without a word (paper B, finding 2). With
+``ignore_eos`` a message ends at the stop tokens that are sent and at no others."""
+
+
+class TokenServer:
+    """One server; any number of coroutines of one event loop may ask it."""
+
+    def __init__(self, client: EndpointClient, *, is_versioned: bool = False) -> None:
+        """``is_versioned``: replies must say which weights sampled each token.
+
+        Raises:
+            ConfigError: ``endpoint.extra`` changes what is sampled.
+        """
+        if changed := sorted({*_UNCHANGED, "sampling_params", "token_ids", "logprobs"} & set(client.config.extra)):
+            raise ConfigError(f"endpoint.extra sets {', '.join(changed)}; the policy vllm sets it itself, leave it out")
+        self.client = client
+        self.is_versioned = is_versioned
+        self._max_len_tokens: int | None = None
+        self._is_described = False
+
+    @property
+    def config(self) -> EndpointConfig:
+        """Where it is and how it is asked."""
+        return self.client.config
+
+    @property
+    def url(self) -> str:
+        """Address, for messages."""
+        return self.config.base_url
+
+    async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Answer:
+        """Continue ``prompt_ids``; at most as far as the server's context goes.
+
+        Raises:
+            PromptTooLongError: it does not fit the server's context.
+            ServerRefusedError: the server ends replies where it was not asked to, or refuses the request.
+            ModelServerError: no usable reply.
+        """
+        room = await self._room(len(prompt_ids))
+        max_tokens = sampling.max_tokens if room is None else min(sampling.max_tokens, room)
+        bounded = sampling.model_copy(update={"max_tokens": max_tokens})
+        path, body = self._request(list(prompt_ids), bounded)
+
+        def read(got: Mapping[str, Any]) -> Reply:
+            reader = read_generate_reply if self.is_versioned else read_token_reply
+            reply = reader(got, prompt_ids, max_tokens)
+            self._check_end(reply, bounded)
+            return reply
+
+        return await self.client.ask(path, body, read, len(prompt_ids) + max_tokens)
+
+    async def prompt_log_probs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
+        """Natural log-probability of each token after the first, as the server's weights see it now.
+
+        Raises:
+            ModelServerError: no usable reply.
+        """
+        body = request_fields(self.config, SamplingParams(max_tokens=1, stop_token_ids=())) | _UNCHANGED
+        body |= {"prompt": list(token_ids), "prompt_logprobs": 0}
+
+        def read(got: Mapping[str, Any]) -> Reply:
+            return Reply("", True, None, log_probs=read_prompt_log_probs(got, token_ids))
+
+        return (await self.client.ask("completions", body, read, len(token_ids) + 1)).reply.log_probs
+
+    async def weight_version(self) -> str:
+        """What the server calls its weights; empty where it does not say.
+
+        Raises:
+            ServerDownError: it does not answer.
+        """
+        found = await self.client.get("/weight_info")
+        return str((found or {}).get("weight_version", ""))
+
+    async def is_paused(self) -> bool:
+        """Whether it answers no requests, because somebody loads weights; False where it does not say.
+
+        Raises:
+            ServerDownError: it does not answer.
+        """
+        found = await self.client.get("/is_paused")
+        return bool((found or {}).get("is_paused", False))
+
+    async def max_len_tokens(self) -> int | None:
+        """Longest prompt plus reply, where the server says it; looked up until it is known.
+
+        Raises:
+            ServerRefusedError: the server is too old, or does not serve the model.
+            ServerDownError: it does not answer.
+        """
+        if not self._is_described:
+            # Those who ask at the same time all look: behind a lock they would wait for a dead server in turn.
+            self._max_len_tokens = await self._describe()
+            self._is_described = True
+        return self._max_len_tokens
+
+    def _request(self, prompt_ids: list[int], sampling: SamplingParams) -> tuple[str, dict[str, Any]]:
+        stop: dict[str, Any] = {"stop_token_ids": list(sampling.stop_token_ids)}
+        if not self.is_versioned:
+            fields = request_fields(self.config, sampling) | _UNCHANGED | stop
+            return "completions", fields | {"prompt": prompt_ids, "logprobs": 1, "return_token_ids": True}
+        parameters: dict[str, Any] = _UNCHANGED | stop | {"n": 1, "logprobs": 0, "detokenize": False}
+        parameters |= {"temperature": sampling.temperature, "max_tokens": sampling.max_tokens}
+        if self.config.has_seed:
+            parameters["seed"] = sampling.seed & MAX_SEED
+        body = {"model": self.config.model, "token_ids": prompt_ids, "sampling_params": parameters}
+        return GENERATE, body | {"stream": False, "return_token_ids": True} | self.config.extra
+
+    def _check_end(self, reply: Reply, sampling: SamplingParams) -> None:
+        """A server with a bound or with stop tokens of its own changes the distribution of replies."""
+        num, last = len(reply.token_ids), reply.token_ids[-1]
+        if reply.is_stopped and last not in sampling.stop_token_ids:
+            raise ServerRefusedError(
+                f"{self.url} ended a reply at token {last}, which is none of the stop tokens "
+                f"{list(sampling.stop_token_ids)}; start it without its own: vllm serve ... --generation-config vllm"
+            )
+        if not reply.is_stopped and num < sampling.max_tokens:
+            raise ServerRefusedError(
+                f"{self.url} cut a reply off after {num} of max_tokens={sampling.max_tokens}; start it without a bound "
+                "of its own: vllm serve ... --generation-config vllm, without --override-generation-config"
+            )
+
+    async def _room(self, num_prompt_tokens: int) -> int | None:
+        """Tokens that a reply may have; None where the server does not say how long its context is."""
+        length = await self.max_len_tokens()
+        if length is None:
+            return None
+        if num_prompt_tokens >= length:
+            raise PromptTooLongError(
+                f"a prompt of {num_prompt_tokens} tokens; {self.config.model} has a context of {length}"
+            )
+        return length - num_prompt_tokens
+
+    async def _describe(self) -> int | None:
+        version = ((await self.client.get("/version")) or {}).get("version")
+        if isinstance(version, str) and _is_too_old(version):
+            raise ServerRefusedError(
+                f"{self.url} runs vLLM {version}; token ids in replies need 0.10.2 or newer: "
+                "pip install --upgrade vllm, or use --policy openai (text only, no RL)"
+            )
+        listed = ((await self.client.get("models")) or {}).get("data")
+        if not isinstance(listed, list):
+            return None
+        served = {card["id"]: card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)}
+        if self.config.model not in served:
+            names = ", ".join(sorted(served)) or "nothing"
+            raise ServerRefusedError(
+                f"{self.url} serves {names}, not {self.config.model!r}; set endpoint.model to what it serves, or start "
+                f"it with: vllm serve FOLDER --served-model-name {self.config.model}"
+            )
+        length = served[self.config.model].get("max_model_len")
+        return length if isinstance(length, int) and length > 0 else None
+
+
+async def ask_servers(
+    endpoint: EndpointConfig, work: Callable[[list[TokenServer]], Awaitable[ResultT]], *, is_versioned: bool
+) -> ResultT:
+    """What ``work`` makes of the servers of ``endpoint``, whose connections are closed behind it."""
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(EndpointClient(one)) for one in endpoint.servers()]
+        return await work([TokenServer(client, is_versioned=is_versioned) for client in clients])
+
+
+def _is_too_old(version: str) -> bool:
+    parts = [int(part) for part in version.split(".")[:3] if part.isdigit()]
+    return len(parts) == 3 and (0, 0, 0) < tuple(parts) < (0, 10, 2)

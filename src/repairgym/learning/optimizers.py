@@ -1,0 +1,139 @@
+"""Optimisers with clipping and a learning-rate schedule behind one `step`.
+
+Reads a model's gradients; changes its parameters. Invariants: the learning rate is a function of the step number alone;
+a step with a gradient that is not finite changes nothing but the step number and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from repairgym.config.learning import OptimizerConfig
+from repairgym.learning.distributed.fsdp import like, whole
+
+
+class Optimiser:
+    """AdamW, or Muon for hidden matrices beside AdamW for the rest."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        config: OptimizerConfig,
+        num_steps: int | None = None,
+        extra: Sequence[tuple[list[torch.nn.Parameter], float]] = (),
+    ) -> None:
+        """Sort the parameters.
+
+        Args:
+            model: Its parameters with ``requires_grad`` are trained.
+            config: Sizes and schedule.
+            num_steps: Length of the schedule; needed unless it is ``constant``.
+            extra: Parameters beside the model's and their peak learning rates, by AdamW without decay.
+
+        Raises:
+            ValueError: a decaying schedule without ``num_steps``.
+        """
+        if config.schedule != "constant" and not num_steps:
+            raise ValueError(f"schedule {config.schedule!r} needs the number of steps, got {num_steps}")
+        self.num_done = 0
+        self.num_skipped = 0
+        self._config = config
+        self._num_steps = num_steps
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parts = _build(model, config)
+        for parameters, learning_rate in extra:
+            part = torch.optim.AdamW(parameters, lr=learning_rate, betas=config.betas, eps=config.eps, weight_decay=0.0)
+            self._parts.append((part, learning_rate))
+            self._parameters += parameters
+
+    def step(self) -> dict[str, float]:
+        """Clip, update, clear the gradients.
+
+        Returns:
+            ``optim/grad_norm`` before clipping, ``optim/learning_rate`` and ``optim/num_skipped``.
+        """
+        factor = schedule_factor(self._config, self.num_done, self._num_steps)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm))
+        self.num_done += 1
+        if bool(torch.isfinite(norm)):
+            for part, peak in self._parts:
+                for group in part.param_groups:
+                    group["lr"] = peak * factor
+                part.step()
+        else:
+            self.num_skipped += 1
+        self.clear()
+        return {
+            "optim/grad_norm": float(norm),
+            "optim/learning_rate": self._config.learning_rate * factor,
+            "optim/num_skipped": float(self.num_skipped),
+        }
+
+    def clear(self) -> None:
+        """Forget gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, in whole tensors; every process must call it."""
+        parts = [whole(part.state_dict()) for part, _ in self._parts]
+        return {"num_done": self.num_done, "num_skipped": self.num_skipped, "parts": parts}
+
+    def is_like(self, state: dict[str, Any]) -> bool:
+        """Whether ``state`` is of an optimiser with the same parts over equally many parameters."""
+        own = [[len(group["params"]) for group in part.param_groups] for part, _ in self._parts]
+        return own == [[len(group["params"]) for group in part["param_groups"]] for part in state["parts"]]
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up `state_dict` of an equal optimiser, of any number of processes."""
+        self.num_done, self.num_skipped = state["num_done"], state["num_skipped"]
+        for (part, _), saved in zip(self._parts, state["parts"], strict=True):
+            parameters = [parameter for group in part.param_groups for parameter in group["params"]]
+            own = {
+                at: {name: like(value, parameters[at]) for name, value in moments.items()}
+                for at, moments in saved["state"].items()
+            }
+            part.load_state_dict(saved | {"state": own})
+
+
+def schedule_factor(config: OptimizerConfig, step: int, num_steps: int | None) -> float:
+    """Share of the peak learning rate at ``step`` (from 0): linear warm-up, then down to the final ratio."""
+    if step < config.num_warmup_steps:
+        return (step + 1) / config.num_warmup_steps
+    if config.schedule == "constant" or num_steps is None:
+        return 1.0
+    progress = (step - config.num_warmup_steps) / max(1, num_steps - config.num_warmup_steps)
+    progress = min(1.0, max(0.0, progress))
+    left = 0.5 * (1.0 + math.cos(math.pi * progress)) if config.schedule == "cosine" else 1.0 - progress
+    return config.final_lr_ratio + (1.0 - config.final_lr_ratio) * left
+
+
+def _build(model: PreTrainedModel, config: OptimizerConfig) -> list[tuple[torch.optim.Optimizer, float]]:
+    embeddings = {id(parameter) for module in _embedding_modules(model) for parameter in module.parameters()}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
+    if config.type == "adamw":
+        hidden = []
+    taken = {id(parameter) for parameter in hidden}
+    rest = [parameter for parameter in trained if id(parameter) not in taken]
+    groups = [
+        {"params": [parameter for parameter in rest if parameter.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [parameter for parameter in rest if parameter.ndim < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, eps=config.eps)
+    parts: list[tuple[torch.optim.Optimizer, float]] = [(adamw, config.learning_rate)]
+    if hidden:
+        muon = torch.optim.Muon(
+            hidden, lr=config.muon_learning_rate, momentum=config.muon_momentum, weight_decay=config.weight_decay
+        )
+        parts.append((muon, config.muon_learning_rate))
+    return parts
+
+
+def _embedding_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [module for module in (model.get_input_embeddings(), model.get_output_embeddings()) if module is not None]

@@ -1,0 +1,161 @@
+"""Search in simulation: a policy looks for the repair of corpus functions, edit by edit, without a sandbox.
+
+Reads corpus functions and an `Engine`; makes `Search` records, what they say about a base (`SearchScore`), and samples
+to learn from (`correction_samples`). The policy writes edits only; the rest is done for it as a careful person would:
+after an edit a test run, after a failed run an undo. Invariants: the simulated tests pass exactly when the function is
+as it was; the observations are those of the tools; a function's bug and message follow from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from repairgym.inference.engine.core import Engine
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.learning.data.samples import Sample
+from repairgym.pretraining.corpus import CorpusFunction
+from repairgym.pretraining.synthetic import SimulatedEpisode, break_function
+from repairgym.records import Record
+
+MAX_ACTION_TOKENS = 24
+_EDIT = "edit"
+_SEED_STRIDE = 1_000_003
+
+
+@dataclass
+class Search:
+    """One search: the transcript as token ids, and where the policy had to decide."""
+
+    episode: SimulatedEpisode
+    fix_ids: list[int]
+    """Tokens of the right action, at every decision the same."""
+    token_ids: list[int]
+    decisions: list[int] = field(default_factory=list)
+    """Length of ``token_ids`` before each edit."""
+    edits: list[str] = field(default_factory=list)
+    num_errors: int = 0
+    is_repaired: bool = False
+
+
+class SearchScore(Record):
+    """How well a policy searches; shares are of all functions or of all edits."""
+
+    num_searches: int
+    solved_within: dict[int, float]
+    """Number of edits -> share of functions repaired by then."""
+    error_rate: float
+    """Edits that the tool refused."""
+    repeat_rate: float
+    """Edits that this search had tried before."""
+
+
+def run_searches(
+    engine: Engine, renderer: ChatRenderer, functions: Sequence[CorpusFunction], max_edits: int, seed: int
+) -> list[Search]:
+    """One search per function that can be broken; at most ``max_edits`` edits each, sampled at temperature 1."""
+    generators = (random.Random(f"{seed}:{k}") for k in range(len(functions)))
+    started = map(partial(_start, renderer), functions, generators)
+    searches = [search for search in started if search is not None]
+    waiting = list(enumerate(searches))[::-1]
+    live: dict[int, tuple[Search, str]] = {}
+    edit_ids = renderer.action_ids(_EDIT)[:-1]
+    while waiting or live:
+        while waiting and len(live) < engine.config.num_slots:
+            number, search = waiting.pop()
+            _submit(engine, renderer, live, search, number, edit_ids, seed)
+        for request in engine.step():
+            search, session_id = live.pop(id(request))
+            _answer(renderer, search, edit_ids + request.token_ids, request.is_stopped)
+            room = engine.config.max_len_tokens - len(search.token_ids) - MAX_ACTION_TOKENS
+            if search.is_repaired or len(search.edits) >= max_edits or room <= 0:
+                engine.end_session(session_id)
+            else:
+                _submit(engine, renderer, live, search, int(session_id), edit_ids, seed)
+    return searches
+
+
+def _start(renderer: ChatRenderer, function: CorpusFunction, generator: random.Random) -> Search | None:
+    case = break_function(function, 1, generator)
+    if case is None:
+        return None
+    episode = case.episode(generator)
+    fix_ids = renderer.action_ids(f"edit {case.fixes[0]}")
+    return Search(episode, fix_ids, renderer.open_ids(episode.opening(case.issue)))
+
+
+def _submit(
+    engine: Engine,
+    renderer: ChatRenderer,
+    live: dict[int, tuple[Search, str]],
+    search: Search,
+    number: int,
+    edit_ids: list[int],
+    seed: int,
+) -> None:
+    search.decisions.append(len(search.token_ids))
+    request = engine.submit(
+        str(number),
+        search.token_ids + edit_ids,
+        max_tokens=MAX_ACTION_TOKENS,
+        stop_token_ids=renderer.stop_token_ids,
+        seed=(seed * _SEED_STRIDE + number) * _SEED_STRIDE + len(search.edits),
+    )
+    live[id(request)] = (search, str(number))
+
+
+def _answer(renderer: ChatRenderer, search: Search, action_ids: list[int], is_stopped: bool) -> None:
+    """Let the environment answer an edit, then test and undo for the policy."""
+    action = renderer.decode(action_ids)
+    observation = search.episode.step(action)
+    search.edits.append(action)
+    search.token_ids += action_ids + renderer.observation_ids(observation, is_stopped)
+    if observation.startswith("error"):
+        search.num_errors += 1
+        return
+    for forced in ("test", "undo"):
+        search.is_repaired = search.episode.is_repaired
+        observation = search.episode.step(forced)
+        search.token_ids += renderer.action_ids(forced) + renderer.observation_ids(observation, True)
+        if search.is_repaired:
+            return
+
+
+def score_searches(searches: Sequence[Search], budgets: Sequence[int] = (1, 2, 4, 8)) -> SearchScore:
+    """Shares over ``searches``; ``budgets`` are numbers of edits."""
+    num = max(1, len(searches))
+    num_edits = max(1, sum(len(search.edits) for search in searches))
+    return SearchScore(
+        num_searches=len(searches),
+        solved_within={
+            budget: sum(search.is_repaired and len(search.edits) <= budget for search in searches) / num
+            for budget in budgets
+        },
+        error_rate=sum(search.num_errors for search in searches) / num_edits,
+        repeat_rate=sum(len(search.edits) - len(set(search.edits)) for search in searches) / num_edits,
+    )
+
+
+def correction_samples(searches: Sequence[Search], num_per_search: int, generator: random.Random) -> Iterator[Sample]:
+    """What the policy should have written where it stood (DAgger, Ross et al. 2011; the expert inverts the bug).
+
+    Args:
+        searches: Of the policy that learns, so that its own errors and failed attempts are before the answer.
+        num_per_search: Decisions kept of each, the first always.
+        generator: Chooses the others.
+
+    Returns:
+        Samples that share the opening within a search; only the right edit has a weight.
+    """
+    for number, search in enumerate(searches):
+        later = search.decisions[1:]
+        chosen = search.decisions[:1] + generator.sample(later, min(num_per_search - 1, len(later)))
+        for position in sorted(chosen):
+            ids = np.asarray(search.token_ids[:position] + search.fix_ids, dtype=np.int32)
+            weight = np.zeros(len(ids), dtype=np.float32)
+            weight[position:] = 1.0
+            yield Sample(ids, weight, np.zeros(len(ids), dtype=np.float32), group_id=f"search-{number}")

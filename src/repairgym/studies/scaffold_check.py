@@ -1,0 +1,69 @@
+"""Is a scaffold sound? The oracle must solve every task by its own tools, and an agent that does nothing none.
+
+Reads tasks; makes two episodes of each and counts them. Invariant: both agents act through the episode loop, the tools
+and the grader that a model meets, in sandboxes of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from repairgym.records import Record, Task, Trajectory, VerdictKind
+from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.training.run import Run
+
+ORACLE = "oracle"
+NOTHING = "submit-at-once"
+
+
+class ScaffoldRates(Record):
+    """What the two agents did in one pipeline."""
+
+    pipeline: str
+    num_tasks: int
+    num_solved: int
+    """Tasks that the oracle solved."""
+    num_solved_by_nothing: int
+    num_invalid: int
+    """Episodes of either that say nothing."""
+    mean_turns: float
+    """Of the oracle."""
+    unsolved: tuple[str, ...] = ()
+    """Ids of tasks that the oracle did not solve."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the oracle solved all and doing nothing none."""
+        return self.num_solved == self.num_tasks and not self.num_solved_by_nothing
+
+
+def measure_scaffold(run: Run, name: str, tasks: Sequence[Task]) -> ScaffoldRates:
+    """Both agents on ``tasks`` in the pipeline of the run's pool, which is stored under ``name``; resumable."""
+    oracle, nothing = (_play(run, name, policy, tasks) for policy in (ORACLE, NOTHING))
+    unsolved = [one.task_id for one in oracle if one.verdict.kind is not VerdictKind.PASSED]
+    return ScaffoldRates(
+        pipeline=name,
+        num_tasks=len(tasks),
+        num_solved=len(oracle) - len(unsolved),
+        num_solved_by_nothing=sum(one.verdict.kind is VerdictKind.PASSED for one in nothing),
+        num_invalid=sum(not one.verdict.is_valid for one in (*oracle, *nothing)),
+        mean_turns=sum(len(one.turns) for one in oracle) / max(1, len(oracle)),
+        unsolved=tuple(unsolved),
+    )
+
+
+def chosen_tasks(run: Run, limit: int) -> list[Task]:
+    """Tasks of all splits and sources, at most ``limit`` (0: all), drawn over all packages.
+
+    They come package by package, so that few environments have to be warm at one time.
+    """
+    drawn = sorted(run.tasks.values(), key=lambda task: hashlib.sha256(task.id.encode()).digest())
+    return sorted(drawn[: limit or None], key=lambda task: (task.provenance.package, task.id))
+
+
+def _play(run: Run, name: str, policy: str, tasks: Sequence[Task]) -> list[Trajectory]:
+    phase = f"scaffold/{name}/{policy}"
+    jobs = make_groups(phase, 0, [task.id for task in tasks], 1, run.seed)
+    with run.store.phase(phase):
+        return run.run_jobs(PolicyRef(policy), jobs, phase=phase)

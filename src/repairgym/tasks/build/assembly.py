@@ -1,0 +1,162 @@
+"""Puts a task together from a proven bug: what the agent sees, what stays hidden, what grading restores.
+
+Reads a pinned tree, the broken files and the certified test lists; makes a `Task`. Invariants: hidden test functions
+are absent from the agent's tree, every task test's file (and the conftest files that act on it) is restored by grading,
+and the gold patch leads from the agent's tree to the pinned sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repairgym.config.tasks import TasksConfig
+from repairgym.diffs.make import unified_diff
+from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
+from repairgym.tasks.build.test_files import conftest_paths, cut_functions, file_of, function_id, functions_of
+from repairgym.tasks.layers.catalogue import Package, Project
+from repairgym.tasks.layers.licenses import licence_of
+
+NUM_VISIBLE_PASSING = 3
+DEADLINE_FACTOR = 2.0
+"""A task's deadlines over those that its certificate was run under: an endless loop, which a repair easily makes, costs
+seconds, and what passes certified still passes on a machine twice as slow."""
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which tests the agent sees."""
+
+    visible: tuple[str, ...]
+    hidden: tuple[str, ...]
+    """Failing tests whose functions are cut out."""
+    reported: str
+    """The failing test that the report tells about; empty when every failing test is hidden."""
+
+
+def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun) -> Visibility:
+    """Show one failing test function and some passing tests; hide the other failing functions.
+
+    With a single failing function nothing that fails is shown.
+    """
+    functions = functions_of(failing)
+    with_message = [i for i in failing if run.results[i].message]
+    reported = (with_message or list(failing))[0] if len(functions) > 1 else ""
+    shown = function_id(reported) if reported else ""
+    neighbours = [i for i in passing if function_id(i) not in functions][:NUM_VISIBLE_PASSING]
+    visible = [i for i in (*failing, *passing) if function_id(i) == shown] + neighbours
+    return Visibility(tuple(visible), tuple(i for i in failing if function_id(i) != shown), reported)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A proven bug in a package."""
+
+    project: Project
+    source: SourceKind
+    provenance: Provenance
+    tree: Path
+    """The pinned tree as a folder, perhaps with byte-code."""
+    base_tree: str
+    """Digest of the pinned tree."""
+    environment: Environment
+    broken: Mapping[str, str | None]
+    """Relative path -> text of each source file with the bug (None: absent)."""
+    gold: Mapping[str, str | None]
+    """The same paths, repaired."""
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    visibility: Visibility
+    certificate: Certificate
+    location: Location | None
+    labels: dict[str, str] = field(default_factory=dict)
+    pinned_files: Mapping[str, str] = field(default_factory=dict)
+    created_at: str = ""
+
+
+def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -> Task:
+    """The task of ``bug``.
+
+    Raises:
+        TaskError: a hidden test cannot be cut out of its file.
+    """
+    seen = set(bug.visibility.visible)
+    ordered = sorted(bug.pass_to_pass, key=lambda test_id: test_id not in seen)
+    passing = set(ordered[:num_passing_kept])
+    pass_to_pass = tuple(test_id for test_id in bug.pass_to_pass if test_id in passing)
+    test_files = {file_of(test_id) for test_id in bug.fail_to_pass + pass_to_pass}
+    conftests = {path for path in conftest_paths(test_files) if (bug.tree / path).is_file()}
+    return Task(
+        id=_task_id(bug),
+        source=bug.source,
+        provenance=bug.provenance,
+        issue=issue,
+        base_tree=bug.base_tree,
+        pinned_files=dict(bug.pinned_files),
+        base_files={**bug.broken, **files_without(bug.tree, bug.visibility.hidden)},
+        environment=bug.environment,
+        source_paths=bug.project.source_paths,
+        plugins=bug.project.plugins,
+        visible_tests=bug.visibility.visible,
+        fail_to_pass=bug.fail_to_pass,
+        pass_to_pass=pass_to_pass,
+        test_timeout_s=DEADLINE_FACTOR * config.test_timeout_s,
+        timeout_s=DEADLINE_FACTOR * config.run_timeout_s,
+        test_paths=tuple(sorted(test_files | conftests)),
+        gold_files=dict(bug.gold),
+        gold_patch=unified_diff(bug.broken, bug.gold),
+        location=bug.location,
+        created_at=bug.created_at,
+        labels={"error_class": "test", "package": bug.project.name, **bug.labels},
+        split=bug.project.split,
+        certificate=bug.certificate,
+    )
+
+
+def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
+    """Test files of ``tree`` without the functions of ``test_ids``.
+
+    Raises:
+        TaskError: a function cannot be cut out.
+    """
+    names: dict[str, list[str]] = defaultdict(list)
+    for test_id in functions_of(test_ids):
+        path, _, name = test_id.partition("::")
+        names[path].append(name)
+    return {path: cut_functions(read_text(tree / path), found) for path, found in names.items()}
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text of a file, line ends untouched."""
+    return path.read_bytes().decode("utf-8")
+
+
+def sdist_provenance(package: Package, version: str, base_version: str, recipe: str, tree: Path) -> Provenance:
+    """Where a bug in ``version`` of ``package``, unpacked in ``tree``, comes from."""
+    return Provenance(
+        package=package.name,
+        version=version,
+        base_version=base_version,
+        sdist_sha256=package.sdists[version],
+        base_sdist_sha256=package.sdists.get(base_version, ""),
+        recipe=recipe,
+        licence=licence_of(tree),
+    )
+
+
+_ID_FIELDS = ("package", "version", "base_version", "sdist_sha256", "base_sdist_sha256", "recipe")
+_LATER_ID_FIELDS = ("repository", "commit", "base_commit", "subdirectory")
+"""Count only when they are set, so that ids of tasks made before there were such fields stay."""
+
+
+def _task_id(bug: Bug) -> str:
+    provenance = bug.provenance
+    known = provenance.model_dump(include=set(_ID_FIELDS))
+    later = {name: text for name in _LATER_ID_FIELDS if (text := getattr(provenance, name))}
+    content = json.dumps({**known, **later}, sort_keys=True, separators=(",", ":"))
+    kind = "breakage" if bug.source == "breakages" else bug.source.removesuffix("s")
+    return f"{bug.project.name}-{provenance.version}-{kind}-{hashlib.sha256(content.encode()).hexdigest()[:10]}"

@@ -1,0 +1,182 @@
+"""Build steps: what must succeed on a repaired tree before its tests count, and the verdict on each.
+
+Reads a task's steps and a sandbox or a test run; makes one `StepResult` per step that ran. Invariants: the exit status
+of a command is the kernel's; the first command that fails is the last that runs; steps without a command are done by
+the runner in the process of the tests (`with_checks`), so that they cost what the tests would have paid anyway.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from repairgym.errors import TaskError
+from repairgym.records import BuildStep, MainError, StepResult, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits
+from repairgym.tasks.build.validation import TaskLayers, graded_files, run_fresh, task_request
+from repairgym.tasks.logs.error_class import classify
+from repairgym.tasks.logs.main_error import parse_main_error
+
+CHANGED = "{changed}"
+"""Stands for the changed Python files in a step's command."""
+NUM_HEAD_CHARS, NUM_TAIL_CHARS = 1500, 2500
+_PLACE = re.compile(r"^(\S+?):(\d+): (.*)$")
+
+
+def changed_python_files(sources: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The Python files among ``sources`` that are there."""
+    return tuple(sorted(path for path, text in sources.items() if text is not None and path.endswith(".py")))
+
+
+# --- steps that are commands ---------------------------------------------------------------------------------------
+
+
+async def run_build_steps(sandbox: Sandbox, task: Task, sources: Mapping[str, str | None]) -> tuple[StepResult, ...]:
+    """The verdict on each step of ``task`` that is a command, up to the first that fails.
+
+    Args:
+        sandbox: Holds the tree with ``sources`` over it.
+        task: Whose steps.
+        sources: What differs from the pinned tree.
+
+    Raises:
+        SandboxError: the sandbox could not do its work.
+    """
+    results: list[StepResult] = []
+    for step in task.build:
+        command = _command(step, sources)
+        if command:
+            results.append(await _run_step(sandbox, task, step, command))
+            if not results[-1].is_passed:
+                break
+    return tuple(results)
+
+
+def _command(step: BuildStep, sources: Mapping[str, str | None]) -> tuple[str, ...]:
+    """What is run; empty when there is no command, or nothing changed that it is about."""
+    if CHANGED not in step.command:
+        return step.command
+    # A name that begins like an option is a name all the same.
+    paths = tuple(f"./{path}" if path.startswith("-") else path for path in changed_python_files(sources))
+    place = step.command.index(CHANGED)
+    return (*step.command[:place], *paths, *step.command[place + 1 :]) if paths else ()
+
+
+async def _run_step(sandbox: Sandbox, task: Task, step: BuildStep, command: tuple[str, ...]) -> StepResult:
+    timeout_s = task.build_timeout_s if step.timeout_s is None else step.timeout_s
+    # Relative, because not every back end has the testbed at the same place.
+    environment = {"PYTHONPATH": ":".join(path or "." for path in task.source_paths)}
+    done = await sandbox.exec(command, timeout_s=timeout_s, env=environment)
+    log = (done.stdout + done.stderr).decode(errors="replace")
+    result = StepResult(
+        kind=step.kind,
+        command=command,
+        exit_status=done.exit_status,
+        duration_s=done.duration_s,
+        log=_shortened(log),
+        is_timed_out=done.is_timed_out,
+    )
+    return result if result.is_passed else result.model_copy(update={"main_error": _main_error(done, log, timeout_s)})
+
+
+def _main_error(done: ExecResult, log: str, timeout_s: float) -> MainError:
+    if done.is_timed_out:
+        return MainError(error_class="environment", message=f"took longer than {timeout_s:g} s")
+    ending = f"signal {done.signal}" if done.signal is not None else f"exit status {done.exit_status}"
+    return parse_main_error(log) or MainError(error_class="other", message=f"ended with {ending} and printed nothing")
+
+
+def _shortened(log: str) -> str:
+    if len(log) <= NUM_HEAD_CHARS + NUM_TAIL_CHARS:
+        return log
+    dropped = len(log) - NUM_HEAD_CHARS - NUM_TAIL_CHARS
+    return f"{log[:NUM_HEAD_CHARS]}\n[... {dropped} characters dropped ...]\n{log[-NUM_TAIL_CHARS:]}"
+
+
+def build_files(task: Task, sources: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Files over the pinned tree while it is built: ``sources`` and none of the tests that decide."""
+    return {**sources, **dict.fromkeys(task.test_paths)}
+
+
+def has_commands(task: Task) -> bool:
+    """True when the build of ``task`` needs a sandbox of its own."""
+    return any(step.command for step in task.build)
+
+
+# --- steps that the runner does ------------------------------------------------------------------------------------
+
+
+def with_checks(request: TestRequest, task: Task, sources: Mapping[str, str | None]) -> TestRequest:
+    """``request`` with the steps of ``task`` that have no command.
+
+    Raises:
+        TaskError: the task's runner does no steps.
+    """
+    own = [step for step in task.build if not step.command]
+    if own and not task.runner.is_signed:
+        kinds = ", ".join(step.kind for step in own)
+        raise TaskError(f"{task.id}: the runner {task.runner.type} does no build steps; give a command to {kinds}")
+    compiled = changed_python_files(sources) if any(step.kind == "compile" for step in own) else ()
+    modules = tuple(name for step in own for name in step.modules)
+    return request.model_copy(update={"compiled_paths": compiled, "imported_modules": modules})
+
+
+def check_results(request: TestRequest, run: TestRun) -> tuple[StepResult, ...]:
+    """The verdict on each step that the runner did; one that it did not come to is absent."""
+    asked = {"compile": request.compiled_paths, "import": request.imported_modules}
+    found: list[StepResult] = []
+    for kind, names in asked.items():
+        result = run.checks.get(kind)
+        if names and result is not None:
+            is_passed = result.outcome is TestOutcome.PASSED
+            found.append(
+                StepResult(
+                    kind=kind,
+                    command=(kind, *names),
+                    exit_status=0 if is_passed else 1,
+                    duration_s=result.duration_s,
+                    log=result.message,
+                    main_error=None if is_passed else _check_error(result.message),
+                )
+            )
+    return tuple(found)
+
+
+def _check_error(message: str) -> MainError:
+    match = _PLACE.match(message)
+    path, line, text = (match[1], int(match[2]), match[3]) if match else ("", None, message)
+    return MainError(error_class=classify(text), message=text, path=path, line=line)
+
+
+async def check_gold_builds(
+    task: Task, layers: TaskLayers, backend: SandboxBackend, limits: SandboxLimits | None = None
+) -> None:
+    """Check that the gold state of ``task`` passes its own build.
+
+    Raises:
+        TaskError: a step fails, with its main error, or is not done.
+        SandboxError: the sandbox could not do its work.
+    """
+    sources = graded_files(task, task.gold_files)
+    results: list[StepResult] = []
+    if has_commands(task):
+        sandbox = await backend.create(layers.spec(build_files(task, sources), limits))
+        try:
+            results += await run_build_steps(sandbox, task, sources)
+        finally:
+            await sandbox.close()
+    if any(not step.command for step in task.build):
+        request = with_checks(task_request(task, task.fail_to_pass[:1]), task, sources)
+        results += check_results(request, await run_fresh(backend, layers.spec(sources, limits), request))
+    for result in results:
+        if not result.is_passed:
+            raise TaskError(f"{task.id}: the gold patch fails the build step {describe_failure(result)}")
+    if task.build and not results:
+        raise TaskError(f"{task.id}: none of its {len(task.build)} build steps does anything on the gold state")
+
+
+def describe_failure(result: StepResult) -> str:
+    """Kind and main error of a step that failed, in one line."""
+    error = result.main_error
+    place = f"{error.path}:{error.line}: " if error and error.path and error.line else ""
+    return f"{result.kind}: {place}{error.message if error else ''}"

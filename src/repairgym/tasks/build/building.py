@@ -1,0 +1,306 @@
+"""Builds tasks: every source on every package, over processes, resumable per unit.
+
+Reads a `TasksConfig` and the catalogue; makes a `TaskStore` folder. Invariants: a split's cap is spread over its
+packages before anything runs, so the result does not depend on which process is faster; a finished unit is never made
+again for the same key; a package that cannot be built is reported and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from repairgym.child_process import end_with_parent
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.config.tasks import SplitLimits, TasksConfig
+from repairgym.errors import (
+    DiskFullError,
+    IndexUnavailableError,
+    InputError,
+    PackageNotFoundError,
+    RepairGymError,
+    SandboxError,
+    SandboxUnavailableError,
+    TaskError,
+)
+from repairgym.records import SourceKind, Split, Task
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.build.default_steps import with_build_steps
+from repairgym.tasks.build.validation import tool_versions
+from repairgym.tasks.layers.catalogue import Package, Repository, catalogue_digest, load_catalogue
+from repairgym.tasks.layers.environments import read_lock
+from repairgym.tasks.layers.repositories import GitRepository
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.sources.base import BuildContext
+from repairgym.tasks.sources.commits import find_candidates
+from repairgym.tasks.sources.registry import SOURCES
+from repairgym.tasks.store import TaskStore, Unit
+
+UNIT_FORMAT = 2
+"""Part of each unit key; grows when sources make other tasks from the same input."""
+_IRRELEVANT: Mapping[str, bool | set[str]] = {
+    **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
+    "layers": True,
+    "locks": True,
+    "sandbox": {"bubblewrap", "container", "is_degraded_evaluation_allowed"},
+}
+"""Settings that do not decide what a unit holds: they are no part of its key."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit to make."""
+
+    source: SourceKind
+    package: Package | Repository
+    quota: int
+    part: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the unit."""
+        part = f"-{self.part}" if self.part else ""
+        return f"{self.source}-{self.package.name}{part}"
+
+    def key(self, config: TasksConfig) -> str:
+        """Digest of everything that decides the unit's tasks."""
+        is_locked_later = isinstance(self.package, Repository)
+        lock = "" if is_locked_later else read_lock(self.package.requirements, config.locks)
+        parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
+        parts += [self.part] if self.part else []
+        bounds = config.model_dump(mode="json", exclude=_IRRELEVANT)
+        return hashlib.sha256(repr((parts, bounds)).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A unit that just ended."""
+
+    unit: Unit
+    num_done: int
+    num_jobs: int
+    num_tasks: int
+
+
+def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
+    """The units of a build, the largest first.
+
+    Raises:
+        IndexUnavailableError: a repository cannot be cloned.
+        InputError: the catalogue is broken, or a package or commit is unknown.
+    """
+    catalogue = load_catalogue(Path(config.catalogue) if config.catalogue else None)
+    packages = catalogue.select(config.packages)
+    packages = tuple(package for package in packages if package.split in config.splits)
+    jobs: list[Job] = []
+    if "mutations" in config.sources:
+        quotas = spread(packages, config.limits, config.mutations.num_per_package)
+        jobs += [Job("mutations", package, quotas[package.name]) for package in packages if quotas[package.name]]
+    if "releases" in config.sources:
+        paired = [package for package in packages if package.split in config.releases.splits]
+        jobs += [job for package in paired for job in _release_jobs(package, config)]
+    if "breakages" in config.sources:
+        jobs += [job for package in packages for job in _breakage_jobs(package, config)]
+    if "history" in config.sources:
+        repositories = catalogue.select_repositories(config.packages)
+        jobs += [job for r in repositories if r.split in config.splits for job in _history_jobs(r, config, layers)]
+    return sorted(jobs, key=lambda job: (-job.quota, job.name))
+
+
+def _history_jobs(repository: Repository, config: TasksConfig, layers: LayerStore | None) -> list[Job]:
+    """One unit per `num_commits_per_unit` candidates, so that a killed build loses no more."""
+    store = layers or LayerStore(config=config.layers)
+    clone = GitRepository.open(repository.url, store, repository.subdirectory)
+    # From here on the commit is fixed, whatever the branch does while the build runs.
+    pinned = repository.model_copy(update={"revision": clone.resolve(repository.revision)})
+    candidates, _ = find_candidates(pinned, clone, config.history)
+    size = config.history.num_commits_per_unit
+    return [Job("history", pinned, size, part) for part in range(max(1, -(-len(candidates) // size)))]
+
+
+def _release_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
+    """One unit per pair: each costs several runs of the whole suite, and one that cannot be used stops no other."""
+    for part, pair in enumerate(package.releases[-config.releases.num_pairs :]):
+        yield Job("releases", package.only(pair[1], releases=(pair,)), config.releases.num_per_pair, part)
+
+
+def _breakage_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
+    """One unit for the settings, and one per aged release."""
+    if config.breakages.num_tries:
+        yield Job("breakages", package.only(package.version), config.breakages.num_per_package)
+    for part, version in enumerate(package.aged, 1):
+        yield Job("breakages", package.only(version, aged=(version,)), 1, part)
+
+
+def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:
+    """Mutation tasks wanted per package: equal shares of the split's cap, bounded by what each package yields."""
+    quotas: dict[str, int] = {}
+    by_split: dict[Split, list[Package]] = {}
+    for package in packages:
+        by_split.setdefault(package.split, []).append(package)
+    for split, members in by_split.items():
+        left = limits.of(split)
+        for number, package in enumerate(sorted(members, key=lambda p: (_capacity(p, most), p.name))):
+            quotas[package.name] = min(_capacity(package, most), -(-left // (len(members) - number)))
+            left -= quotas[package.name]
+    return quotas
+
+
+def _capacity(package: Package, most: int) -> int:
+    return min(package.num_tasks or most, most)
+
+
+def build(
+    config: TasksConfig,
+    folder: Path,
+    layers: LayerStore | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
+) -> TaskStore:
+    """Build tasks into ``folder``; units that are already there are kept.
+
+    Raises:
+        IndexUnavailableError: nothing could be built because no index answers.
+        SandboxUnavailableError: this machine cannot isolate.
+        RepairGymError: not one unit could be made; the first reason.
+    """
+    store, jobs = TaskStore(folder), plan(config, layers)
+    config = _with_known_backend(config)
+    root = (layers or LayerStore()).root
+    units: list[Unit] = []
+    for unit in _finished_and_made(config, store, jobs, root):
+        units.append(unit)
+        report(Progress(unit, len(units), len(jobs), sum(len(u.tasks) for u in units)))
+    store.save((task for unit in units for task in unit.tasks), _funnel(units), _manifest(config, jobs))
+    return store
+
+
+def _with_known_backend(config: TasksConfig) -> TasksConfig:
+    """``config`` with ``auto`` resolved, so that the back end is probed once and not in every process."""
+    if config.sandbox.backend != "auto":
+        return config
+    name = create_backend(config.sandbox).name
+    sandbox = SandboxConfig.model_validate({**config.sandbox.model_dump(), "backend": name})
+    return config.model_copy(update={"sandbox": sandbox})
+
+
+def _finished_and_made(config: TasksConfig, store: TaskStore, jobs: list[Job], root: Path) -> Iterator[Unit]:
+    finished = {job.name: store.load_unit(job.name, job.key(config)) for job in jobs}
+    yield from (unit for unit in finished.values() if unit)
+    errors: list[RepairGymError] = []
+    for job, result in _run_jobs(config, [job for job in jobs if not finished[job.name]], root):
+        if isinstance(result, RepairGymError):
+            errors.append(result)
+            if _stops_build(result) or len(errors) == len(jobs):
+                raise result
+            result = Unit(job.name, job.key(config), {skip_reason(result): 1}, (), error=str(result))
+        store.save_unit(result)
+        yield result
+
+
+def skip_reason(error: RepairGymError) -> str:
+    """What the funnel calls a unit that could not be made."""
+    kinds: tuple[tuple[type[RepairGymError], str], ...] = (
+        (PackageNotFoundError, "skipped_not_on_index"),
+        (IndexUnavailableError, "skipped_index_down"),
+        (InputError, "skipped_unusable_archive"),
+        (TaskError, "skipped_no_usable_tests"),
+        (SandboxError, "skipped_sandbox_trouble"),
+    )
+    return next((name for kind, name in kinds if isinstance(error, kind)), "skipped_other")
+
+
+def _stops_build(error: RepairGymError) -> bool:
+    """True for trouble that every other unit would run into as well."""
+    is_index = isinstance(error, IndexUnavailableError) and not isinstance(error, PackageNotFoundError)
+    return is_index or isinstance(error, (DiskFullError, SandboxUnavailableError))
+
+
+def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tuple[Job, Unit | RepairGymError]]:
+    num_workers = min(config.num_workers or len(os.sched_getaffinity(0)), len(jobs))
+    if num_workers <= 1:
+        yield from ((job, make_unit(job, config, root)) for job in jobs)
+        return
+    others = set(multiprocessing.active_children())
+    # A spawned process holds nothing of this one, so its sandboxes start from a small parent.
+    spawning = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(num_workers, spawning, end_with_parent)
+    try:
+        running: dict[Future[Unit | RepairGymError], Job] = {
+            pool.submit(make_unit, job, config, root): job for job in jobs
+        }
+        while running:
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+    except BrokenProcessPool as error:
+        raise RepairGymError(
+            "a process of the build was killed, perhaps for lack of memory; run the same command again (finished units "
+            "are kept), with fewer processes: num_workers=1"
+        ) from error
+    except BaseException:
+        # Ctrl-C or a fatal unit: what the workers are at is thrown away, their sandboxes end with them.
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def make_unit(job: Job, config: TasksConfig, root: Path) -> Unit | RepairGymError:
+    """Make one unit in this process; trouble that concerns only this unit is returned, not raised."""
+    try:
+        return asyncio.run(_make_unit(job, config, root))
+    except RepairGymError as error:
+        return error
+
+
+async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:
+    backend = create_backend(config.sandbox)
+    store = LayerStore(root, config=config.layers)
+    try:
+        made = await SOURCES[job.source].make(job.package, BuildContext(store, backend, config, job.quota, job.part))
+        tasks, dropped = await with_build_steps(made.tasks, store, backend, config.sandbox.limits)
+    finally:
+        await backend.close()
+    return Unit(job.name, job.key(config), {**made.funnel, **dropped}, tuple(tasks))
+
+
+def _funnel(units: list[Unit]) -> dict[str, Any]:
+    totals: dict[str, Counter[str]] = {}
+    for unit in units:
+        totals.setdefault(unit.name.split("-")[0], Counter()).update(unit.funnel)
+    return {
+        "total": {source: dict(counts) for source, counts in totals.items()},
+        "units": {unit.name: {**unit.funnel, **({"error": unit.error} if unit.error else {})} for unit in units},
+        "splits": dict(Counter(f"{task.source}/{task.split}" for task in _all_tasks(units))),
+    }
+
+
+def _all_tasks(units: list[Unit]) -> Iterator[Task]:
+    return (task for unit in units for task in unit.tasks)
+
+
+def _manifest(config: TasksConfig, jobs: list[Job]) -> dict[str, Any]:
+    packages = tuple({job.package.digest(): job.package for job in jobs}.values())
+    return {
+        "catalogue": catalogue_digest(packages),
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "tool_versions": {**tool_versions(), "repairgym": _own_version()},
+    }
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("repairgym")
+    except metadata.PackageNotFoundError:
+        return "uninstalled"

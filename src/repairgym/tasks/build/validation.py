@@ -1,0 +1,227 @@
+"""Certificates: the empty patch fails and the gold patch passes, each time, in fresh sandboxes.
+
+Reads a task's trees and tests; makes test runs and `Certificate` records. Every run has a sandbox of its own made from
+the pinned layers. While tasks are made, those that have the same gold tree (of one package, pair of releases or build)
+share gold runs: one run has exactly the task's tests (shared by the mutants of one function, which are judged by the
+same ids), the others have the tests of all of them, each in a cold interpreter. `verify` shares nothing and runs
+everything again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from repairgym.errors import SandboxError, TaskError
+from repairgym.records import Certificate, Task, TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import SandboxBackend, SandboxLimits, SandboxSpec
+from repairgym.tasks.layers.bytecode import stale_bytecode, twin_digest
+from repairgym.tasks.layers.environments import build_environment
+from repairgym.tasks.layers.package_index import Sdist
+from repairgym.tasks.layers.repositories import GitRepository, commit_tree
+from repairgym.tasks.layers.store import LayerStore, tree_with_files
+
+NUM_SANDBOX_ATTEMPTS = 2
+"""Infrastructure trouble gets one more try; what the code inside does is never retried."""
+
+
+async def run_fresh(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
+    """One run of ``request`` in a sandbox of its own.
+
+    Raises:
+        SandboxError: the sandbox could not do its work, twice.
+    """
+    for attempt in range(NUM_SANDBOX_ATTEMPTS):
+        try:
+            sandbox = await backend.create(spec)
+            try:
+                return await sandbox.run_tests(request)
+            finally:
+                await sandbox.close()
+        except SandboxError:
+            if attempt + 1 == NUM_SANDBOX_ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+async def run_times(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, num_runs: int) -> list[TestRun]:
+    """``num_runs`` runs, one after the other, each in a fresh sandbox."""
+    return [await run_fresh(backend, spec, request) for _ in range(num_runs)]
+
+
+def unstable_ids(runs: Sequence[TestRun]) -> frozenset[str]:
+    """Ids whose outcome is not the same in all ``runs``."""
+    ids = {test_id for run in runs for test_id in run.results}
+    return frozenset(test_id for test_id in ids if len({run.outcome(test_id) for run in runs}) > 1)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The runs behind a certificate: without the repair and with it."""
+
+    empty: Sequence[TestRun]
+    gold: Sequence[TestRun]
+
+    def split_tests(self, test_ids: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """``test_ids`` as (fail to pass, pass to pass, unstable); ids that do not pass with the repair are in none."""
+        unstable = unstable_ids(self.empty) | unstable_ids(self.gold)
+        good = [i for i in test_ids if i not in unstable and self.gold[0].outcome(i) is TestOutcome.PASSED]
+        passing = tuple(i for i in good if self.empty[0].outcome(i) is TestOutcome.PASSED)
+        failing = tuple(i for i in good if self.empty[0].outcome(i) in (TestOutcome.FAILED, TestOutcome.ERROR))
+        return failing, passing, tuple(sorted(unstable))
+
+    def certificate(self, fail_to_pass: tuple[str, ...], pass_to_pass: tuple[str, ...]) -> Certificate:
+        """What the runs prove about these tests.
+
+        An empty run *failed* when each of ``fail_to_pass`` failed; a gold run *passed* when every test passed.
+        """
+        wanted = fail_to_pass + pass_to_pass
+        own = {test_id for run in self.empty for test_id in run.results}
+        return Certificate(
+            num_empty_runs=len(self.empty),
+            num_empty_failed=sum(_all_fail(run, fail_to_pass) and run.passes(pass_to_pass) for run in self.empty),
+            num_gold_runs=len(self.gold),
+            num_gold_passed=sum(run.passes(wanted) for run in self.gold),
+            unstable_tests=tuple(sorted((unstable_ids(self.empty) | unstable_ids(self.gold)) & own)),
+            empty_duration_s=_mean_duration_s(self.empty),
+            # Shared runs have the tests of other tasks, too: how long they took says nothing about this one.
+            gold_duration_s=_mean_duration_s([run for run in self.gold if run.results.keys() <= own] or self.gold),
+            tool_versions=tool_versions(),
+        )
+
+
+def _all_fail(run: TestRun, test_ids: tuple[str, ...]) -> bool:
+    return all(run.outcome(test_id) in (TestOutcome.FAILED, TestOutcome.ERROR) for test_id in test_ids)
+
+
+def _mean_duration_s(runs: Sequence[TestRun]) -> float:
+    return round(sum(run.duration_s for run in runs) / max(len(runs), 1), 3)
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what certifies."""
+    return {"python": platform.python_version(), "uv": version("uv")}
+
+
+# --- tasks as sandboxes --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskLayers:
+    """The layers of a task on this machine."""
+
+    environment: Path
+    tree: Path
+
+    def spec(self, files: dict[str, str | None], limits: SandboxLimits | None = None) -> SandboxSpec:
+        """A sandbox of the pinned tree with ``files`` written over it and without their byte-code."""
+        over = {**stale_bytecode(self.tree, files), **files}
+        return SandboxSpec(environment=self.environment, tree=self.tree, files=over, limits=limits or SandboxLimits())
+
+
+def task_layers(task: Task, store: LayerStore) -> TaskLayers:
+    """The environment and tree of ``task``, built when they are missing.
+
+    Raises:
+        IndexUnavailableError: a layer is missing and no index answers.
+        TaskError: the tree is not the one the task was made from, or this Python is another minor version.
+    """
+    if task.environment.python.split(".")[:2] != platform.python_version().split(".")[:2]:
+        raise TaskError(
+            f"{task.id} was certified with Python {task.environment.python}, this is {platform.python_version()}; "
+            "use the same minor version or build the tasks again"
+        )
+    environment, tree = build_environment(store, task.environment.lock)[1], pinned_tree(task, store)
+    return TaskLayers(environment, store.find("bytecode", twin_digest(tree, environment)) or tree)
+
+
+def pinned_tree(task: Task, store: LayerStore) -> Path:
+    """The pinned tree of ``task``, made when it is missing: of an sdist, of a commit, or with files beside its own.
+
+    Raises:
+        IndexUnavailableError: it is missing, and no index answers or the repository cannot be cloned.
+        TaskError: this version makes another tree.
+    """
+    if built := store.find("trees", task.base_tree):
+        return built
+    provenance = task.provenance
+    if provenance.repository:
+        clone = GitRepository.open(provenance.repository, store, provenance.subdirectory)
+        tree = commit_tree(store, clone, provenance.commit, provenance.package, provenance.version)
+    elif not provenance.sdist_sha256:
+        raise TaskError(
+            f"{task.id} names neither a release nor a commit that its tree is made of; build the tasks again"
+        )
+    else:
+        sdist = Sdist(name=provenance.package, version=provenance.version, sha256=provenance.sdist_sha256)
+        tree = tree_with_files(store, sdist, task.pinned_files) if task.pinned_files else store.tree(sdist)
+    if tree.name != task.base_tree:
+        raise TaskError(f"{task.id}: tree {task.base_tree[:12]} cannot be made by this version; build the tasks again")
+    return tree
+
+
+def graded_files(task: Task, repair: dict[str, str | None] | None = None) -> dict[str, str | None]:
+    """Files over the pinned tree for grading: the agent's base with ``repair``, test files as pinned.
+
+    Paths in ``task.test_paths`` are left out, so the sandbox shows the pinned ones.
+    """
+    files = {**task.base_files, **(repair or {})}
+    return {path: text for path, text in files.items() if path not in task.test_paths}
+
+
+def task_request(task: Task, test_ids: tuple[str, ...] | None = None, is_cold: bool = False) -> TestRequest:
+    """The request that decides ``task`` (or one for ``test_ids`` of it)."""
+    return TestRequest(
+        test_ids=task.fail_to_pass + task.pass_to_pass if test_ids is None else test_ids,
+        timeout_s=task.timeout_s,
+        test_timeout_s=task.test_timeout_s,
+        source_paths=task.source_paths,
+        plugins=task.plugins,
+        is_cold=is_cold,
+        runner=task.runner,
+    )
+
+
+def check_tests(task: Task) -> None:
+    """Check that the test lists of ``task`` fit together.
+
+    Raises:
+        TaskError: a test is in both lists, a visible test is in none, or nothing fails.
+    """
+    both = set(task.fail_to_pass) & set(task.pass_to_pass)
+    stray = set(task.visible_tests) - set(task.fail_to_pass) - set(task.pass_to_pass)
+    if both or stray or not task.fail_to_pass:
+        raise TaskError(
+            f"{task.id}: {len(both)} tests are in fail_to_pass and pass_to_pass, {len(stray)} visible tests are in "
+            f"neither, {len(task.fail_to_pass)} fail to pass; expected 0, 0 and at least 1"
+        )
+
+
+async def gather_evidence(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Evidence:
+    """Run everything that certifies ``task`` again: ``num_runs`` empty and gold runs in fresh sandboxes.
+
+    Raises:
+        TaskError: the test lists do not fit together.
+    """
+    check_tests(task)
+    layers = task_layers(task, store)
+    request = task_request(task)
+    empty, gold = layers.spec(graded_files(task)), layers.spec(graded_files(task, task.gold_files))
+    runs = await asyncio.gather(
+        run_times(backend, empty, request, num_runs), run_times(backend, gold, request, num_runs)
+    )
+    return Evidence(*runs)
+
+
+async def verify(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Certificate:
+    """The certificate of ``task`` from new runs.
+
+    Raises:
+        TaskError: the test lists do not fit together.
+    """
+    evidence = await gather_evidence(task, store, backend, num_runs)
+    return evidence.certificate(task.fail_to_pass, task.pass_to_pass)

@@ -1,0 +1,171 @@
+"""Tasks of a folder in an exchange format.
+
+Reads a `TaskStore`; makes a data set. A certified task has its base in a pinned sdist that no other system knows, so
+what they can use is written in their fields (the patch of tests is the difference between the agent's test files and
+the pinned ones), and the whole record goes along in `CERTIFIED_FIELD`: imported again it is the same certified task.
+Invariant: a task that the format cannot hold is reported with the reason, the others are written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from repairgym.diffs.make import unified_diff
+from repairgym.records import Task
+from repairgym.tasks.build.assembly import read_text
+from repairgym.tasks.build.validation import pinned_tree
+from repairgym.tasks.formats.base import EXTRA_FILE, Fields, Format, RecordError, text_or_empty, write_record
+from repairgym.tasks.formats.datasets import Layout, folder_name, write_rows, write_task_folders
+from repairgym.tasks.formats.harbor_tasks import base_image, harbor_files
+from repairgym.tasks.formats.registry import FORMATS
+from repairgym.tasks.formats.swe_bench_5 import REPO_FILE, task_repo_file
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.store import TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+CERTIFIED_FIELD = "repairgym_task"
+"""Field with the JSON of the certified task that a record was made from."""
+
+
+@dataclass
+class ExportSummary:
+    """What an export wrote and what it could not."""
+
+    num_written: int = 0
+    refused: dict[str, str] = field(default_factory=dict)
+    """Task id -> why the format cannot hold it."""
+
+
+def strip_task(task: Task, tree: Path) -> UnbuiltTask:
+    """``task`` as other systems can take it, with its whole record in `CERTIFIED_FIELD`.
+
+    ``tree`` is its pinned tree, which has the hidden tests.
+    """
+    test_paths = [path for path in task.base_files if path in task.test_paths]
+    pinned = {path: read_text(tree / path) if (tree / path).is_file() else None for path in test_paths}
+    return UnbuiltTask(
+        id=task.id,
+        format="swe_gym",  # rows with lists, of which any other format can be made
+        repository=task.provenance.package,
+        version=task.provenance.version,
+        issue=task.issue,
+        gold_patch=task.gold_patch,
+        test_patch=unified_diff({path: task.base_files[path] for path in test_paths}, pinned),
+        fail_to_pass=task.fail_to_pass,
+        pass_to_pass=task.pass_to_pass,
+        created_at=task.created_at,
+        language="python",
+        python=task.environment.python,
+        lock=task.environment.lock,
+        split=task.split,
+        labels=task.labels,
+        extra={CERTIFIED_FIELD: task.model_dump_json()},
+    )
+
+
+def certified_in(task: UnbuiltTask) -> Task | None:
+    """The certified task that `strip_task` put into ``task``; None when there is none.
+
+    Raises:
+        RecordError: it is broken, or the fields beside it were changed since.
+    """
+    text = text_or_empty(task.extra.get(CERTIFIED_FIELD)) or _from_file(task.extra)
+    if not text:
+        return None
+    try:
+        certified = Task.model_validate_json(text)
+    except ValueError as error:
+        raise RecordError(f"{CERTIFIED_FIELD} is no task of this version: {error}") from error
+    pairs = {
+        "id": (task.id, certified.id),
+        "issue": (task.issue, certified.issue),
+        "gold patch": (task.gold_patch, certified.gold_patch),
+        "fail to pass": (task.fail_to_pass, certified.fail_to_pass),
+        "pass to pass": (task.pass_to_pass, certified.pass_to_pass),
+    }
+    changed = [name for name, (now, then) in pairs.items() if now != then]
+    if changed:
+        raise RecordError(
+            f"{', '.join(changed)} changed since the export, which the certificate does not cover; remove "
+            f"{CERTIFIED_FIELD} to import it as an unbuilt task"
+        )
+    return certified
+
+
+def _from_file(extra: Fields) -> str:
+    try:
+        kept = json.loads(text_or_empty(extra.get(EXTRA_FILE)) or "{}")
+    except ValueError:
+        return ""
+    return text_or_empty(kept.get(CERTIFIED_FIELD)) if isinstance(kept, dict) else ""
+
+
+def export_dataset(
+    store: TaskStore,
+    output: Path,
+    form: Format,
+    layout: Layout,
+    layers: LayerStore | None = None,
+    report: Callable[[int], None] = lambda num_done: None,
+) -> ExportSummary:
+    """Write every task of ``store`` to ``output``; ``report`` is told how many were looked at.
+
+    Raises:
+        InputError: there are no tasks, or ``output`` cannot be used.
+        IndexUnavailableError: the tree of a certified task is not here and no index answers.
+        DiskFullError: no room; what was there before is intact.
+    """
+    summary = ExportSummary()
+    records = _records(store, form, layers or LayerStore(), summary, report)
+    if form.name == "swe_bench_5":
+        splits = {"test"}
+        write_task_folders(output / "tasks", ((task.id, fields) for task, fields in _noting(records, splits)))
+        (output / REPO_FILE).write_text(task_repo_file(splits), encoding="utf-8")
+    elif form.is_folder:
+        write_task_folders(output, ((task.id, fields) for task, fields in records))
+    else:
+        write_rows(output, layout, ((task.split or "train", fields) for task, fields in records))
+    return summary
+
+
+def _noting(records: Iterable[tuple[UnbuiltTask, Fields]], splits: set[str]) -> Iterator[tuple[UnbuiltTask, Fields]]:
+    """``records``, whose splits are added to ``splits``."""
+    for task, fields in records:
+        splits.add(task.split or "test")
+        yield task, fields
+
+
+def _records(
+    store: TaskStore, form: Format, layers: LayerStore, summary: ExportSummary, report: Callable[[int], None]
+) -> Iterator[tuple[UnbuiltTask, Fields]]:
+    """Every task with its record, certified ones first; those that the format cannot hold go to ``summary``."""
+    tasks: Iterable[Task | UnbuiltTask] = chain(store.load_certified(), store.iter_unbuilt())
+    seen: set[str] = set()
+    for number, task in enumerate(tasks, 1):
+        name = folder_name(task.id) if form.is_folder else task.id
+        try:
+            if name in seen:
+                raise RecordError("an earlier task has this id")
+            if isinstance(task, Task):
+                found = _certified_record(task, pinned_tree(task, layers), form)
+            else:
+                found = task, write_record(form, task, is_from_folder=FORMATS[task.format].is_folder)
+        except RecordError as error:
+            summary.refused[task.id] = str(error)
+        else:
+            seen.add(name)
+            summary.num_written += 1
+            yield found
+        report(number)
+
+
+def _certified_record(task: Task, tree: Path, form: Format) -> tuple[UnbuiltTask, Fields]:
+    stripped = strip_task(task, tree)
+    if form.name != "harbor":
+        return stripped, write_record(form, stripped, is_from_folder=False)
+    on_image = stripped.model_copy(update={"image": base_image(task)})
+    return stripped, write_record(form, on_image, is_from_folder=False) | harbor_files(task, tree)

@@ -1,0 +1,171 @@
+"""Data sets of other systems as tasks of a folder.
+
+Reads a data set (`formats`); adds to a `TaskStore`: `UnbuiltTask` records, and certified tasks that were exported
+before. Invariants: a record that cannot be used is reported with its place and leaves the others alone; what was in
+the folder stays; importing the same data set twice changes nothing; the folder changes as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repairgym.records import Record, Task
+from repairgym.tasks.formats.base import Format, RecordError, read_record
+from repairgym.tasks.formats.clones import CloneFolder
+from repairgym.tasks.formats.datasets import read_dataset
+from repairgym.tasks.formats.exporting import certified_in
+from repairgym.tasks.formats.registry import detect_format
+from repairgym.tasks.formats.rows import Row, write_json_lines
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+REJECTED_FILE = "rejected.jsonl"
+"""Beside the tasks: place and reason of every record of the last import that could not be used."""
+
+
+class BadRecord(Record):
+    """A record that could not be used."""
+
+    place: str
+    reason: str
+
+
+@dataclass
+class ImportSummary:
+    """What an import did."""
+
+    num_records: int = 0
+    num_known: int = 0
+    """Records that the folder had already."""
+    num_pinned: int = 0
+    """New tasks whose base files came from a clone."""
+    num_certified: int = 0
+    """New tasks that were certified here before they were exported."""
+    formats: Counter[str] = field(default_factory=Counter)
+    """New unbuilt tasks by format."""
+    bad: list[BadRecord] = field(default_factory=list)
+
+    @property
+    def num_imported(self) -> int:
+        """New tasks."""
+        return self.formats.total() + self.num_certified
+
+
+@dataclass
+class _Import:
+    """One import under way."""
+
+    form: Format | None
+    clones: CloneFolder | None
+    digests: dict[str, str] = field(default_factory=dict)
+    """Task id -> digest of its record without what was pinned."""
+    certified: list[Task] = field(default_factory=list)
+    summary: ImportSummary = field(default_factory=ImportSummary)
+
+    def is_new(self, task: Task | UnbuiltTask) -> bool:
+        """True the first time that ``task`` is seen.
+
+        Raises:
+            RecordError: its id belongs to another task.
+        """
+        digest, num_before = _digest(task), len(self.digests)
+        if self.digests.setdefault(task.id, digest) != digest:
+            raise RecordError(f"the id {task.id} belongs to another task of the folder or of the data set")
+        return len(self.digests) > num_before
+
+    def take(self, row: Row) -> UnbuiltTask | None:
+        """The new unbuilt task in ``row``; None when it is known or was certified before.
+
+        Raises:
+            RecordError: the record cannot be used.
+        """
+        if row.fields is None:
+            raise RecordError(row.error)
+        task = read_record(self.form or detect_format(row.fields), row.fields)
+        task = task if task.split else task.model_copy(update={"split": row.split})
+        certified = certified_in(task)
+        if not self.is_new(certified or task):
+            self.summary.num_known += 1
+            return None
+        if certified:
+            self.certified.append(certified)
+            return None
+        self.summary.formats[task.format] += 1
+        if self.clones:
+            task = self.clones.pin(task)
+            self.summary.num_pinned += not task.pin_error
+        return task
+
+
+def import_dataset(
+    source: Path,
+    folder: Path,
+    form: Format | None = None,
+    clones: CloneFolder | None = None,
+    report: Callable[[int], None] = lambda num_done: None,
+) -> ImportSummary:
+    """Add the records of ``source`` to the tasks in ``folder``; ``report`` is told how many were read.
+
+    Args:
+        source: A file, a task folder, a folder of task folders or of a data set.
+        folder: A task folder, which need not exist yet.
+        form: The format of every record; None detects it for each.
+        clones: Where base files are pinned from.
+        report: Called after each record.
+
+    Raises:
+        InputError: ``source`` holds nothing that can be read, or ``folder`` is broken.
+        ConfigError: ``source`` needs pyarrow, which is not installed.
+        DiskFullError: no room; what was there before is intact.
+    """
+    store = TaskStore(folder)
+    work = _Import(form, clones)
+    known = store.load_certified() if store.has_tasks else ()
+    work.digests |= {task.id: _digest(task) for task in known}
+    store.save_unbuilt(_known_and_new(store, source, work, report))
+    work.summary.num_certified = len(work.certified)
+    if work.certified or known:
+        store.save([*known, *work.certified], _funnel(store, work), store.load_document(MANIFEST_FILE))
+    else:
+        store.save_document(FUNNEL_FILE, _funnel(store, work))
+    write_json_lines(folder / REJECTED_FILE, (bad.model_dump() for bad in work.summary.bad))
+    return work.summary
+
+
+def _known_and_new(
+    store: TaskStore, source: Path, work: _Import, report: Callable[[int], None]
+) -> Iterator[UnbuiltTask]:
+    for task in store.iter_unbuilt():
+        work.digests[task.id] = _digest(task)
+        yield task
+    for row in read_dataset(source):
+        work.summary.num_records += 1
+        try:
+            found = work.take(row)
+        except RecordError as error:
+            work.summary.bad.append(BadRecord(place=row.place, reason=str(error)))
+        else:
+            if found:
+                yield found
+        report(work.summary.num_records)
+
+
+def _digest(task: Task | UnbuiltTask) -> str:
+    if isinstance(task, Task):
+        return task.digest()
+    pinned = {"base_tree": "", "base_files": {}, "gold_files": {}, "pin_error": ""}
+    return task.model_copy(update=pinned).digest()
+
+
+def _funnel(store: TaskStore, work: _Import) -> dict[str, Any]:
+    funnel = store.load_document(FUNNEL_FILE)
+    done = work.summary
+    counts = Counter(funnel.get("total", {}).get("import", {}))
+    counts.update(
+        records=done.num_records, unreadable=len(done.bad), known_before=done.num_known, kept=done.num_imported
+    )
+    return {**funnel, "total": {**funnel.get("total", {}), "import": dict(counts)}}

@@ -1,0 +1,183 @@
+"""The catalogue of pinned packages and git repositories that tasks are made from.
+
+Reads ``repairgym/data/catalogue.toml`` (or a user's file of the same form); makes frozen `Package` and `Repository`
+records. Invariants: each project belongs to one split, each version has a pinned SHA-256, and names are unique.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from importlib import resources
+from pathlib import Path
+
+from pydantic import ValidationError, model_validator
+
+from repairgym.errors import InputError, TaskError
+from repairgym.records import Record, Split
+from repairgym.tasks.layers.package_index import Sdist
+from repairgym.tasks.layers.store import METADATA_FOLDER
+
+
+class Project(Record):
+    """What of a project may be broken, which tests decide, what they need."""
+
+    name: str
+    split: Split
+    root: str = ""
+    """Folder, relative to the project's tree, that holds the import package (``src``)."""
+    sources: tuple[str, ...]
+    """Glob patterns of files that may be broken."""
+    tests: tuple[str, ...]
+    """Glob patterns of test files: fast and deterministic ones."""
+    excluded: tuple[str, ...] = ()
+    """Glob patterns taken out of both."""
+    requirements: tuple[str, ...] = ()
+    """What the tests need beyond pytest."""
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def source_paths(self) -> tuple[str, ...]:
+        """Folders of the tree that go on ``sys.path``."""
+        return (self.root, METADATA_FOLDER)
+
+    def source_files(self, tree: Path) -> tuple[str, ...]:
+        """Relative paths of the files that may be broken, sorted.
+
+        Raises:
+            TaskError: the patterns match nothing.
+        """
+        return self._match(tree, self.sources, "sources")
+
+    def test_files(self, tree: Path) -> tuple[str, ...]:
+        """Relative paths of the selected test files, sorted.
+
+        Raises:
+            TaskError: the patterns match nothing.
+        """
+        return self._match(tree, self.tests, "tests")
+
+    def _match(self, tree: Path, patterns: tuple[str, ...], field: str) -> tuple[str, ...]:
+        found = {path for pattern in patterns for path in tree.glob(pattern) if path.is_file()}
+        found -= {path for pattern in self.excluded for path in tree.glob(pattern)}
+        if not found:
+            raise TaskError(f"{self.name}: {field} = {list(patterns)} matches no file in {tree}; correct the catalogue")
+        return tuple(sorted(path.relative_to(tree).as_posix() for path in found))
+
+
+class Package(Project):
+    """A package with pinned sdists."""
+
+    version: str
+    """Version whose code is mutated."""
+    sdists: dict[str, str]
+    """Version -> SHA-256 of its sdist, for `version` and every version in `releases` and `aged`."""
+    num_tasks: int = 0
+    """Mutation tasks that a full build with seed 0 yields; spreads a split's cap over its packages."""
+    releases: tuple[tuple[str, str], ...] = ()
+    """Pairs (version with the bugs, next version)."""
+    aged: tuple[str, ...] = ()
+    """Releases that are built and tested beside today's newest dependencies (source `breakages`)."""
+
+    @model_validator(mode="after")
+    def _versions_are_pinned(self) -> Package:
+        needed = {self.version, *self.aged, *(version for pair in self.releases for version in pair)}
+        missing = sorted(needed - set(self.sdists))
+        if missing:
+            raise ValueError(f"{self.name}: no SHA-256 in sdists for {', '.join(missing)}")
+        return self
+
+    def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Package:
+        """This package with nothing but ``version``, ``releases`` and ``aged``: what one unit of a build depends on."""
+        needed = {version, *aged, *(one for pair in releases for one in pair)}
+        sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
+        changes = {"version": version, "releases": releases, "aged": aged, "sdists": sdists}
+        return self.model_copy(update=changes)
+
+    def sdist(self, version: str = "") -> Sdist:
+        """The pin of ``version`` (default: the mutated version)."""
+        version = version or self.version
+        return Sdist(name=self.name, version=version, sha256=self.sdists[version])
+
+
+class Repository(Project):
+    """A git repository whose bug-fix commits become tasks (source `history`)."""
+
+    url: str
+    """Path or URL, as git takes it."""
+    revision: str = "HEAD"
+    """Commit, tag or branch whose history is read; pin a commit to have the same tasks next year."""
+    subdirectory: str = ""
+    """Folder of the repository that is the project's root; every other path is relative to it."""
+    changelog: tuple[str, ...] = ("CHANGE*", "HISTORY*", "NEWS*", "docs/change*", "docs/history*")
+    """Glob patterns of files whose added lines tell about a fix."""
+    issues: str = ""
+    """JSON file of issues: ``{"12": {"title": ..., "body": ...}}``, or a list of such objects with ``number``."""
+
+
+class Catalogue(Record):
+    """All packages."""
+
+    package: tuple[Package, ...] = ()
+    repository: tuple[Repository, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Catalogue:
+        if not self.package and not self.repository:
+            raise ValueError("it lists neither [[package]] nor [[repository]]")
+        for projects in (self.package, self.repository):
+            names = [project.name for project in projects]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"packages listed twice: {', '.join(twice)}")
+        splits = {package.name: package.split for package in self.package}
+        astray = sorted(r.name for r in self.repository if splits.get(r.name, r.split) != r.split)
+        if astray:
+            raise ValueError(f"package and repository of one name in different splits: {', '.join(astray)}")
+        return self
+
+    def select(self, names: tuple[str, ...] = ()) -> tuple[Package, ...]:
+        """The named packages, all when none is named.
+
+        Raises:
+            InputError: a name is not in the catalogue.
+        """
+        self._check_known(names)
+        return tuple(p for p in self.package if p.name in names) if names else self.package
+
+    def select_repositories(self, names: tuple[str, ...] = ()) -> tuple[Repository, ...]:
+        """The named repositories, all when none is named.
+
+        Raises:
+            InputError: a name is not in the catalogue.
+        """
+        self._check_known(names)
+        return tuple(r for r in self.repository if r.name in names) if names else self.repository
+
+    def _check_known(self, names: tuple[str, ...]) -> None:
+        known = {project.name for project in (*self.package, *self.repository)}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")
+
+    def requirement_sets(self) -> tuple[tuple[str, ...], ...]:
+        """The distinct test requirements: one environment each."""
+        return tuple(sorted({tuple(sorted(package.requirements)) for package in self.package}))
+
+
+def load_catalogue(path: Path | None = None) -> Catalogue:
+    """The catalogue in ``path`` (default: the shipped one).
+
+    Raises:
+        InputError: the file cannot be read or has another form.
+    """
+    source = path or resources.files("repairgym") / "data" / "catalogue.toml"
+    try:
+        return Catalogue.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))
+    except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise InputError(f"catalogue {source} cannot be used: {error}") from error
+
+
+def catalogue_digest(packages: tuple[Project, ...]) -> str:
+    """SHA-256 over ``packages``: what a build was made from."""
+    return hashlib.sha256("".join(package.digest() for package in packages).encode()).hexdigest()

@@ -1,0 +1,183 @@
+"""Pinned environments: locks with hashes, and the virtual environments built from them.
+
+Reads test requirements; makes locks (``uv pip compile --universal --generate-hashes``, so one lock serves every
+supported Python) and environment layers. The locks of the shipped catalogue live in ``repairgym/data/locks``, so a
+build today and one in a year install the same files. A lock may end with a *wheelhouse*: more versions of what it
+names, each installed into a folder of its own (``wheelhouse/NAME-VERSION``), so that a repair that asks for another
+version can be tried offline. Invariants: equal requirements share one environment, and an environment holds exactly
+what its lock names. Only this module and `index` use a network, only while something is
+resolved or built (`LayersConfig.is_index_allowed`), and no code of a package runs meanwhile: only wheels are installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
+from repairgym.records import Environment
+from repairgym.tasks.layers.package_index import index_settings
+from repairgym.tasks.layers.store import LayerStore
+
+PYTEST = "pytest==8.3.5"
+RUNNER_PACKAGES = ("pytest", "pluggy", "iniconfig", "pygments")
+"""What the grader's own runner needs: no date bounds it."""
+OLDEST_PYTHON = "3.11"
+"""Locks hold for this version of Python and every later one."""
+UV_TIMEOUT_S = 600.0
+WHEELHOUSE_HEAD = "# wheelhouse: each of these in a folder of its own\n"
+
+
+def lock_name(requirements: tuple[str, ...]) -> str:
+    """File name of the lock of ``requirements`` (beyond pytest)."""
+    parts = [re.sub(r"[^A-Za-z0-9.]+", "-", requirement).strip("-") for requirement in sorted(requirements)]
+    return "+".join(["pytest", *parts]) + ".txt"
+
+
+def shipped_locks_folder() -> Path:
+    """Folder of the locks that come with the package."""
+    return Path(str(resources.files("repairgym") / "data" / "locks"))
+
+
+def shipped_lock(requirements: tuple[str, ...]) -> str:
+    """Text of the lock that comes with the package.
+
+    Raises:
+        TaskError: no lock was made for these requirements.
+    """
+    return read_lock(requirements)
+
+
+def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
+    """Text of the lock of ``requirements`` in ``folder`` (default: the shipped ones).
+
+    Raises:
+        TaskError: no lock was made for these requirements.
+    """
+    path = (Path(folder) if folder else shipped_locks_folder()) / lock_name(requirements)
+    if not path.is_file():
+        command = "repairgym tasks lock --catalogue FILE --output FOLDER" if folder else "repairgym tasks lock"
+        raise TaskError(f"no lock {path.name} in {path.parent}; make it with: {command}")
+    return path.read_text(encoding="utf-8")
+
+
+def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
+    """Resolve pytest and ``requirements`` to a lock with hashes.
+
+    Args:
+        requirements: test requirements beyond pytest.
+        exclude_newer: RFC 3339 time; later uploads are ignored, but for `RUNNER_PACKAGES` (needs an index that gives
+            upload times: without them nothing is found).
+
+    Raises:
+        IndexUnavailableError: the index does not answer.
+        PackageNotFoundError: no versions on it (at that time) fit together.
+    """
+    argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
+    argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *_index_arguments()]
+    if exclude_newer:
+        today = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        argv += ["--exclude-newer", exclude_newer]
+        argv += [part for name in RUNNER_PACKAGES for part in ("--exclude-newer-package", f"{name}={today}")]
+    return _run_uv(argv, stdin="\n".join([PYTEST, *sorted(requirements)]) + "\n")
+
+
+def with_wheelhouse(lock: str, versions: Iterable[str]) -> str:
+    """``lock`` with more versions beside it, each a part of another lock."""
+    return lock + WHEELHOUSE_HEAD + "".join(versions)
+
+
+def describe_environment(lock: str) -> Environment:
+    """The environment that ``lock`` makes on this machine, not yet built."""
+    python = platform.python_version()
+    key = "\n".join([lock, python, sys.implementation.name, sysconfig.get_platform()])
+    return Environment(lock=lock, python=python, digest=hashlib.sha256(key.encode()).hexdigest())
+
+
+def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
+    """The environment of ``lock`` and its folder, built when it is missing.
+
+    Raises:
+        IndexUnavailableError: a wheel is neither in uv's cache nor on an index that answers.
+        DiskFullError: no room.
+    """
+    environment = describe_environment(lock)
+    main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
+    # Both are read-only, so the same files serve the environment without the wheelhouse and any with one.
+    plain = build_environment(store, main)[1] if wheelhouse else None
+    folder = store.root / "environments" / environment.digest
+    if folder.is_dir() and not (folder / "bin" / "python").exists():
+        # The base interpreter that it was made from is gone or has moved.
+        store.discard("environments", environment.digest)
+    return environment, store.build_once(
+        "environments", environment.digest, lambda place: _install(place, lock, store.config.is_index_allowed, plain)
+    )
+
+
+def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: Path | None = None) -> list[str]:
+    """What uv is told to install ``lock`` for ``python``: wheels whose hashes the lock holds, and nothing that runs.
+
+    Without an index uv uses its own cache only. With ``target`` everything goes into that folder.
+    """
+    install = ["pip", "install", "--no-deps", "--target", str(target), "--requirements"] if target else ["pip", "sync"]
+    # Copies, not hard links: a layer must not share files with a cache that something else may write to.
+    options = ["--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy", "--only-binary", ":all:"]
+    index = _index_arguments() if is_index_allowed else ["--offline"]
+    return [*install, str(lock), *options, "--python", str(python), *index]
+
+
+def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None) -> None:
+    """Fill ``place`` with what ``lock`` names; ``plain`` has what stands before the wheelhouse, when there is one."""
+    main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
+    python = place / "bin" / "python"
+    if plain:
+        shutil.copytree(plain, place, symlinks=True, copy_function=os.link, dirs_exist_ok=True)
+    else:
+        venv = ["venv", "--quiet", "--relocatable", "--allow-existing", "--no-project", "--python", str(base_python())]
+        _run_uv([*venv, str(place)])
+        (place / "repairgym.lock").write_text(main, encoding="utf-8")
+        _run_uv(install_arguments(python, place / "repairgym.lock", is_index_allowed))
+    for part in re.split(r"^(?=[A-Za-z0-9])", wheelhouse, flags=re.MULTILINE)[1:]:
+        folder = place / "wheelhouse" / part.split()[0].replace("==", "-")
+        folder.mkdir(parents=True)
+        (folder / "repairgym.lock").write_text(part, encoding="utf-8")
+        _run_uv(install_arguments(python, folder / "repairgym.lock", is_index_allowed, folder))
+
+
+def base_python() -> Path:
+    """The interpreter behind this process, outside any virtual environment."""
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def _index_arguments() -> list[str]:
+    # uv reads its own UV_* variables but not pip's.
+    settings = index_settings()
+    is_pip_default = settings.default and not os.environ.get("UV_DEFAULT_INDEX")
+    arguments = ["--default-index", settings.default] if is_pip_default else []
+    return arguments + [part for url in settings.extra for part in ("--index", url)]
+
+
+def _run_uv(argv: list[str], stdin: str = "") -> str:
+    command = [find_uv_bin(), *argv]
+    # The root folder has no project whose uv settings could change the result.
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=UV_TIMEOUT_S, cwd="/")
+    if done.returncode == 0:
+        return done.stdout
+    detail = " ".join(done.stderr.split())[-600:]
+    if "No space left on device" in detail or "os error 28" in detail:
+        raise DiskFullError(f"no space left for an environment: {detail}; free some space and run the command again")
+    if "No solution found" in detail:
+        raise PackageNotFoundError(f"uv {argv[0]} {argv[1]} finds no versions that fit: {detail}; change a requirement")
+    raise IndexUnavailableError(f"uv {argv[0]} {argv[1]} failed: {detail}; check the network or PIP_INDEX_URL")

@@ -1,0 +1,179 @@
+"""Use and removal of layers: which ones are in use, which were unused longest, and which go.
+
+Reads and makes, beside each layer, the file ``.<digest>.used``: it holds the size of the layer in bytes, its
+modification time is the last use, and every process that uses the layer holds a shared lock on it until it ends.
+Invariants: a layer that a live process uses is never removed; one that is being removed is never handed out (who wants
+it waits and builds it again).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from repairgym.config.layers import LayersConfig
+from repairgym.records import Record
+from repairgym.tasks.layers.inventory import manifest_path
+
+KINDS = ("sdists", "trees", "environments", "bytecode", "repositories", "models")
+_held: dict[Path, int] = {}
+_holding = threading.Lock()
+
+
+class LayerUse(Record):
+    """One layer of a store."""
+
+    path: Path
+    num_bytes: int
+    last_use_s: float
+    """Unix time."""
+
+
+class Collection(Record):
+    """What a collection did."""
+
+    num_bytes_before: int
+    num_bytes_after: int
+    removed: tuple[LayerUse, ...] = ()
+    num_in_use: int = 0
+    """Layers that would have gone, were they not in use by a process or of another user."""
+
+
+def use_path(layer: Path) -> Path:
+    """The file that says when ``layer`` was used last."""
+    return layer.with_name(f".{layer.name}.used")
+
+
+def mark_used(layer: Path, num_bytes: int | None = None) -> None:
+    """Hold ``layer`` for the rest of this process; waits while another process removes it.
+
+    ``num_bytes``, when known, is noted as its size. Where the store cannot be written, nothing can be removed either,
+    and nothing is done.
+    """
+    path = use_path(layer)
+    with _holding:
+        try:
+            if path not in _held or not _is_same_file(_held[path], path):
+                _held[path] = _lock(path, fcntl.LOCK_SH)
+            os.utime(_held[path])
+            if num_bytes is not None:
+                os.pwrite(_held[path], str(num_bytes).encode(), 0)
+        except OSError:
+            return
+
+
+def _lock(path: Path, kind: int) -> int:
+    """A descriptor of ``path`` that holds the lock, made when it is missing.
+
+    Raises:
+        BlockingIOError: it is held otherwise (with ``LOCK_NB``).
+    """
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, kind)
+        except OSError:
+            os.close(fd)
+            raise
+        if _is_same_file(fd, path):
+            return fd
+        # Removed between opening and locking, with the layer.
+        os.close(fd)
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except OSError:
+        return False
+
+
+def list_layers(root: Path) -> list[LayerUse]:
+    """Every layer of the store at ``root``, the longest unused first."""
+    layers = (path for kind in KINDS for path in (root / kind).glob("[!.]*") if path.is_dir())
+    return sorted(map(_describe, layers), key=lambda layer: (layer.last_use_s, str(layer.path)))
+
+
+def _describe(layer: Path) -> LayerUse:
+    # Layers of older versions have only the lock under which they were built.
+    marks = (use_path(layer), layer.with_name(f".{layer.name}.lock"), layer)
+    last_use_s = next(mark.stat().st_mtime for mark in marks if mark.exists())
+    try:
+        num_bytes = int(use_path(layer).read_text())
+    except (OSError, ValueError):
+        num_bytes = _measure(layer)
+        with suppress(OSError):
+            # Noted, because measuring reads every folder of the layer.
+            use_path(layer).write_text(str(num_bytes))
+            os.utime(use_path(layer), (last_use_s, last_use_s))
+    return LayerUse(path=layer, num_bytes=num_bytes, last_use_s=last_use_s)
+
+
+def _measure(layer: Path) -> int:
+    return sum(Path(folder, name).lstat().st_size for folder, _, names in os.walk(layer) for name in names)
+
+
+def collect(root: Path, config: LayersConfig, now_s: float | None = None) -> Collection:
+    """Remove the longest unused layers until the store is within ``config.max_bytes``."""
+    now_s = time.time() if now_s is None else now_s
+    layers = list_layers(root)
+    before = after = sum(layer.num_bytes for layer in layers)
+    removed: list[LayerUse] = []
+    num_in_use = 0
+    for layer in layers:
+        if after <= config.max_bytes or now_s - layer.last_use_s < config.min_idle_s:
+            break
+        with _alone(layer.path) as is_free:
+            if not is_free:
+                num_in_use += 1
+                continue
+            try:
+                remove_layer(layer.path)
+            except OSError:
+                # Of somebody else, who can collect it.
+                num_in_use += 1
+                continue
+        removed.append(layer)
+        after -= layer.num_bytes
+    return Collection(num_bytes_before=before, num_bytes_after=after, removed=tuple(removed), num_in_use=num_in_use)
+
+
+@contextmanager
+def _alone(layer: Path) -> Iterator[bool]:
+    """Gives True while nobody else uses ``layer``, False when somebody does."""
+    with _holding:
+        is_ours = use_path(layer) in _held
+    try:
+        fd = None if is_ours else _lock(use_path(layer), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        fd = None
+    try:
+        yield fd is not None
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def release(layer: Path) -> None:
+    """End this process's use of ``layer``; it goes unless another process uses it."""
+    with _holding:
+        if (fd := _held.pop(use_path(layer), None)) is not None:
+            os.close(fd)
+    with _alone(layer) as is_free:
+        if is_free and layer.is_dir():
+            remove_layer(layer)
+
+
+def remove_layer(layer: Path) -> None:
+    """Remove ``layer`` and what describes it; the caller has made sure that nobody uses it."""
+    doomed = layer.with_name(f".{layer.name}.removing-{os.getpid()}")
+    layer.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+    for path in (manifest_path(layer), use_path(layer)):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,261 @@
+"""Git repositories as sources of pinned trees.
+
+Reads a local clone (or clones once into ``<layers>/repositories``); makes commits, texts and tree layers. Invariants:
+a tree layer holds the files of one commit and no ``.git``, so no later history reaches an agent; files are written from
+git's objects, so no filter, hook or attribute of the repository runs; a tree with submodules, LFS pointers or links
+that leave it is refused with `UnsupportedTreeError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from repairgym.errors import IndexUnavailableError, InputError, TaskError
+from repairgym.tasks.layers.store import METADATA_FOLDER, LayerStore
+
+COMMIT_TREE_FORMAT = 1
+"""Part of each tree digest; grows when unpacking changes what a tree holds."""
+GIT_TIMEOUT_S = 600.0
+MAX_TREE_BYTES = 256 << 20
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
+_SAFE = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_SAFE_PATHS = ("-c", "core.quotePath=false", "-c", "protocol.ext.allow=never")
+
+
+class UnsupportedTreeError(TaskError):
+    """A commit whose files cannot be pinned."""
+
+    def __init__(self, reason: Literal["submodules", "lfs_pointers", "unsafe_links", "too_large"], path: str) -> None:
+        self.reason = reason
+        self.path = path
+        super().__init__(f"{path}: {reason.replace('_', ' ')}; the commit is left out")
+
+    def __reduce__(self) -> tuple[type[UnsupportedTreeError], tuple[str, str]]:
+        """Errors travel between the processes of a build."""
+        return type(self), (self.reason, self.path)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit on the first-parent line and what it changed."""
+
+    id: str
+    parents: tuple[str, ...]
+    date: str
+    """RFC 3339 time of the committer."""
+    message: str
+    paths: tuple[str, ...]
+    """Changed against the first parent, relative to the subdirectory."""
+
+
+class GitRepository:
+    """A repository on this machine's disk."""
+
+    def __init__(self, folder: Path, subdirectory: str = "") -> None:
+        """Use the clone (bare or not) in ``folder``."""
+        self.folder = folder
+        self.subdirectory = subdirectory.strip("/")
+
+    @classmethod
+    def open(cls, url: str, store: LayerStore, subdirectory: str = "") -> GitRepository:
+        """The repository at ``url``: a path is used as it is, everything else is cloned once.
+
+        Raises:
+            IndexUnavailableError: it cannot be cloned.
+            InputError: the path holds no git repository.
+        """
+        local = Path(url.removeprefix("file://")).expanduser()
+        if local.exists():
+            repository = cls(local, subdirectory)
+            repository.git("rev-parse", "--git-dir")
+            return repository
+        if not store.config.is_index_allowed:
+            raise IndexUnavailableError(
+                f"{url} is not on this machine, and is_index_allowed = false forbids to clone it"
+            )
+        digest = hashlib.sha256(url.encode()).hexdigest()
+        return cls(store.build_once("repositories", digest, lambda place: _clone(url, place)), subdirectory)
+
+    def git(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        """Output of a git command.
+
+        Raises:
+            InputError: git refuses.
+        """
+        argv = ["git", "--no-replace-objects", *_SAFE, *_SAFE_PATHS, "-C", str(self.folder), *arguments]
+        done = subprocess.run(argv, input=stdin, capture_output=True, timeout=GIT_TIMEOUT_S, env=_environ())
+        if done.returncode:
+            detail = " ".join(done.stderr.decode(errors="replace").split())[-300:]
+            raise InputError(
+                f"git {arguments[0]} in {self.folder} failed: {detail}; name a git repository and its commit"
+            )
+        return done.stdout
+
+    def resolve(self, revision: str) -> str:
+        """Full id of the commit that ``revision`` names.
+
+        Raises:
+            InputError: there is none.
+        """
+        return self.git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
+
+    def commits(self, revision: str) -> Iterator[Commit]:
+        """Commits of the first-parent line up to ``revision``, newest first.
+
+        A merge counts as one change against its first parent, as a squash does.
+        """
+        options = ["--first-parent", "--diff-merges=first-parent", "--no-renames", "--name-only"]
+        where = ["--", self.subdirectory] if self.subdirectory else ["--"]
+        text = self.git("log", *options, "--format=%x01%H%x00%P%x00%cI%x00%B%x02", self.resolve(revision), *where)
+        for record in text.decode("utf-8", "replace").split("\x01")[1:]:
+            head, _, names = record.partition("\x02")
+            commit_id, parents, date, message = head.split("\0")
+            paths = tuple(filter(None, map(self._relative, names.splitlines())))
+            yield Commit(commit_id, tuple(parents.split()), date, message.strip(), paths)
+
+    def _relative(self, path: str) -> str:
+        prefix = f"{self.subdirectory}/" if self.subdirectory else ""
+        return path[len(prefix) :] if path.startswith(prefix) and not path.startswith('"') else ""
+
+    def merged_messages(self, commit: Commit) -> str:
+        """Messages of the commits that a merge brought in; empty when it is no merge."""
+        if len(commit.parents) < 2:
+            return ""
+        found = self.git("log", "--format=%B", f"{commit.parents[0]}..{commit.id}", "--max-count=20")
+        return found.decode("utf-8", "replace")
+
+    def text(self, commit_id: str, path: str) -> str | None:
+        """Text of a file in a commit; None when it is not there or no UTF-8."""
+        try:
+            return self.git("cat-file", "blob", f"{commit_id}:{self._full(path)}").decode("utf-8")
+        except (InputError, UnicodeDecodeError):
+            return None
+
+    def version(self, commit_id: str) -> str:
+        """The newest version tag that the commit contains, ``0`` when there is none."""
+        try:
+            tag = self.git("describe", "--tags", "--abbrev=0", "--match", "*[0-9]*", commit_id).decode().strip()
+        except InputError:
+            return "0"
+        return tag[next(i for i, character in enumerate(tag) if character.isdigit()) :]
+
+    def tree_id(self, commit_id: str) -> str:
+        """Git's id of the commit's tree (of the subdirectory)."""
+        return self.git("rev-parse", "--verify", f"{commit_id}:{self.subdirectory}").decode().strip()
+
+    def _full(self, path: str) -> str:
+        return f"{self.subdirectory}/{path}" if self.subdirectory else path
+
+    def write_tree(self, commit_id: str, place: Path) -> None:
+        """Write the files of a commit below ``place``.
+
+        Raises:
+            UnsupportedTreeError: submodules, LFS pointers, links that leave the tree, or too many bytes.
+        """
+        listing = self.git("ls-tree", "-r", "-z", "-l", f"{commit_id}:{self.subdirectory}").decode("utf-8", "replace")
+        entries = [_parse_entry(line) for line in listing.split("\0") if line]
+        for mode, _, _, path in entries:
+            if mode == "160000":
+                raise UnsupportedTreeError("submodules", path)
+        if sum(size for _, _, size, _ in entries) > MAX_TREE_BYTES:
+            raise UnsupportedTreeError("too_large", f"{commit_id[:12]} (more than {MAX_TREE_BYTES >> 20} MiB)")
+        blobs = self._blobs([blob_id for _, blob_id, _, _ in entries])
+        for mode, blob_id, _, path in entries:
+            _write_entry(place, mode, path, blobs[blob_id])
+
+    def _blobs(self, blob_ids: list[str]) -> dict[str, bytes]:
+        raw = self.git("cat-file", "--batch", stdin="".join(f"{blob_id}\n" for blob_id in blob_ids).encode())
+        found: dict[str, bytes] = {}
+        place = 0
+        for blob_id in blob_ids:
+            end = raw.index(b"\n", place)
+            num_bytes = int(raw[place:end].split()[2])
+            found[blob_id] = raw[end + 1 : end + 1 + num_bytes]
+            place = end + 2 + num_bytes
+        return found
+
+
+def commit_tree_digest(tree_id: str, name: str, version: str) -> str:
+    """Content address of the tree layer of a commit."""
+    return hashlib.sha256(f"commit-tree:{COMMIT_TREE_FORMAT}:{tree_id}:{name}:{version}".encode()).hexdigest()
+
+
+def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, name: str, version: str) -> Path:
+    """The tree layer of a commit, with metadata that make ``importlib.metadata`` find ``name``.
+
+    Raises:
+        InputError: the commit is not in the repository.
+        UnsupportedTreeError: the files cannot be pinned.
+    """
+
+    def build(place: Path) -> None:
+        repository.write_tree(commit_id, place)
+        _write_version_files(place, version)
+        folder = place / METADATA_FOLDER / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    return store.build_once("trees", commit_tree_digest(repository.tree_id(commit_id), name, version), build)
+
+
+def _write_version_files(tree: Path, version: str) -> None:
+    """Write the files that a build would generate from git tags, where the project's settings name them."""
+    try:
+        tool = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return
+    scm = tool.get("setuptools_scm", {})
+    hook = tool.get("hatch", {}).get("build", {}).get("hooks", {}).get("vcs", {})
+    for name in (scm.get("write_to"), scm.get("version_file"), hook.get("version-file")):
+        path = tree / str(name or "")
+        if not name or path.exists() or ".." in PurePosixPath(name).parts or not path.parent.is_dir():
+            continue
+        numbers = tuple(int(part) if part.isdigit() else part for part in version.split("."))
+        path.write_text(f'__version__ = version = "{version}"\n__version_tuple__ = version_tuple = {numbers!r}\n')
+
+
+def _parse_entry(line: str) -> tuple[str, str, int, str]:
+    head, _, path = line.partition("\t")
+    mode, _, blob_id, size = head.split()
+    return mode, blob_id, 0 if size == "-" else int(size), path
+
+
+def _write_entry(place: Path, mode: str, path: str, content: bytes) -> None:
+    parts = PurePosixPath(path).parts
+    if ".." in parts or ".git" in parts or path.startswith("/"):
+        raise UnsupportedTreeError("unsafe_links", path)
+    if content.startswith(_LFS_POINTER):
+        raise UnsupportedTreeError("lfs_pointers", path)
+    file = place / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if mode == "120000":
+        target = os.fsdecode(content)
+        inside = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        if target.startswith("/") or inside.startswith(".."):
+            raise UnsupportedTreeError("unsafe_links", path)
+        file.symlink_to(target)
+        return
+    if not file.parent.resolve().is_relative_to(place.resolve()):
+        raise UnsupportedTreeError("unsafe_links", path)
+    file.write_bytes(content)
+    file.chmod(0o755 if mode == "100755" else 0o644)
+
+
+def _clone(url: str, place: Path) -> None:
+    argv = ["git", *_SAFE, *_SAFE_PATHS, "clone", "--quiet", "--bare", "--", url, str(place)]
+    done = subprocess.run(argv, capture_output=True, timeout=GIT_TIMEOUT_S, env=_environ())
+    if done.returncode:
+        detail = " ".join(done.stderr.decode(errors="replace").split())[-300:]
+        raise IndexUnavailableError(f"{url} cannot be cloned: {detail}; check the URL and the network")
+
+
+def _environ() -> dict[str, str]:
+    fixed = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    return {k: v for k, v in os.environ.items() if not k.startswith("GIT_")} | fixed

@@ -1,0 +1,137 @@
+"""What a project asks for, and the same settings with another bound on one of its requirements.
+
+Reads ``pyproject.toml``, ``setup.cfg``, ``setup.py`` and the metadata of an unpacked sdist, as text: nothing of the
+project runs. Makes requirement lines and `SettingsEdit` objects. Invariants: an edit changes one list of requirements
+of one file, and the bounds that were there stay.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from repairgym.tasks.mutation.settings_operators import Entry, parse_entries
+
+DEFAULT_BUILD_REQUIREMENTS = ("setuptools", "wheel")
+"""What an installer takes for a project that names no build back end (PEP 518)."""
+Place = Literal["build", "runtime"]
+_KEYS: Mapping[Place, tuple[tuple[str, str, str], ...]] = {
+    "build": (("pyproject.toml", "build-system", "requires"),),
+    "runtime": (
+        ("pyproject.toml", "project", "dependencies"),
+        ("setup.cfg", "options", "install_requires"),
+        ("setup.py", "", "install_requires"),
+    ),
+}
+_STRING = re.compile(r"(?P<quote>[\"'])(?P<text>[^\"'\n]+)(?P=quote)")
+
+
+def build_requirements(tree: Path) -> tuple[str, ...]:
+    """``[build-system] requires`` of ``tree``, or what stands in for it."""
+    try:
+        system = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("build-system", {})
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        system = {}
+    return tuple(system.get("requires", DEFAULT_BUILD_REQUIREMENTS))
+
+
+def runtime_requirements(tree: Path) -> tuple[str, ...]:
+    """Requirements of ``tree`` without extras, from the metadata that its sdist brings; from its settings otherwise."""
+    for path in sorted(tree.glob("*.egg-info/requires.txt")) + sorted(tree.glob("*/*.egg-info/requires.txt")):
+        plain = path.read_text(encoding="utf-8", errors="replace").partition("\n[")[0]
+        return tuple(line.strip() for line in plain.splitlines() if line.strip() and not line.startswith("["))
+    head = _read(tree / "PKG-INFO").partition("\n\n")[0]
+    found = re.findall(r"^Requires-Dist: (.+)$", head, flags=re.MULTILINE)
+    if found:
+        return tuple(text for text in found if "extra ==" not in text)
+    return tuple(str(one) for name, section, key in _KEYS["runtime"] for one in _listed(tree / name, section, key))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def _listed(path: Path, section: str, key: str) -> Iterator[Requirement]:
+    for entry in parse_entries(_read(path)):
+        if (entry.section, entry.key) == (section, key):
+            for text in _items(entry, path.name):
+                requirement = _parse(text)
+                if requirement:
+                    yield requirement
+
+
+def _items(entry: Entry, file_name: str) -> list[str]:
+    if file_name == "setup.cfg":
+        return [line.strip() for line in entry.value.splitlines() if line.strip()]
+    return [match.group("text") for match in _STRING.finditer(entry.value)]
+
+
+def _parse(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
+
+
+def bound_edit(
+    tree: Path, files: Mapping[str, str | None], place: Place, name: str, bound: str
+) -> tuple[str, str] | None:
+    """(path, new text) of the settings file in which requirement ``name`` has ``bound`` as well.
+
+    ``files`` lie over ``tree``. A requirement that the list does not hold is added to it. A project without a list of
+    build requirements gets one; None when there is no list of runtime requirements.
+    """
+    for path, section, key in _KEYS[place]:
+        text = files.get(path) or _read(tree / path)
+        for entry in parse_entries(text):
+            if (entry.section, entry.key) == (section, key) and _items(entry, path):
+                return path, _replaced(text, entry, _bounded(entry, path, name, bound))
+    if place == "build":
+        return "pyproject.toml", _with_build_system(_read(tree / "pyproject.toml"), name, bound)
+    return None
+
+
+def _replaced(text: str, entry: Entry, value: str) -> str:
+    lines = text.splitlines(keepends=True)
+    old = "".join(lines[entry.first : entry.end])
+    return "".join([*lines[: entry.first], old[: len(old) - len(entry.value)], value, *lines[entry.end :]])
+
+
+def _bounded(entry: Entry, path: str, name: str, bound: str) -> str:
+    """The value of ``entry`` with ``bound`` on ``name``."""
+    items = _items(entry, path)
+    for item in items:
+        requirement = _parse(item)
+        if requirement and canonicalize_name(requirement.name) == canonicalize_name(name):
+            return entry.value.replace(item, _with_bound(item, bound), 1)
+    last = items[-1]
+    if path == "setup.cfg":
+        indent = re.search(rf"^(\s*){re.escape(last)}", entry.value, flags=re.MULTILINE)
+        return entry.value.replace(last, f"{last}\n{indent.group(1) if indent else '    '}{name}{bound}", 1)
+    match = list(_STRING.finditer(entry.value))[-1]
+    quote = match.group("quote")
+    return f"{entry.value[: match.end()]}, {quote}{name}{bound}{quote}{entry.value[match.end() :]}"
+
+
+def _with_bound(item: str, bound: str) -> str:
+    """``item`` as it stands, with one more bound before its marker."""
+    plain, semicolon, marker = item.partition(";")
+    plain = plain.rstrip()
+    comma = "," if re.search(r"[<>=!~]", plain) else ""
+    bounded = f"{plain[:-1]}{comma}{bound})" if plain.endswith(")") else f"{plain}{comma}{bound}"
+    return bounded + (f" {semicolon}{marker}" if semicolon else "")
+
+
+def _with_build_system(text: str, name: str, bound: str) -> str:
+    others = [other for other in DEFAULT_BUILD_REQUIREMENTS if other != canonicalize_name(name)]
+    listed = ", ".join(f'"{one}"' for one in (f"{name}{bound}", *others))
+    return f"[build-system]\nrequires = [{listed}]\n" + (f"\n{text}" if text else "")

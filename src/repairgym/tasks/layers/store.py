@@ -1,0 +1,222 @@
+"""The content-addressed layer store: sdists, unpacked trees and environments, each built once.
+
+Reads pinned sdists and locks; makes folders under ``$REPAIRGYM_CACHE`` (default ``~/.cache/repairgym``)::
+
+    sdists/<sha256>/NAME-VERSION.tar.gz
+    trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
+    environments/<digest>/     a relocatable virtual environment (see `environments`)
+    models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
+
+Invariants: a layer appears under its name only when it is whole (built beside it, then renamed), processes that ask at
+once build once (file lock), and nothing writes into a layer after that. A built layer needs no network; building one
+is the only thing that may use one (`repairgym.config.layers`). Beside each layer lie its manifest (`manifests`) and
+its last use (`gc`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from repairgym.config.layers import LayersConfig
+from repairgym.errors import IndexUnavailableError, InputError, disk_full_as_repairgym_error
+from repairgym.tasks.layers import gc
+from repairgym.tasks.layers.inventory import write_manifest
+from repairgym.tasks.layers.package_index import PackageIndex, Sdist, SdistIndex, sha256_of
+
+TREE_FORMAT = 1
+"""Part of each tree digest; grows when unpacking changes what a tree holds."""
+METADATA_FOLDER = ".dist"
+"""Folder of a tree that makes ``importlib.metadata`` find the package; a source path of every task."""
+
+
+def cache_root() -> Path:
+    """Folder of the layer store: ``$REPAIRGYM_CACHE`` or ``~/.cache/repairgym``."""
+    return Path(os.environ.get("REPAIRGYM_CACHE") or Path.home() / ".cache" / "repairgym").expanduser().resolve()
+
+
+def tree_digest(sdist: Sdist) -> str:
+    """Content address of the tree of ``sdist``."""
+    return hashlib.sha256(f"tree:{TREE_FORMAT}:{sdist.sha256}".encode()).hexdigest()
+
+
+def tree_with_files(store: LayerStore, sdist: Sdist, files: Mapping[str, str]) -> Path:
+    """The tree of ``sdist`` with ``files`` (relative path -> text) beside its own: a layer of its own.
+
+    Raises:
+        IndexUnavailableError: the sdist is not there and no index answers.
+        InputError: the archive is broken or unsafe.
+    """
+    origin = store.tree(sdist)
+    content = json.dumps(dict(files), sort_keys=True)
+    digest = hashlib.sha256(f"{origin.name}:files:{content}".encode()).hexdigest()
+
+    def build(place: Path) -> None:
+        shutil.copytree(origin, place, dirs_exist_ok=True, symlinks=True)
+        for path, text in files.items():
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_text(text, encoding="utf-8")
+
+    return store.build_once("trees", digest, build)
+
+
+class LayerStore:
+    """Layers on this machine's disk."""
+
+    def __init__(
+        self, root: Path | None = None, index: SdistIndex | None = None, config: LayersConfig | None = None
+    ) -> None:
+        """Use ``root`` (default: `cache_root`) and fetch what is missing from ``index`` (default: the user's)."""
+        self.root = cache_root() if root is None else root
+        self.config = config or LayersConfig()
+        self._index = index
+
+    def sdist(self, sdist: Sdist) -> Path:
+        """The sdist file, fetched when it is not there yet.
+
+        Raises:
+            IndexUnavailableError: it is not there and no index answers.
+            PackageNotFoundError: the index does not have it.
+        """
+        folder = self.build_once("sdists", sdist.sha256, lambda place: self._fetch(sdist, place))
+        return next(path for path in folder.iterdir() if path.is_file())
+
+    def tree(self, sdist: Sdist) -> Path:
+        """The unpacked tree of ``sdist``.
+
+        Raises:
+            IndexUnavailableError: the sdist is not there and no index answers.
+            InputError: the archive is broken or unsafe.
+        """
+        return self.build_once("trees", tree_digest(sdist), lambda place: _unpack(self.sdist(sdist), sdist, place))
+
+    def has(self, kind: str, digest: str) -> bool:
+        """True when the layer is built."""
+        return (self.root / kind / digest).is_dir()
+
+    def find(self, kind: str, digest: str) -> Path | None:
+        """The layer ``kind/digest`` when it is built; this process uses it from now on."""
+        layer = self.root / kind / digest
+        # Without a digest that is the folder of all layers of the kind.
+        return layer if digest and self._is_usable(layer) else None
+
+    def _is_usable(self, layer: Path) -> bool:
+        """Whether ``layer`` is there; then nobody removes it before this process ends."""
+        if not layer.is_dir():
+            return False
+        # Marked before the second look: whoever was removing it is done by then.
+        gc.mark_used(layer)
+        return layer.is_dir()
+
+    def discard(self, kind: str, digest: str) -> None:
+        """Remove a layer that turned out to be unusable, so that the next use builds it again."""
+        final = self.root / kind / digest
+        with _locked(final.with_name(f".{digest}.lock")):
+            if final.is_dir():
+                gc.remove_layer(final)
+
+    def release(self, kind: str, digest: str) -> None:
+        """Say that this process needs a layer no more, and nobody will ask for it again; the last user removes it."""
+        gc.release(self.root / kind / digest)
+
+    def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
+        """The layer ``kind/digest``; ``build`` fills an empty folder when it is missing.
+
+        Raises:
+            DiskFullError: no room for the layer.
+        """
+        final = self.root / kind / digest
+        if self._is_usable(final):
+            return final
+        with disk_full_as_repairgym_error(final):
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(final.with_name(f".{digest}.lock")):
+                if not self._is_usable(final):
+                    num_bytes = _build_and_rename(final, build)
+                    gc.mark_used(final, num_bytes)
+        # What cannot be fetched again stays.
+        if self.config.is_index_allowed:
+            gc.collect(self.root, self.config)
+        return final
+
+    def _fetch(self, sdist: Sdist, place: Path) -> None:
+        if self._index is None and not self.config.is_index_allowed:
+            raise IndexUnavailableError(
+                f"the sdist of {sdist.name}=={sdist.version} is not on this machine, and is_index_allowed = false "
+                "forbids to fetch it; allow it, or copy the layer store of a machine that has it"
+            )
+        self._index = self._index or PackageIndex()
+        path = self._index.fetch(sdist, place)
+        if path.parent != place:
+            shutil.copyfile(path, place / path.name)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _build_and_rename(final: Path, build: Callable[[Path], None]) -> int:
+    """Returns the bytes of the layer."""
+    prefix = f".{final.name}.building-"
+    for stale in (*final.parent.glob(f"{prefix}*"), *final.parent.glob(f".{final.name}.removing-*")):
+        shutil.rmtree(stale, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=prefix, dir=final.parent))
+    try:
+        place.chmod(0o755)
+        build(place)
+        num_bytes = write_manifest(place, final).num_bytes
+        place.rename(final)
+        return num_bytes
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def _unpack(archive: Path, sdist: Sdist, place: Path) -> None:
+    inner = place / ".unpacking"
+    inner.mkdir()
+    try:
+        _extract(archive, inner)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError) as error:
+        raise InputError(
+            f"{archive} (SHA-256 {sha256_of(archive)}) cannot be unpacked: {error}; delete it to have it fetched again"
+        ) from error
+    entries = list(inner.iterdir())
+    top = entries[0] if len(entries) == 1 and entries[0].is_dir() else inner
+    for path in list(top.iterdir()):
+        path.rename(place / path.name)
+    shutil.rmtree(inner)
+    _write_metadata(place, sdist)
+
+
+def _extract(archive: Path, place: Path) -> None:
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as zipped:
+            for name in zipped.namelist():
+                if name.startswith("/") or ".." in Path(name).parts:
+                    raise ValueError(f"unsafe member {name!r}")
+            zipped.extractall(place)
+    else:
+        with tarfile.open(archive) as tar:
+            tar.extractall(place, filter="data")
+
+
+def _write_metadata(tree: Path, sdist: Sdist) -> None:
+    folder = tree / METADATA_FOLDER / f"{sdist.name.replace('-', '_')}-{sdist.version}.dist-info"
+    folder.mkdir(parents=True)
+    source = tree / "PKG-INFO"
+    fallback = f"Metadata-Version: 2.1\nName: {sdist.name}\nVersion: {sdist.version}\n"
+    text = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else fallback
+    (folder / "METADATA").write_text(text, encoding="utf-8")

@@ -1,0 +1,239 @@
+"""Syntax-tree mutation operators that work on source text and keep its formatting.
+
+Reads a module's source; makes `Site` objects (a token that can be replaced) and `Mutation` objects (a site and its new
+text). Invariants: every alternative parses, a mutation touches exactly one line, and applying the inverse restores
+the source byte for byte. The vocabulary is closed: only operators, keywords, small integers and a few method names
+change, never free identifiers, so that a policy of a few million parameters can write the repair.
+"""
+
+from __future__ import annotations
+
+import ast
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from repairgym.tasks.mutation.source_tokens import SourceTokens
+
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+ARITHMETIC = ("+", "-", "*", "/", "//", "%")
+AUGMENTED = ("+=", "-=", "*=", "/=", "//=")
+BITWISE = ("&", "|", "^", "<<", ">>")
+WORD_GROUPS = (
+    ("min", "max"),
+    ("any", "all"),
+    ("startswith", "endswith"),
+    ("lower", "upper"),
+    ("strip", "lstrip", "rstrip"),
+    ("find", "rfind"),
+    ("split", "rsplit"),
+    ("append", "extend"),
+    ("keys", "values"),
+)
+"""Names of builtins and methods that people mistake for one another."""
+MAX_CONSTANT = 16
+"""Larger integers are left alone: neighbours of large numbers are rarely plausible mistakes."""
+
+_WORDS = {word: tuple(other for other in group if other != word) for group in WORD_GROUPS for word in group}
+
+_GROUPS = (
+    *(COMPARISONS, ARITHMETIC, AUGMENTED, BITWISE, ("and", "or"), ("in", "not in"), ("is", "is not")),
+    *(("if", "if not", "while", "while not"), ("break", "continue"), ("True", "False"), ("0", "1", "2", "3", "4")),
+    *WORD_GROUPS,
+)
+
+
+def vocabulary_group(token: str) -> tuple[str, ...]:
+    """Tokens of the vocabulary that could stand where ``token`` stands, itself left out; empty for other text."""
+    return tuple(other for group in _GROUPS if token in group for other in group if other != token)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A replaceable token.
+
+    ``line`` is 1-based, ``column`` 0-based in characters; ``old`` is the source text there.
+    """
+
+    operator: str
+    """Family: comparison, boolean, arithmetic, constant, negation, membership, identity, loop, name, bitwise."""
+    line: int
+    column: int
+    old: str
+    alternatives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A site and the text that replaces it."""
+
+    site: Site
+    new: str
+
+    @property
+    def inverse(self) -> Mutation:
+        """The mutation that restores the source."""
+        site = Site(self.site.operator, self.site.line, self.site.column, self.new, (self.site.old,))
+        return Mutation(site, self.site.old)
+
+
+@dataclass(frozen=True)
+class FunctionSpan:
+    """Where a function is. Lines are 1-based and inclusive; the docstring range is empty (0, 0) when there is none."""
+
+    qualified_name: str
+    first_line: int
+    """Line of ``def`` (decorators come before it)."""
+    last_line: int
+    docstring_lines: tuple[int, int]
+
+    @property
+    def num_code_lines(self) -> int:
+        """Lines without the docstring."""
+        start, end = self.docstring_lines
+        return self.last_line - self.first_line + 1 - (end - start + 1 if start else 0)
+
+
+def apply(source: str, *mutations: Mutation) -> str:
+    """Source with the mutations applied.
+
+    Raises:
+        ValueError: the source does not have the site's old text at its place.
+    """
+    lines = source.splitlines(keepends=True)
+    for mutation in sorted(mutations, key=lambda m: (m.site.line, -m.site.column)):
+        site = mutation.site
+        text = lines[site.line - 1]
+        if text[site.column : site.column + len(site.old)] != site.old:
+            raise ValueError(f"line {site.line} column {site.column} does not hold {site.old!r}: {text!r}")
+        lines[site.line - 1] = text[: site.column] + mutation.new + text[site.column + len(site.old) :]
+    return "".join(lines)
+
+
+def find_functions(source: str) -> list[FunctionSpan]:
+    """Module-level functions and methods, in source order.
+
+    Raises:
+        SyntaxError: the source does not parse.
+    """
+    return list(_walk_functions(ast.parse(source), ""))
+
+
+def _walk_functions(node: ast.AST, prefix: str) -> Iterator[FunctionSpan]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield from _walk_functions(child, f"{prefix}{child.name}.")
+        elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield FunctionSpan(prefix + child.name, child.lineno, child.end_lineno or child.lineno, _docstring(child))
+
+
+def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
+    found = docstring_of(node)
+    return (found.lineno, found.end_lineno or found.lineno) if found else (0, 0)
+
+
+def docstring_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.Expr | None:
+    """The docstring statement of ``node``; None when there is none, or nothing else in the body."""
+    first = node.body[0]
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return first if isinstance(first, ast.Expr) and is_text and len(node.body) > 1 else None
+
+
+def find_sites(source: str) -> list[Site]:
+    """All sites of a module, by line and column.
+
+    Raises:
+        SyntaxError: the source does not parse.
+    """
+    tree = ast.parse(source)
+    tokens = SourceTokens(source)
+    found = {(site.line, site.column): site for node in ast.walk(tree) for site in _node_sites(node, tokens)}
+    return [found[place] for place in sorted(found)]
+
+
+def _node_sites(node: ast.AST, tokens: SourceTokens) -> Iterator[Site]:
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+        for left, right in pairwise(operands):
+            yield from _operator_site(tokens.between(left, right))
+    elif isinstance(node, ast.BoolOp):
+        for left, right in pairwise(node.values):
+            yield from _operator_site(tokens.between(left, right))
+    elif isinstance(node, ast.BinOp):
+        if not (isinstance(node.op, ast.Mod) and isinstance(node.left, (ast.Constant, ast.JoinedStr))):
+            yield from _operator_site(tokens.between(node.left, node.right))
+    elif isinstance(node, ast.AugAssign):
+        yield from _operator_site(tokens.between(node.target, node.value))
+    elif isinstance(node, (ast.If, ast.While)):
+        yield from _negation_site(node, tokens)
+    elif isinstance(node, ast.Constant):
+        yield from _constant_site(node, tokens.at(node))
+    elif isinstance(node, (ast.Break, ast.Continue)):
+        token = tokens.at(node)
+        if token:
+            yield _site("loop", token, ("continue",) if token.string == "break" else ("break",))
+    elif isinstance(node, ast.Call):
+        yield from _name_site(node.func, tokens)
+
+
+def _site(operator: str, token: tokenize.TokenInfo, alternatives: tuple[str, ...]) -> Site:
+    return Site(operator, token.start[0], token.start[1], token.string, alternatives)
+
+
+def _operator_site(gap: list[tokenize.TokenInfo]) -> Iterator[Site]:
+    if len(gap) == 1:
+        token = gap[0]
+        for operator, family in (
+            ("comparison", COMPARISONS),
+            ("arithmetic", ARITHMETIC),
+            ("arithmetic", AUGMENTED),
+            ("bitwise", BITWISE),
+            ("boolean", ("and", "or")),
+        ):
+            if token.string in family:
+                yield _site(operator, token, tuple(other for other in family if other != token.string))
+                return
+        if token.string in ("in", "is"):
+            yield _site("membership", token, ("not in",) if token.string == "in" else ("is not",))
+    elif len(gap) == 2 and gap[0].start[0] == gap[1].start[0]:
+        text = f"{gap[0].string} {gap[1].string}"
+        if text in ("not in", "is not") and gap[1].start[1] == gap[0].end[1] + 1:
+            yield Site("membership", *gap[0].start, text, ("in",) if text == "not in" else ("is",))
+
+
+def _negation_site(node: ast.If | ast.While, tokens: SourceTokens) -> Iterator[Site]:
+    token = tokens.at(node)
+    if token is None or token.string not in ("if", "elif", "while"):
+        return
+    if isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not):
+        line = tokens.lines[token.start[0] - 1]
+        text = f"{token.string} not"
+        if line[token.start[1] : token.start[1] + len(text) + 1] == text + " ":
+            yield Site("negation", *token.start, text, (token.string,))
+    elif isinstance(node.test, (ast.Name, ast.Call, ast.Attribute)):
+        yield _site("negation", token, (f"{token.string} not",))
+
+
+def _constant_site(node: ast.Constant, token: tokenize.TokenInfo | None) -> Iterator[Site]:
+    if token is None:
+        return
+    if isinstance(node.value, bool):
+        yield _site("constant", token, ("False",) if node.value else ("True",))
+    elif type(node.value) is int and token.string == str(node.value) and node.value <= MAX_CONSTANT:
+        neighbours = (node.value - 1, node.value + 1)
+        yield _site("constant", token, tuple(str(value) for value in neighbours if value >= 0))
+
+
+def _name_site(function: ast.expr, tokens: SourceTokens) -> Iterator[Site]:
+    if isinstance(function, ast.Name) and function.id in _WORDS:
+        token = tokens.at(function)
+        if token:
+            yield _site("name", token, _WORDS[function.id])
+    elif isinstance(function, ast.Attribute) and function.attr in _WORDS:
+        line, end = tokens.position(function.end_lineno or 0, function.end_col_offset or 0)
+        number = tokens.index.get((line, end - len(function.attr)))
+        if number is not None and tokens.tokens[number].string == function.attr:
+            yield _site("name", tokens.tokens[number], _WORDS[function.attr])

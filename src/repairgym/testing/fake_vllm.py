@@ -1,0 +1,291 @@
+"""A server with vLLM's routes over a tiny model, and with every flaw that the client has to find.
+
+Reads a model folder; answers `completions`, `generate` and the routes of weight updates over real HTTP. Invariants:
+without a flaw it samples exactly from the model's distribution, token by token, with the weights that it holds at that
+moment; nothing is shared with the client but the protocol. For tests: every token is a forward over the whole sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from repairgym.inference.loading import load_model, load_tokenizer
+from repairgym.testing.http_fake import HttpFake, HttpRequest, send
+
+_BLOCK_TOKENS = 16
+"""The prefix cache holds whole blocks, as vLLM's does."""
+_KEPT_WHEN_TRUNCATING = 8
+
+
+class Flaw(StrEnum):
+    """What is wrong with it."""
+
+    OLD = "old"
+    """A version without token ids."""
+    NO_UPDATES = "no-updates"
+    """Started without the routes of weight updates."""
+    TEXT_ONLY = "text-only"
+    OTHER_TOKENIZER = "other-tokenizer"
+    TRUNCATES = "truncates"
+    """Reads the end of a long prompt only."""
+    TRUNCATES_IDS = "truncates-ids"
+    """The same, of token ids."""
+    CAPS_REPLIES = "caps-replies"
+    OWN_STOP = "own-stop"
+    """Ends replies at a token of its own."""
+    GREEDY = "greedy"
+    """Takes the likeliest token whatever is asked."""
+    TOP_K = "top-k"
+    """Draws from the eight likeliest tokens."""
+    STALE_HEAD = "stale-head"
+    """New weights leave the output head as it was, as vLLM's CPU build does where embeddings are tied."""
+    IGNORES_WEIGHTS = "ignores-weights"
+    """Says that it has loaded them."""
+    CANNOT_LOAD = "cannot-load"
+    DEAF_TO_PAUSE = "deaf-to-pause"
+    """Pauses and does not say so before it goes on."""
+    CLOSES = "closes"
+    """Ends each second connection instead of answering, as idle ones are ended."""
+
+
+class FakeVllm(HttpFake):
+    """One server."""
+
+    def __init__(
+        self, folder: Path, flaws: Iterable[Flaw] = (), *, name: str = "tiny", max_len_tokens: int = 256
+    ) -> None:
+        """Serve the model of ``folder`` as ``name``."""
+        self._model = load_model(folder)
+        self._tokenizer = load_tokenizer(folder)
+        self._flaws = frozenset(flaws)
+        self._names = [name]
+        self._max_len_tokens = max_len_tokens
+        self._is_open, self._is_resumed, self._is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        for event in (self._is_open, self._is_resumed, self._is_idle):
+            event.set()
+        self._num_running = 0
+        self._blocks: set[tuple[int, ...]] = set()
+        self._num_requests = 0
+        self.version = "default"
+        """What `update_weight_version` set."""
+        self.on_token: Callable[[int], Awaitable[None]] = _nothing
+        """Awaited with the number of tokens of a reply after each of them."""
+        self.is_paused = asyncio.Event()
+        """Set when an order to pause has come, until one to resume does."""
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
+        """Part of the prompt tokens: found in the prefix cache."""
+        self.log: list[str] = []
+        """Orders in the order in which they came."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The weights that it holds."""
+        return dict(self._model.state_dict())
+
+    async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
+        """Answer as vLLM does."""
+        self._num_requests += 1
+        if Flaw.CLOSES in self._flaws and self._num_requests % 2 == 0:
+            return False
+        status, reply = await self._route(request)
+        return await send(writer, status, json.dumps(reply).encode())
+
+    async def _route(self, request: HttpRequest) -> tuple[int, Any]:
+        orders = {
+            "/pause": self._pause,
+            "/resume": self._resume,
+            "/collective_rpc": self._reload,
+            "/v1/load_lora_adapter": self._load_adapter,
+            "/reset_prefix_cache": self._reset,
+            "/update_weight_version": self._set_version,
+        }
+        looks: dict[str, Any] = {
+            "/version": {"version": "0.9.2" if Flaw.OLD in self._flaws else "0.32.0"},
+            "/v1/models": {"data": [{"id": name, "max_model_len": self._max_len_tokens} for name in self._names]},
+            "/health": {},
+        }
+        sampling = {"/v1/completions": self._complete, "/inference/v1/generate": self._generate}
+        if Flaw.NO_UPDATES in self._flaws:
+            orders, sampling = {}, {"/v1/completions": self._complete}
+        else:
+            looks["/weight_info"] = {"weight_version": self.version}
+            looks["/is_paused"] = {"is_paused": self.is_paused.is_set()}
+        if request.method == "GET":
+            known = request.path in looks
+            return (200 if known else 405 if request.path in (*orders, *sampling) else 404), looks.get(request.path, {})
+        if request.path in orders:
+            self.log.append(request.path)
+            return await orders[request.path](request)
+        if request.path in sampling:
+            return await sampling[request.path](request.body or {})
+        return 404, {}
+
+    # --- sampling ---------------------------------------------------------------------------------------------------
+
+    async def _complete(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        prompt = body["prompt"]
+        ids = self._encode(prompt) if isinstance(prompt, str) else self._read(list(prompt))
+        tokens, log_probs, _, reason = await self._sample(ids, body)
+        choice: dict[str, Any] = {"text": self._tokenizer.decode(tokens), "finish_reason": reason}
+        if Flaw.TEXT_ONLY not in self._flaws:
+            choice |= {"token_ids": tokens, "prompt_token_ids": ids, "logprobs": {"token_logprobs": log_probs}}
+            choice |= {"prompt_logprobs": self._score(ids)} if body.get("prompt_logprobs") is not None else {}
+        return 200, {"choices": [choice], "usage": _usage(ids, tokens)}
+
+    async def _generate(self, body: Mapping[str, Any]) -> tuple[int, Any]:
+        ids = self._read(body["token_ids"])
+        tokens, log_probs, spans, reason = await self._sample(ids, body["sampling_params"])
+        content = [{"token_id": token, "logprob": lp} for token, lp in zip(tokens, log_probs, strict=True)]
+        choice: dict[str, Any] = {"token_ids": tokens, "logprobs": {"content": content}, "finish_reason": reason}
+        choice["weight_versions"] = spans
+        return 200, {"choices": [choice], "usage": _usage(ids, tokens), "prompt_token_ids": ids}
+
+    async def _sample(
+        self, prompt: list[int], asked: Mapping[str, Any]
+    ) -> tuple[list[int], list[float], list[dict[str, Any]], str]:
+        """(tokens, log-probabilities, spans of versions, reason of the end) when it is this request's turn."""
+        await self._is_open.wait()
+        self._num_running += 1
+        self._is_idle.clear()
+        self._look_up(prompt)
+        try:
+            found = await self._continue(prompt, asked)
+        finally:
+            self._num_running -= 1
+            if not self._num_running:
+                self._is_idle.set()
+        self._remember([*prompt, *found[0]])
+        return found
+
+    async def _continue(
+        self, prompt: list[int], asked: Mapping[str, Any]
+    ) -> tuple[list[int], list[float], list[dict[str, Any]], str]:
+        generator = torch.Generator().manual_seed(int(asked.get("seed", 0)))
+        stop = set(asked.get("stop_token_ids") or ())
+        limit = int(asked["max_tokens"])
+        limit = min(limit, 3) if Flaw.CAPS_REPLIES in self._flaws else limit
+        tokens, log_probs, versions = list[int](), list[float](), list[str]()
+        reason = "length"
+        while len(tokens) < limit and reason == "length":
+            await asyncio.sleep(0)
+            await self._is_resumed.wait()
+            token, log_prob = self._draw([*prompt, *tokens], float(asked["temperature"]), generator)
+            tokens.append(token)
+            log_probs.append(log_prob)
+            versions.append(self.version)
+            await self.on_token(len(tokens))
+            has_own_stop = Flaw.OWN_STOP in self._flaws and len(tokens) == 2
+            reason = "stop" if token in stop or has_own_stop else "length"
+        return tokens, log_probs, _spans(versions), reason
+
+    @torch.no_grad()
+    def _draw(self, ids: Sequence[int], temperature: float, generator: torch.Generator) -> tuple[int, float]:
+        log_probs = self._log_probs(ids)[-1]
+        if Flaw.GREEDY in self._flaws or temperature == 0.0:
+            token = int(log_probs.argmax())
+        else:
+            weights = torch.softmax(log_probs / temperature, dim=-1)
+            if Flaw.TOP_K in self._flaws:
+                weights = weights * (weights >= weights.topk(8).values[-1])
+            token = int(torch.multinomial(weights, 1, generator=generator))
+        return token, float(log_probs[token])
+
+    @torch.no_grad()
+    def _score(self, ids: Sequence[int]) -> list[dict[str, Any] | None]:
+        """Log-probability of each token after the first, as vLLM writes it."""
+        rows = self._log_probs(ids)[:-1]
+        return [None, *({str(id_): {"logprob": float(row[id_])}} for row, id_ in zip(rows, ids[1:], strict=True))]
+
+    def _log_probs(self, ids: Sequence[int]) -> torch.Tensor:
+        """[tokens, vocab] natural log-probabilities of what follows each token."""
+        return torch.log_softmax(self._model(torch.tensor([list(ids)])).logits[0].float(), dim=-1)
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        ids = ids[::-1] if Flaw.OTHER_TOKENIZER in self._flaws else ids
+        return ids[-_KEPT_WHEN_TRUNCATING:] if Flaw.TRUNCATES in self._flaws else ids
+
+    def _read(self, ids: list[int]) -> list[int]:
+        is_cut = {Flaw.TRUNCATES, Flaw.TRUNCATES_IDS} & self._flaws
+        return ids[-_KEPT_WHEN_TRUNCATING:] if is_cut else ids
+
+    def _look_up(self, ids: Sequence[int]) -> None:
+        self.num_prompt_tokens += len(ids)
+        for end in range(_BLOCK_TOKENS, len(ids) + 1, _BLOCK_TOKENS):
+            if tuple(ids[:end]) not in self._blocks:
+                return
+            self.num_cached_tokens += _BLOCK_TOKENS
+
+    def _remember(self, ids: Sequence[int]) -> None:
+        self._blocks |= {tuple(ids[:end]) for end in range(_BLOCK_TOKENS, len(ids) + 1, _BLOCK_TOKENS)}
+
+    # --- weight updates ---------------------------------------------------------------------------------------------
+
+    async def _pause(self, request: HttpRequest) -> tuple[int, Any]:
+        self._is_open.clear()
+        self.is_paused.set()
+        if request.query.get("mode") == "wait":
+            await self._is_idle.wait()
+        self._is_resumed.clear()
+        if Flaw.DEAF_TO_PAUSE in self._flaws:
+            await self._is_resumed.wait()
+        return 200, {"status": "paused"}
+
+    async def _resume(self, request: HttpRequest) -> tuple[int, Any]:
+        self.is_paused.clear()
+        self._is_resumed.set()
+        self._is_open.set()
+        return 200, {"status": "resumed"}
+
+    async def _reload(self, request: HttpRequest) -> tuple[int, Any]:
+        if Flaw.CANNOT_LOAD in self._flaws:
+            return 400, {"error": "no such folder"}
+        state = load_model(Path((request.body or {})["kwargs"]["weights_path"])).state_dict()
+        return self._take(state)
+
+    async def _load_adapter(self, request: HttpRequest) -> tuple[int, Any]:
+        # The folder holds the merged weights beside the adapter; a fake may take the short way.
+        body = request.body or {}
+        self._names = [self._names[0], body["lora_name"]]
+        return self._take(load_model(Path(body["lora_path"]).parent).state_dict())
+
+    def _take(self, state: Mapping[str, torch.Tensor]) -> tuple[int, Any]:
+        if Flaw.IGNORES_WEIGHTS not in self._flaws:
+            head: Any = self._model.get_output_embeddings()
+            old = head.weight.detach().clone()
+            self._model.load_state_dict(state)
+            if Flaw.STALE_HEAD in self._flaws:
+                head.weight = torch.nn.Parameter(old)
+        return 200, {}
+
+    async def _reset(self, request: HttpRequest) -> tuple[int, Any]:
+        self._blocks.clear()
+        return 200, {"success": True}
+
+    async def _set_version(self, request: HttpRequest) -> tuple[int, Any]:
+        self.version = str((request.body or {})["new_version"])
+        return 200, {"success": True}
+
+
+async def _nothing(_: int) -> None:
+    pass
+
+
+def _spans(versions: Sequence[str]) -> list[dict[str, Any]]:
+    spans: list[dict[str, Any]] = []
+    for position, version in enumerate(versions):
+        if not spans or spans[-1]["version"] != version:
+            spans.append({"version": version, "start": position, "end": position})
+        spans[-1]["end"] = position + 1
+    return spans
+
+
+def _usage(prompt: Sequence[int], tokens: Sequence[int]) -> dict[str, int]:
+    return {"prompt_tokens": len(prompt), "completion_tokens": len(tokens), "total_tokens": len(prompt) + len(tokens)}

@@ -1,0 +1,106 @@
+"""Policy updates in a thread of their own, one after the other, while the caller samples (asynchronous RL).
+
+Reads what the caller has sampled, in its order; makes the metrics of each update. Invariants: sampling stays in the
+caller's thread, where Ctrl-C lets episodes end; an update that has begun is finished, also when the caller stops; what
+an update raises is raised in the caller, unless an error or Ctrl-C ends that anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from repairgym.learning.distributed.fsdp import use_training_device
+
+Batch = TypeVar("Batch")
+
+
+class BackgroundUpdates(Generic[Batch]):
+    """Use as a context manager; leaving it drops what waits and lets the update that runs end."""
+
+    def __init__(self, update: Callable[[Batch], dict[str, float]], num_done: int) -> None:
+        """Prepare the thread.
+
+        Args:
+            update: One update, saved when it returns; its metrics.
+            num_done: Updates done before.
+        """
+        self._update = update
+        self._num_done = num_done
+        self._waiting: deque[Batch] = deque()
+        self._metrics: deque[dict[str, float]] = deque()
+        self._error: BaseException | None = None
+        self._is_error_told = False
+        self._is_over = False
+        self._changed = threading.Condition()
+        # A daemon: a second Ctrl-C ends the program without waiting for it.
+        self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop.
+
+        Raises:
+            Exception: what the last update raised, where nobody has heard of it and the caller ends without an error.
+        """
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+        if self._error is not None and not self._is_error_told and (kind is None or kind is GeneratorExit):
+            raise self._error
+
+    def submit(self, batch: Batch) -> None:
+        """Update with ``batch`` once those before it are done."""
+        with self._changed:
+            self._waiting.append(batch)
+            self._changed.notify_all()
+
+    def finished(self, num_updates: int) -> Iterator[dict[str, float]]:
+        """Metrics of the updates that have ended since the last call, in order.
+
+        Args:
+            num_updates: Waits until so many are done, those before this object included.
+
+        Raises:
+            Exception: what an update raised.
+        """
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._metrics or self._error or self._num_done >= num_updates)
+                if not self._metrics:
+                    if self._error is not None:
+                        self._is_error_told = True
+                        raise self._error
+                    return
+                metrics = self._metrics.popleft()
+            yield metrics
+
+    def _work(self) -> None:
+        try:
+            use_training_device()
+            while (batch := self._next()) is not None:
+                metrics = self._update(batch)
+                with self._changed:
+                    self._metrics.append(metrics)
+                    self._num_done += 1
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _next(self) -> Batch | None:
+        """What to update with; None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_over)
+            return None if self._is_over else self._waiting.popleft()

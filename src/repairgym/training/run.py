@@ -1,0 +1,130 @@
+"""A run folder and what every recipe needs of it: tasks, store, workers, checkpoints, a lock.
+
+Reads and makes the run folder: ``config.toml``, ``run.db``, ``tasks/``, ``checkpoints/``. Invariants: trajectory ids
+follow from phase, step, task and index, so what is already in the store is never run again; a task of the validation or
+test split never reaches `training_tasks`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repairgym.config.commands import TaskSelection
+from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import InputError, TaskError
+from repairgym.records import SourceKind, Split, Task, Trajectory
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef, Pool
+from repairgym.rollout.store import RunStore
+from repairgym.training.progress import Progress, no_progress
+
+_LOCK_FILE = ".lock"
+_DRAINING = "stopping: episodes in flight end first; Ctrl-C again stops at once"
+
+
+@dataclass
+class Run:
+    """An open run."""
+
+    folder: Path
+    store: RunStore
+    pool: Pool
+    tasks: dict[str, Task]
+    seed: int = 0
+    progress: Progress = no_progress
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    """What the pool's workers make sandboxes with: an evaluation refuses some of it."""
+
+    def select(self, split: Split, source: SourceKind = "mutations", limit: int | None = None) -> list[Task]:
+        """Tasks of one split and source, in a fixed order that mixes the packages."""
+        found = [task for task in self.tasks.values() if task.split == split and task.source == source]
+        found.sort(key=lambda task: hashlib.sha256(task.id.encode()).digest())
+        return found if limit is None else found[:limit]
+
+    def training_tasks(self, limit: int | None = None) -> list[Task]:
+        """Tasks that training may see.
+
+        Raises:
+            TaskError: there is none.
+        """
+        found = self.select("train", limit=limit)
+        if not found:
+            raise TaskError("no training task; build tasks with packages of the train split")
+        return found
+
+    def checkpoint(self, stage: str) -> Path:
+        """Model folder of a stage."""
+        return self.folder / "checkpoints" / stage
+
+    def policy(self, stage: str, *, temperature: float = 1.0, name: str = "", version: int = 0) -> PolicyRef:
+        """The weights of a stage as a policy."""
+        return PolicyRef(name or stage, str(self.checkpoint(stage)), version, temperature)
+
+    def collect(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], *, phase: str, step: int = 0, label: str = ""
+    ) -> Iterator[Trajectory]:
+        """Run the jobs that the store does not hold yet; yields and stores each trajectory as it ends."""
+        stored = self.store.trajectory_ids(phase=phase, step=step)
+        missing = [job for job in jobs if job.trajectory_id not in stored]
+        num_done, num_solved = len(jobs) - len(missing), 0
+        for trajectory in self.pool.run(policy, missing, self.tasks):
+            split = self.tasks[trajectory.task_id].split
+            self.store.add_trajectory(trajectory, phase=phase, step=step, split=split)
+            num_done += 1
+            num_solved += trajectory.verdict.is_valid and trajectory.verdict.reward > 0
+            detail = _DRAINING if self.pool.is_draining else f"{num_solved} solved"
+            self.progress(label or phase, num_done, len(jobs), detail)
+            yield trajectory
+
+    def run_jobs(
+        self, policy: PolicyRef, jobs: Sequence[EpisodeJob], *, phase: str, step: int = 0, label: str = ""
+    ) -> list[Trajectory]:
+        """All trajectories of ``jobs``, those of an earlier, interrupted run included, in the order of the jobs."""
+        for _ in self.collect(policy, jobs, phase=phase, step=step, label=label):
+            pass
+        wanted = {job.trajectory_id: number for number, job in enumerate(jobs)}
+        found = [t for t in self.store.trajectories(phase=phase, step=step) if t.id in wanted]
+        return sorted(found, key=lambda trajectory: wanted[trajectory.id])
+
+
+def select_tasks(run: Run, selection: TaskSelection) -> list[Task]:
+    """Tasks that ``selection`` names.
+
+    Raises:
+        TaskError: there is none.
+    """
+    found = run.select(selection.split, selection.source, selection.num_tasks or None)
+    if not found:
+        raise TaskError(f"no {selection.source} task in the {selection.split} split; see: repairgym tasks show")
+    return found
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder for this process; the lock goes with the process, however it ends.
+
+    Raises:
+        InputError: another process holds it.
+    """
+    with (folder / _LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another process works on {folder}; wait for it or stop it first") from None
+        yield
+
+
+def is_locked(folder: Path) -> bool:
+    """True while a process works on the run in ``folder``."""
+    try:
+        with (folder / _LOCK_FILE).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

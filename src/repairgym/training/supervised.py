@@ -1,0 +1,234 @@
+"""Supervised stages: imitation of the teacher (SFT) and of the policy's own successes (RFT, paper B section 4.2).
+
+Reads training tasks; makes trajectories in the store and a checkpoint per stage. Invariants: only passed trajectories
+are learned (exploited ones are not), at most `max_per_task` of a task, equal action sequences once; a killed stage goes
+on from its last saved state and ends with the weights of an unbroken one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerFast
+
+from repairgym.config.learning import LastChoice, SftConfig
+from repairgym.config.recipes import CollectConfig
+from repairgym.errors import ConfigError, InputError, TaskError
+from repairgym.inference.loading import load_model, load_tokenizer, replace_folder, save_checkpoint
+from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_model, save_training_state
+from repairgym.learning.data.histories import split_histories
+from repairgym.learning.data.samples import Sample, supervised_sample
+from repairgym.learning.data.thoughts import THOUGHT_END, thought_token_ids, without_thoughts
+from repairgym.learning.distributed.fsdp import training_device
+from repairgym.learning.memory import release_memory
+from repairgym.learning.selection import Selection, split_validation
+from repairgym.learning.sft import SftTrainer, num_steps_of
+from repairgym.records import Trajectory, VerdictKind
+from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.store import RunStore
+from repairgym.training.processes import assign
+from repairgym.training.progress import Progress
+from repairgym.training.run import Run
+
+
+def collect_successes(run: Run, policy: PolicyRef, config: CollectConfig, phase: str) -> list[Trajectory]:
+    """Run ``policy`` on training tasks and keep what passed.
+
+    Raises:
+        TaskError: nothing passed.
+    """
+    tasks = run.training_tasks(config.num_tasks)
+    jobs = make_groups(phase, 0, [task.id for task in tasks], config.num_samples, run.seed)
+    trajectories = run.run_jobs(policy, jobs, phase=phase)
+    kept = keep_successes(trajectories, config.max_per_task)
+    run.store.add_metrics(phase, 0, {"rft/num_rollouts": len(trajectories), "rft/num_kept": len(kept)})
+    if not kept:
+        raise TaskError(f"{phase}: none of {len(trajectories)} trajectories passed, so there is nothing to imitate")
+    return kept
+
+
+def keep_successes(trajectories: Iterable[Trajectory], max_per_task: int) -> list[Trajectory]:
+    """Passed trajectories, equal action sequences once, at most ``max_per_task`` of each task."""
+    count: Counter[str] = Counter()
+    seen: set[tuple[str, ...]] = set()
+    kept = []
+    for trajectory in trajectories:
+        key = (trajectory.task_id, *(turn.action for turn in trajectory.turns))
+        is_new = key not in seen and count[trajectory.task_id] < max_per_task
+        if trajectory.verdict.kind is VerdictKind.PASSED and is_new:
+            seen.add(key)
+            count[trajectory.task_id] += 1
+            kept.append(trajectory)
+    return kept
+
+
+def supervised_samples(
+    trajectories: Iterable[Trajectory], config: SftConfig, tokenizer: PreTrainedTokenizerFast | None = None
+) -> list[Sample]:
+    """Trajectories as samples: format-error turns masked and thoughts treated as the config says.
+
+    Args:
+        trajectories: What passed.
+        config: ``thoughts`` and ``is_format_error_masked`` are read.
+        tokenizer: Of the model that learns; needed to remove thoughts.
+
+    Raises:
+        ConfigError: thoughts are to be removed and the tokenizer does not know them, or they are required and no
+            trajectory has them.
+    """
+    chosen = list(trajectories)
+    if config.thoughts == "require":
+        num_all, chosen = len(chosen), [t for t in chosen if all(THOUGHT_END in turn.action for turn in t.turns)]
+        if not chosen:
+            raise ConfigError(f"thoughts='require': none of {num_all} trajectories thinks before every action")
+    samples = [
+        supervised_sample(history, is_format_error_masked=config.is_format_error_masked)
+        for trajectory in chosen
+        for history in split_histories(trajectory)
+    ]
+    if config.thoughts == "remove":
+        if tokenizer is None:
+            raise ConfigError("thoughts='remove' needs the model's tokenizer, got none")
+        marks = thought_token_ids(tokenizer)
+        samples = [without_thoughts(sample, *marks) for sample in samples]
+    return samples
+
+
+def fit_samples(
+    start: Path, target: Path, samples: list[Sample], config: SftConfig, store: RunStore, progress: Progress
+) -> None:
+    """Fit ``samples`` from model folder ``start`` and save model folder ``target``; metrics go under its name.
+
+    Its state lies beside ``target`` until it is done. Where there are several processes, the leader calls this.
+
+    Raises:
+        InputError: the saved state is of other samples or of another model.
+    """
+
+    def note(step: int, total: int, metrics: dict[str, float]) -> None:
+        store.add_metrics(f"train/{target.name}", step, metrics)
+        progress(f"train {target.name}", step, total, f"loss {metrics.get('train/loss', 0.0):.3f}")
+
+    assign(FitWork(start, target, samples, config))
+    _Stage(start, target, samples, config, note).run()
+    release_memory()
+
+
+@dataclass(frozen=True)
+class FitWork:
+    """A supervised stage as work for several processes."""
+
+    start: Path
+    target: Path
+    samples: list[Sample]
+    config: SftConfig
+
+    def follow(self) -> None:
+        """Take part in the leader's `fit_samples`."""
+        _Stage(self.start, self.target, self.samples, self.config, lambda *_: None).run()
+
+
+class _Stage:
+    """One supervised stage, resumable; ``note`` gets step, number of steps and metrics of each step."""
+
+    def __init__(
+        self,
+        start: Path,
+        target: Path,
+        samples: list[Sample],
+        config: SftConfig,
+        note: Callable[[int, int, dict[str, float]], None],
+    ) -> None:
+        self._target, self._config, self._note = target, config, note
+        self._state = target.with_name(f"{target.name}-state")
+        self._candidate = target.with_name(f"{target.name}-best")
+        self._tokenizer = load_tokenizer(start)
+        self._samples, self._validation = split_validation(samples, config)
+        model = load_model(start, device=training_device())
+        self._trainer = SftTrainer.for_samples(model, config, len(self._samples))
+        self._data = _digest(samples, config)
+        self._selection = Selection(config.choice, self._resume())
+
+    def run(self) -> None:
+        learner, total = self._trainer.learner, num_steps_of(self._config, len(self._samples))
+        for metrics in self._trainer.fit(self._samples):
+            step = learner.optimiser.num_done
+            if self._is_validated(step, total):
+                metrics |= self._validate()
+            self._note(step, total, metrics)
+            if step % self._config.save_every_steps == 0 and step < total:
+                best = self._selection.best
+                extra = {"data": self._data, "best": best}
+                save_training_state(learner, self._tokenizer, self._state, extra)
+        if isinstance(self._config.choice, LastChoice):
+            save_model(learner, self._tokenizer, self._target)
+        elif learner.world.is_leader:
+            replace_folder(self._candidate, self._target)
+        if learner.world.is_leader:
+            shutil.rmtree(self._state, ignore_errors=True)
+
+    def _resume(self) -> float | None:
+        if not (self._state / STATE_FILE).is_file():
+            return None
+        extra = load_training_state(self._trainer.learner, self._state)
+        if extra["data"] != self._data:
+            raise InputError(
+                f"{self._state} was begun with other samples or settings; remove it to begin again, or resume with the "
+                "same trajectories and configuration"
+            )
+        best: float | None = extra["best"]
+        return best
+
+    def _is_validated(self, step: int, total: int) -> bool:
+        if isinstance(self._config.choice, LastChoice):
+            return False
+        every = self._config.choice.every_steps or total // self._config.num_epochs
+        return step % every == 0 or step == total
+
+    def _validate(self) -> dict[str, float]:
+        measured = self._trainer.evaluate(self._validation)
+        nll, entropy = measured["sft/nll"], measured["policy/entropy"]
+        if self._selection.is_best(nll, entropy):
+            save_model(self._trainer.learner, self._tokenizer, self._candidate)
+        return {"validation/nll": nll, "validation/entropy": entropy}
+
+
+def _digest(samples: Sequence[Sample], config: SftConfig) -> str:
+    """Of everything that decides what a stage learns and when: the samples in their order, and the settings."""
+    digest = hashlib.sha256(config.model_dump_json(exclude={"compute", "save_every_steps"}).encode())
+    for sample in samples:
+        digest.update(sample.group_id.encode() + sample.token_id.tobytes() + sample.weight.tobytes())
+    return digest.hexdigest()
+
+
+def continue_supervised(
+    run: Run, start: str, stage: str, samples: list[Sample], config: SftConfig, cpu_s: float
+) -> int:
+    """Control: supervised training from ``start`` on ``samples`` until it has used ``cpu_s`` CPU seconds.
+
+    Returns:
+        Optimiser steps done. The learning rate is constant at the stage's peak, as in RL.
+    """
+    constant = config.model_copy(
+        update={"num_epochs": 1_000_000, "optimizer": config.optimizer.model_copy(update={"schedule": "constant"})}
+    )
+    model = load_model(run.checkpoint(start), device=training_device())
+    trainer = SftTrainer(model, constant)
+    started = time.process_time()
+    step = 0
+    for step, metrics in enumerate(trainer.fit(samples), 1):
+        used_s = time.process_time() - started
+        run.store.add_metrics(f"train/{stage}", step, metrics)
+        run.progress(f"train {stage}", int(used_s), int(cpu_s), f"loss {metrics.get('train/loss', 0.0):.3f}")
+        if used_s >= cpu_s:
+            break
+    save_checkpoint(model, load_tokenizer(run.checkpoint(start)), run.checkpoint(stage))
+    del model, trainer
+    release_memory()
+    return step

@@ -1,0 +1,116 @@
+"""The policy updates of an RL stage with their saved state, in one process or in those of torchrun.
+
+Reads samples; changes the model and its state folder. Invariants: an update is saved once its caller has noted what it
+needs to note, so nothing of a saved update is missing elsewhere; one process, the leader, samples
+and knows the run; the others get each iteration's samples from it and make their share of the same update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from repairgym.config.algorithms import NoKlConfig
+from repairgym.config.recipes import RlConfig
+from repairgym.config.sampler import VllmSamplerConfig
+from repairgym.inference.loading import load_model, load_tokenizer
+from repairgym.inference.vllm.weights import Probe
+from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
+from repairgym.learning.data.samples import Sample, text_sample
+from repairgym.learning.distributed.fsdp import training_device
+from repairgym.learning.memory import release_memory
+from repairgym.learning.rl import PolicyTrainer
+from repairgym.training.processes import assign
+
+_Portion = tuple[list[Sample], list[Sample], float]
+_END: _Portion = ([], [], -1.0)
+"""Sent instead of samples when there is nothing more to learn."""
+
+
+@dataclass(frozen=True)
+class UpdateWork:
+    """The updates of one stage as work for several processes."""
+
+    start: Path
+    """Model folder to begin with."""
+    state: Path
+    config: RlConfig
+
+    def lead(self) -> Updates:
+        """The leader's updates; the others follow them."""
+        assign(self)
+        return Updates(self.start, self.state, self.config)
+
+    def follow(self) -> None:
+        """Take part in the leader's updates until it closes them."""
+        Updates(self.start, self.state, self.config).follow()
+
+
+class Updates:
+    """Model, optimiser and state folder of one stage; every process makes one (`UpdateWork`)."""
+
+    def __init__(self, start: Path, state: Path, config: RlConfig) -> None:
+        """Load model folder ``start``, or go on from ``state`` where something is saved."""
+        device = training_device()
+        self._state = state
+        self._tokenizer = load_tokenizer(start)
+        algorithm = config.algorithm
+        reference = None if isinstance(algorithm.kl, NoKlConfig) else load_model(start, device=device)
+        self._trainer = PolicyTrainer(load_model(start, device=device), algorithm, reference=reference)
+        self._probe_ids = _probe_ids(config, len(self._tokenizer))
+        self.probe: Probe | None = None
+        """What the weights, as they are saved, think of a fixed sequence; None where nobody asks."""
+        self._world = self._trainer.learner.world
+        self.num_done = 0
+        # The leader decides: it is about to write what the others would look for.
+        if self._world.broadcast((state / STATE_FILE).is_file()):
+            self.num_done = int(load_training_state(self._trainer.learner, state)["num_done"])
+            self._measure_probe()
+        else:
+            self._save()
+
+    def lead(self, samples: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> dict[str, float]:
+        """One iteration's update by all processes, not saved yet; returns its metrics (`PolicyTrainer.update`)."""
+        return self._update(self._world.broadcast((list(samples), list(imitated), coefficient)))
+
+    def commit(self) -> None:
+        """Save the update; the next iteration begins."""
+        self.num_done += 1
+        self._save()
+
+    def follow(self) -> None:
+        """Take part in the leader's updates until it closes."""
+        while (portion := self._world.broadcast(_END))[2] >= 0.0:
+            self._update(portion)
+            self.commit()
+
+    def close(self) -> None:
+        """Let the followers end, and let go of the model; the leader calls it."""
+        self._world.broadcast(_END)
+        del self._trainer
+        release_memory()
+
+    def _update(self, portion: _Portion) -> dict[str, float]:
+        metrics = self._trainer.update(*portion)
+        release_memory()
+        return metrics
+
+    def _save(self) -> None:
+        save_training_state(self._trainer.learner, self._tokenizer, self._state, {"num_done": self.num_done})
+        self._measure_probe()
+
+    def _measure_probe(self) -> None:
+        """All processes take part: with several, none holds the whole model."""
+        if self._probe_ids:
+            (measured,) = self._trainer.learner.measure([text_sample(self._probe_ids)])
+            self.probe = Probe(self._probe_ids, tuple(measured.log_prob[1:].tolist()))
+
+
+def _probe_ids(config: RlConfig, vocab_size: int) -> tuple[int, ...]:
+    """Random tokens, the same in every process and after every resume; none where nothing has to be compared."""
+    if not isinstance(config.sampler, VllmSamplerConfig):
+        return ()
+    return tuple(np.random.default_rng(0).integers(vocab_size, size=config.sampler.num_probe_tokens).tolist())

@@ -1,0 +1,140 @@
+"""What samples an RL stage's episodes, and how it gets new weights.
+
+Reads the configuration, the stage's checkpoint and the learner's view of a probe; changes servers, if there are any.
+Invariants: what cannot sample exactly is refused before the first episode; episodes of iteration k begin with weights
+that the servers got after k updates, or at least k - `max_staleness`, and that a probe has compared with the learner's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+
+from repairgym.config.learning import LoraConfig
+from repairgym.config.recipes import RlConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.sampler import VllmSamplerConfig
+from repairgym.errors import ConfigError
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
+from repairgym.inference.vllm.server import TokenServer, ask_servers
+from repairgym.inference.vllm.versions import Lineage
+from repairgym.inference.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.rollout.jobs import PolicyRef
+
+
+class Sampler(Protocol):
+    """What samples."""
+
+    def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
+        """Sample with the weights of model folder ``folder`` from now on; returns metrics.
+
+        Raises:
+            StaleWeightsError: what samples sees the probe otherwise than the learner does.
+            ModelServerError: the weights did not get there.
+        """
+        ...
+
+    def policy(self, name: str, folder: Path, version: int, temperature: float) -> PolicyRef:
+        """The weights that were loaded last."""
+        ...
+
+
+class EmbeddedSampler:
+    """The workers' own engines, which load model folders by themselves."""
+
+    def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
+        """Nothing to do."""
+        return {}
+
+    def policy(self, name: str, folder: Path, version: int, temperature: float) -> PolicyRef:
+        """The folder."""
+        return PolicyRef(name, str(folder), version, temperature)
+
+
+class VllmSampler:
+    """Servers of vLLM."""
+
+    def __init__(self, config: VllmSamplerConfig, rollout: RolloutConfig, start: Path) -> None:
+        """Look at the servers.
+
+        Args:
+            config: Where they are and how they are updated.
+            rollout: Whose episodes they must be able to sample.
+            start: Model folder with the tokenizer.
+
+        Raises:
+            ServerRefusedError: a server would spoil the run; the message says how to fix it.
+            ServerDownError: one does not answer.
+        """
+        config.endpoint.require_server()
+        self._config = config
+        self._lineage = Lineage(secrets.token_hex(4))
+        self._endpoint = config.endpoint
+        if config.transfer == "lora":
+            # Before the first update the adapter is not there; afterwards requests name it instead of the model.
+            self._endpoint = config.endpoint.model_copy(update={"model": config.adapter_name})
+        renderer = ChatRenderer(load_tokenizer(start))
+        needs = Needs(
+            rollout.pipeline.max_len_tokens,
+            rollout.pipeline.max_action_tokens,
+            LORA_ROUTES if config.transfer == "lora" else FOLDER_ROUTES,
+        )
+        preflight(config.endpoint, renderer, needs)
+
+    def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
+        """Push the weights into all servers and compare."""
+        started = time.monotonic()
+        num_loaded, gap = asyncio.run(
+            ask_servers(self._endpoint, lambda found: self._load(found, folder, version, seen), is_versioned=True)
+        )
+        return {
+            "sync/num_servers": float(num_loaded),
+            "sync/log_prob_gap": gap,
+            "time/sync_s": time.monotonic() - started,
+        }
+
+    def policy(self, name: str, folder: Path, version: int, temperature: float) -> PolicyRef:
+        """The servers, whose tokens must be of ``version`` or newer."""
+        return PolicyRef(name, "", version, temperature, "vllm", self._endpoint, self._lineage.name)
+
+    async def _load(
+        self, servers: list[TokenServer], folder: Path, version: int, seen: Probe | None
+    ) -> tuple[int, float]:
+        kind: Literal["folder", "lora"] = "lora" if self._config.transfer == "lora" else "folder"
+        transfer = Transfer(kind, self._config.pause, self._config.adapter_name)
+        updater = WeightUpdater(servers, transfer, self._lineage)
+        loaded = await updater.load(folder.resolve(), version)
+        assert seen is not None, "every update of a stage that samples with servers measures the probe"
+        return len(loaded), await compare(loaded, seen, self._config.max_log_prob_gap)
+
+
+def open_sampler(config: RlConfig, rollout: RolloutConfig, start: Path) -> Sampler:
+    """The sampler that ``config`` asks for.
+
+    Raises:
+        ConfigError: it cannot work as it is asked to.
+        ServerRefusedError: a server would spoil the run.
+    """
+    if not isinstance(config.sampler, VllmSamplerConfig):
+        return EmbeddedSampler()
+    _require_transfer(config.sampler, is_lora=isinstance(config.algorithm.trained, LoraConfig))
+    return VllmSampler(config.sampler, rollout, start)
+
+
+def _require_transfer(config: VllmSamplerConfig, *, is_lora: bool) -> None:
+    if config.transfer in ("nccl", "ipc"):
+        has_gpu = torch.cuda.is_available()
+        reason = "is not built yet" if has_gpu else "moves weights from GPU to GPU, and this process has no GPU"
+        raise ConfigError(f"rl.sampler.transfer={config.transfer!r} {reason}; use folder, or lora with an adapter")
+    if config.transfer == "lora" and not is_lora:
+        raise ConfigError(
+            "rl.sampler.transfer='lora' pushes an adapter, and all weights are trained; set "
+            "rl.algorithm.trained.type=lora, or rl.sampler.transfer=folder"
+        )
