@@ -32,7 +32,7 @@ def test_runs_are_compared_on_what_both_have():
     second = {PHASE: {str(i): [P] for i in range(10, 40)}}
     (found,) = compare_runs({"one": first, "two": second}, num_resamples=100)
     assert (found.num_tasks, found.difference) == (10, 1.0)
-    assert found.sentence.startswith("DAPO of two solves more than DAPO of one on 10 held-out mutation tasks")
+    assert found.sentence.startswith("RL of two solves more than RL of one on 10 held-out mutation tasks")
     assert found.mcnemar_p == pytest.approx(2 / 2**10)
 
 

@@ -33,7 +33,7 @@ def test_pairing_removes_the_difficulty_of_tasks():
     assert found.standard_error < alone.standard_error / 3
     assert found.difference == pytest.approx(0.05, abs=0.03)
     assert found.is_clear
-    assert "DAPO solves more than RFT (start of RL) on 100 held-out mutation tasks (+" in found.sentence
+    assert "RL solves more than RFT (start of RL) on 100 held-out mutation tasks (+" in found.sentence
 
 
 def test_no_difference_is_called_so():

@@ -107,7 +107,7 @@ def test_stage_names():
     assert is_temperature_control("rft-t0.5")
     assert not is_temperature_control("rft")
     assert stage_label("rft-t0.5") == "RFT at temperature 0.5"
-    assert stage_label("rl-step-0010") == "DAPO after 10 iterations"
+    assert stage_label("rl-step-0010") == "RL after 10 iterations"
     names = ["rl", "other", "rl-step-0010", "rft", "base", "rl-step-0002", "random", "rft-t0.5", "sft"]
     expected = ["random", "base", "sft", "rft", "rft-t0.5", "rl-step-0002", "rl-step-0010", "rl", "other"]
     assert sorted(names, key=stage_order) == expected

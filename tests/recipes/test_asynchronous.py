@@ -1,4 +1,4 @@
-"""SamplingParams while learning: it overlaps, tokens keep their versions, none older than the bound is learned from."""
+"""Sampling while learning: it overlaps, tokens keep their versions, none older than the bound is learned from."""
 
 import shutil
 import threading

@@ -35,7 +35,7 @@ DAPO = AlgorithmConfig(
 def config_of(url: str, algorithm: AlgorithmConfig = DAPO, **sampler: object) -> RlConfig:
     endpoint = EndpointConfig(base_url=url, model="tiny", max_attempts=2, backoff_s=0.001)
     return RlConfig(
-        algorithm=dapo,
+        algorithm=algorithm,
         sampler=VllmSamplerConfig.model_validate({"endpoint": endpoint} | sampler),
         num_groups=2,
         num_groups_sampled=2,
@@ -101,7 +101,7 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
     assert set(gaps) == {0, 1, 2}
     assert max(gaps.values()) < 1e-5
     learners = [
-        Learner(load_model(run.checkpoint(name)), algorithm.optimizer, algorithm.compute)
+        Learner(load_model(run.checkpoint(name)), dapo.optimizer, dapo.compute)
         for name in ("base", "version-1")
     ]
     found = list(run.store.trajectories(phase="rl", step=1))

@@ -137,7 +137,7 @@ def test_runs_beside_each_other(synthetic_run, tmp_path, trajectory_maker):
             one = trajectory_maker(f"x{index}", f"mut-{index:03d}", group_id=f"mut-{index:03d}")
             store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
     page = write_comparison([synthetic_run, other], tmp_path / "out" / "comparison.html").read_text()
-    assert "DAPO of other solves more than DAPO of run on 12 held-out mutation tasks" in page
+    assert "RL of other solves more than RL of run on 12 held-out mutation tasks" in page
     assert "<td><code>seed</code></td>" in page
     assert "rl.lr" not in page
     with pytest.raises(InputError, match="expected two or more with different names"):

@@ -8,7 +8,7 @@ from repairgym.records import Record
 
 
 class SamplingParams(Record):
-    """SamplingParams parameters, always explicit; RL needs temperature 1 and nothing else (paper B, finding 2)."""
+    """Sampling parameters, always explicit; RL needs temperature 1 and nothing else (paper B, finding 2)."""
 
     temperature: float = 1.0
     max_tokens: int = 64

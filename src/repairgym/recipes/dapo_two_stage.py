@@ -15,7 +15,7 @@ from repairgym.config.training import TwoStageConfig
 from repairgym.errors import TaskError
 from repairgym.rollout.store import RunStore
 from repairgym.training.longer_context import extend_context
-from repairgym.training.rl_stage import OpenRun
+from repairgym.training.rl_stage import OpenRun, run_rl_stage
 from repairgym.training.run import Run
 
 START = "start"

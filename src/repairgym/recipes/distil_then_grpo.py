@@ -10,7 +10,7 @@ from __future__ import annotations
 from repairgym.config.training import DistilThenGrpoConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.training.rl_stage import OpenRun
+from repairgym.training.rl_stage import OpenRun, run_rl_stage
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 

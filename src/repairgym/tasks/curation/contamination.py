@@ -14,7 +14,7 @@ from repairgym.tasks.curation.duplicates import PatchIndex
 
 
 class Contamination:
-    """FlatConfig out training tasks that share a package, a time or a patch with held-out ones."""
+    """Leave out training tasks that share a package, a time or a patch with held-out ones."""
 
     source = "paper A (splits in time order), paper B, section 4.1 (months held out)"
 

@@ -55,7 +55,7 @@ class PatchIndex:
 
 
 class Duplicates:
-    """FlatConfig out tasks whose gold patch another task of the same split has already."""
+    """Leave out tasks whose gold patch another task of the same split has already."""
 
     source = "ours; no paper gives a bound"
 

@@ -17,7 +17,7 @@ _QUOTED = re.compile(r"['\"](\w+)['\"]")
 
 
 class MissingNames:
-    """FlatConfig out tasks whose tests fail because a name is missing."""
+    """Leave out tasks whose tests fail because a name is missing."""
 
     source = "paper B, section 4.1"
 
@@ -43,7 +43,7 @@ class MissingNames:
 
 
 class UnmentionedNames:
-    """FlatConfig out tasks whose tests use a name that only the repair defines and the issue does not tell."""
+    """Leave out tasks whose tests use a name that only the repair defines and the issue does not tell."""
 
     source = "ours, in the place of paper B, section 4.1, where nothing was run"
 

@@ -10,7 +10,7 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 class Quality:
-    """FlatConfig out tasks with one of the named scores at the bound or above: high is bad."""
+    """Leave out tasks with one of the named scores at the bound or above: high is bad."""
 
     source = "paper B, section 4.1"
 

@@ -10,7 +10,7 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 class Size:
-    """FlatConfig out tasks whose gold patch is large."""
+    """Leave out tasks whose gold patch is large."""
 
     source = "paper B, section 4.1"
 

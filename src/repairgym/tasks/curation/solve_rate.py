@@ -10,7 +10,7 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 class SolveRateWindow:
-    """FlatConfig out tasks outside the window of rates that still teach something."""
+    """Leave out tasks outside the window of rates that still teach something."""
 
     source = "paper B, section 4.3 (stage 2: 2,028 of 7,249 left)"
 

@@ -10,7 +10,7 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 class Flakiness:
-    """FlatConfig out tasks with tests whose outcome differed between equal runs."""
+    """Leave out tasks with tests whose outcome differed between equal runs."""
 
     source = "paper B, section 4.1"
 
@@ -27,7 +27,7 @@ class Flakiness:
 
 
 class BuildTime:
-    """FlatConfig out tasks whose first build takes long."""
+    """Leave out tasks whose first build takes long."""
 
     source = "paper A, data of the simplified pipeline"
 
@@ -44,7 +44,7 @@ class BuildTime:
 
 
 class Trivial:
-    """FlatConfig out tasks that pass without a change, or have no test that could fail."""
+    """Leave out tasks that pass without a change, or have no test that could fail."""
 
     source = "paper A, back-test: 1 % of the failing cases passed without a change"
 
