@@ -15,7 +15,7 @@ from repairgym.analysis.tables import analysis_tables
 from repairgym.config.evaluation import AnalysisConfig
 from repairgym.errors import InputError
 from repairgym.records import Finding, VerdictKind
-from repairgym.rollout.phases import audit_id, audit_phase
+from repairgym.rollout.names import audit_id, audit_phase
 
 P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
 TAMPERED = Finding(detector="weakened_tests", severity="suspicious", path="t.py", line=3, detail="no assertion left")

@@ -29,7 +29,7 @@ def run_copy(synthetic_run, tmp_path):
 def test_show_prints_every_number_of_an_evaluation(cli, synthetic_run):
     code, text = cli("eval", "show", synthetic_run, "--phase", "eval/rl/test-mutations")
     assert code == 0
-    for words in ("Pass@1 of every stage", "Pass@1 by label", "Best of 2", "DAPO solves more than"):
+    for words in ("Pass@1 of every stage", "Pass@1 by label", "Best of 2", "RL solves more than"):
         assert words in text
     code, text = cli("eval", "show", synthetic_run)
     assert code == 3

@@ -13,7 +13,7 @@ from repairgym.evaluation.stages import (
 )
 from repairgym.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
 from repairgym.records import VerdictKind
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import eval_phase
 from repairgym.rollout.store import RunStore
 
 CONFIG = {"seed": 1, "rl": {"lr": 1e-4}}

@@ -101,8 +101,7 @@ def test_servers_get_new_weights_while_episodes_of_the_next_iteration_run(tmp_pa
     assert set(gaps) == {0, 1, 2}
     assert max(gaps.values()) < 1e-5
     learners = [
-        Learner(load_model(run.checkpoint(name)), dapo.optimizer, dapo.compute)
-        for name in ("base", "version-1")
+        Learner(load_model(run.checkpoint(name)), dapo.optimizer, dapo.compute) for name in ("base", "version-1")
     ]
     found = list(run.store.trajectories(phase="rl", step=1))
     assert {0, 1} <= set(np.concatenate([one.ledger.policy_version for one in found]).tolist())

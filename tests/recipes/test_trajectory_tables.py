@@ -30,7 +30,7 @@ def filled(store, trajectory_maker):
 def test_trajectories_come_out_bit_for_bit(filled, tmp_path):
     assert export_run(filled, tmp_path / "t.parquet", TrajectoryTablesConfig(layout="parquet")) == 6
     rows = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pylist()
-    assert [row["id"] for row in rows] == ["a#0", "a#1", "a#2", "b#0", "b#1", "e#0"]
+    assert [row["id"] for row in rows] == ["e#0", "a#0", "a#1", "a#2", "b#0", "b#1"]
     for row in rows:
         stored = filled.trajectory(row["id"])
         for name in ("token_id", "is_action", "log_prob", "policy_version"):
@@ -39,7 +39,7 @@ def test_trajectories_come_out_bit_for_bit(filled, tmp_path):
         assert [turn["action"] for turn in row["turns"]] == [turn.action for turn in stored.turns]
         assert json.loads(row["verdict_json"])["kind"] == row["verdict"] == stored.verdict.kind
         assert {one["stage"]: one["seconds"] for one in row["durations"]} == stored.durations_s
-    assert [row["reward"] for row in rows] == [1.0, None, 0.0, 1.0, 1.0, 1.0]
+    assert [row["reward"] for row in rows] == [1.0, 1.0, None, 0.0, 1.0, 1.0]
 
 
 def test_a_data_set_folder_has_a_shard_per_split(filled, tmp_path):
@@ -79,7 +79,7 @@ def test_a_forked_history_keeps_its_branches(store, trajectory_maker, tmp_path):
 def test_what_cannot_be_exported_is_an_error_before_anything_is_written(filled, tmp_path):
     with pytest.raises(ConfigError, match="phase=rl"):
         export_run(filled, tmp_path / "out", TrajectoryTablesConfig(what="samples"))
-    with pytest.raises(InputError, match=r"no trajectory of phase 'rollout'; its phases: rl, eval/x/y"):
+    with pytest.raises(InputError, match=r"no trajectory of phase 'rollout'; its phases: eval/x/y, rl"):
         export_run(filled, tmp_path / "out", TrajectoryTablesConfig(phase="rollout"))
     with pytest.raises(InputError, match="is a folder"):
         export_run(filled, tmp_path, TrajectoryTablesConfig(layout="parquet"))

@@ -28,7 +28,7 @@ from repairgym.analysis.tool_use import Transitions, shares, tool_counts, tool_s
 from repairgym.config.evaluation import AnalysisConfig
 from repairgym.errors import InputError
 from repairgym.evaluation.stages import TREATMENT
-from repairgym.rollout.phases import AUDIT, audit_phase
+from repairgym.rollout.names import AUDIT, audit_phase
 from repairgym.rollout.store import RunStore
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from repairgym.evaluation.bootstrap import bootstrap_spread
 from repairgym.records import Record
-from repairgym.rollout.phases import audit_id
+from repairgym.rollout.names import audit_id
 from repairgym.rollout.rows import TrajectoryRow
 
 

@@ -178,7 +178,7 @@ def regrade(
     """
     from repairgym.cli.progress import ProgressDisplay
     from repairgym.records import VerdictKind
-    from repairgym.rollout.phases import AUDIT
+    from repairgym.rollout.names import AUDIT
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TaskStore
     from repairgym.training.evaluate import regrade_cold

@@ -31,10 +31,10 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from repairgym.analysis.reward_gap import gap_trend, reward_gap
     from repairgym.cli.progress import ProgressDisplay
     from repairgym.report.wording import gap_claim
-    from repairgym.rollout.phases import audit_phase
+    from repairgym.rollout.names import audit_phase
     from repairgym.rollout.store import RunStore
-    from repairgym.studies.audit import audit, open_grader
     from repairgym.tasks.store import TaskStore
+    from repairgym.training.audit import audit, open_grader
     from repairgym.training.run_settings import CallConfig, keep_config
 
     known = {task.id: task for task in TaskStore(tasks).load()}

@@ -15,9 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from repairgym.rollout.names import ALARM_PREFIX
 from repairgym.rollout.rows import Event, PhaseRow
 from repairgym.rollout.store import RunStore
-from repairgym.training.alarms import EVENT_PREFIX
 
 RL_PHASE = "rl"
 STAGES = ("queue", "prefill", "decode", "tool", "grade")
@@ -67,7 +67,7 @@ def read_snapshot(store: RunStore) -> Snapshot:
         num_trajectories=store.num_trajectories(),
         columns=columns,
         stage_s=_stage_s(store, max(columns[_COLUMNS[0][1]], default=0)),
-        alarms=[event for event in store.events() if event.kind.startswith(EVENT_PREFIX)],
+        alarms=[event for event in store.events() if event.kind.startswith(ALARM_PREFIX)],
     )
 
 

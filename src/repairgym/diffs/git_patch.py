@@ -1,6 +1,6 @@
 """A text patch that ``git apply`` accepts, made from what differs.
 
-Reads pairs of file versions, makes the bytes of a patch and one :class:`~repairgym.sandbox.base.FileChange` per path.
+Reads pairs of file versions, makes the bytes of a patch and one :class:`~repairgym.diffs.changes.FileChange` per path.
 Invariants: time is bounded whatever the texts are (a pair that is too different becomes one hunk); names and lines are
 bytes and come back byte by byte; a rename is a deletion and an addition; what a text patch cannot carry (binary files,
 files that are too large, pipes, sockets, devices) is reported and left out.
@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from repairgym.sandbox.base import ChangeKind, Diff, FileChange, Omission
+from repairgym.diffs.changes import ChangeKind, Diff, FileChange, Omission
 
 _NUM_CONTEXT = 3
 _MAX_EDITS = 1000

@@ -13,7 +13,7 @@ from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import Estimate, TaskVerdicts, pass_at_1, share, verdicts_by_task
 from repairgym.evaluation.significance import Comparison, compare
 from repairgym.records import Record, VerdictKind
-from repairgym.rollout.phases import cell_stage, eval_phase
+from repairgym.rollout.names import cell_stage, eval_phase
 from repairgym.rollout.store import RunStore
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 
-from repairgym.recipes.plan import CONTINUED
-from repairgym.recipes.plan import MUTATIONS as MUTATIONS
-from repairgym.recipes.plan import RELEASES as RELEASES
-from repairgym.recipes.plan import VALIDATION as VALIDATION
 from repairgym.records import Record
+from repairgym.rollout.names import CONTINUED
+from repairgym.rollout.names import MUTATIONS as MUTATIONS
+from repairgym.rollout.names import RELEASES as RELEASES
+from repairgym.rollout.names import VALIDATION as VALIDATION
 
 START = "rft"
 TREATMENT = "rl"

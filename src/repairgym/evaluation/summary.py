@@ -37,7 +37,7 @@ from repairgym.evaluation.stages import (
     stage_order,
 )
 from repairgym.records import SCHEMA_VERSION, Record, VerdictKind
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import eval_phase
 from repairgym.rollout.rows import PhaseRow, TrajectoryRow
 from repairgym.rollout.store import RunStore
 

@@ -15,10 +15,10 @@ from repairgym.config.recipes import DemoConfig
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.pretraining.held_out import held_out_digests
 from repairgym.pretraining.pretraining import pretrain
-from repairgym.recipes.plan import CHECKPOINT, CONTINUED, MUTATIONS, RELEASES, VALIDATION, Budget, EvalStage, plan_demo
+from repairgym.recipes.plan import Budget, EvalStage, plan_demo
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef, Pool
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import CHECKPOINT, CONTINUED, MUTATIONS, RELEASES, VALIDATION, eval_phase
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
 from repairgym.config.tasks import SplitLimits
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import CONTINUED, MUTATIONS, RELEASES, eval_phase
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.catalogue import load_catalogue
 
@@ -21,12 +21,7 @@ REFERENCE_MINUTES = 13.0
 FULL_CONTROL_MINUTES = 40.0
 """Below this budget the continued-training control has no room, because it costs nearly as much as RL itself, and lower
 temperatures and the base are compared on `EvaluationConfig.num_control_tasks` tasks instead of all."""
-MUTATIONS = "test-mutations"
-VALIDATION = "validation-mutations"
-RELEASES = "test-releases"
-CONTINUED = "sft-continued"
 SCRIPTS = ("random", "submit-at-once")
-CHECKPOINT = "rl-step-"
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
 _LONG_COST = 1.5

@@ -38,10 +38,9 @@ from repairgym.report.run_folder import (
     task_digests,
 )
 from repairgym.report.tokens import find_tokenizer
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import ALARM_PREFIX, eval_phase
 from repairgym.rollout.rows import Event
 from repairgym.rollout.store import RunStore
-from repairgym.training.alarms import EVENT_PREFIX
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def gather(folder: Path) -> Content:
             labels_stage=labels_stage,
             matrix=build_matrix(store, matrix_config) if matrix_config else None,
             log_prob_gap=mean_log_prob_gap(store, phase),
-            alarms=[event for event in store.events() if event.kind.startswith(EVENT_PREFIX)],
+            alarms=[event for event in store.events() if event.kind.startswith(ALARM_PREFIX)],
             funnel=read_funnel(folder),
             settings=list(flatten(config)),
             readings=[read(one, whole, tasks.get(whole.task_id), tokenizer) for one, whole in chosen],

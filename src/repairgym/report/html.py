@@ -51,7 +51,7 @@ from repairgym.report.figures import (
 )
 from repairgym.report.run_folder import DATABASE_FILE
 from repairgym.report.safe_text import visible
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import eval_phase
 
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"

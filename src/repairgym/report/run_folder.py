@@ -16,8 +16,8 @@ from repairgym.config.evaluation import MatrixConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
 from repairgym.records import Record, Task
+from repairgym.rollout.names import CONFIGS_FOLDER
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
-from repairgym.training.run_settings import CONFIGS_FOLDER
 
 CONFIG_FILE = "config.toml"
 DATABASE_FILE = "run.db"

@@ -23,8 +23,7 @@ from repairgym.evaluation.stages import (
     stage_label,
 )
 from repairgym.evaluation.summary import StageResult, Summary
-from repairgym.recipes.plan import CONTINUED
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import CONTINUED, eval_phase
 
 _MIN_CLUSTERS = 10
 """With fewer clusters a cluster bootstrap understates the doubt."""

@@ -22,30 +22,6 @@ from repairgym.rollout.usage import TreeUsage
 _COLUMNS = "name, status, started_at, ended_at, wall_s, cpu_s, peak_rss_bytes, detail"
 
 
-AUDIT = "audit/"
-"""Prefix of the phase, and of the trajectory ids, of an audit."""
-
-
-def eval_phase(stage: str, test_set: str) -> str:
-    """The phase name of an evaluation."""
-    return f"eval/{stage}/{test_set}"
-
-
-def cell_stage(policy: str, environment: str) -> str:
-    """Stage name of a policy in an environment of a matrix."""
-    return f"{policy}@{environment}"
-
-
-def audit_phase(phase: str) -> str:
-    """The phase name of an audit: the submissions of ``phase``, graded again with every gate."""
-    return f"{AUDIT}{phase}"
-
-
-def audit_id(trajectory_id: str) -> str:
-    """Id of a trajectory's audited copy."""
-    return f"{AUDIT}{trajectory_id}"
-
-
 class PhaseTable(StoreConnection):
     """The phases of a run."""
 

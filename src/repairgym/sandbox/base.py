@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from repairgym.config.sandbox import SandboxLimits
+from repairgym.diffs.changes import Diff
 from repairgym.records import Record, TestRequest, TestRun
 
 __all__ = [
-    "ChangeKind",
-    "Diff",
     "ExecResult",
-    "FileChange",
     "FileEntry",
-    "Omission",
     "Sandbox",
     "SandboxBackend",
     "SandboxLimits",
@@ -80,11 +77,6 @@ class ExecResult(Record):
         return self.num_stdout_bytes + self.num_stderr_bytes
 
 
-ChangeKind = Literal["added", "deleted", "modified"]
-Omission = Literal["", "binary", "large", "special"]
-"""Why a change is not in a patch: nothing, no text, too many bytes, no file or link."""
-
-
 # What names files holds any bytes the kernel allows (as surrogate escapes), which validated records refuse.
 @dataclass(frozen=True)
 class FileEntry:
@@ -98,41 +90,6 @@ class FileEntry:
     num_bytes: int
     target: str = ""
     """Where a link points, as it is written."""
-
-
-@dataclass(frozen=True)
-class FileChange:
-    """One path that is not what it was at the start."""
-
-    path: str
-    kind: ChangeKind
-    before_mode: int | None
-    """0o100644, 0o100755 or 0o120000 (link); None when there was none."""
-    after_mode: int | None
-    num_bytes: int
-    """Size now; 0 when deleted."""
-    omission: Omission = ""
-    """Why the patch does not carry it; empty when it does."""
-
-
-@dataclass(frozen=True)
-class Diff:
-    """What differs from the sandbox's start. Empty folders, byte-code, caches and ``.git`` are not looked at."""
-
-    patch: bytes
-    """For ``git apply``: additions, deletions, modes, links; a rename is a deletion and an addition."""
-    changes: tuple[FileChange, ...] = ()
-    """Sorted by path; also those that the patch does not carry."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the patch carries every change."""
-        return not any(change.omission for change in self.changes)
-
-    @property
-    def text(self) -> str:
-        """The patch as text; bytes that are no UTF-8 become surrogate escapes."""
-        return self.patch.decode("utf-8", "surrogateescape")
 
 
 class ShellSession(Protocol):

@@ -15,7 +15,7 @@ from pathlib import Path
 from repairgym.config.evaluation import MatrixConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.rollout.phases import cell_stage
+from repairgym.rollout.names import cell_stage
 from repairgym.training.evaluate import evaluate, policy_fingerprint, tokenizer_digest
 from repairgym.training.run import Run, select_tasks
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from repairgym.diffs.changes import Diff
 from repairgym.diffs.git_patch import FileVersion, make_diff
 from repairgym.errors import InputError, SandboxError
 from repairgym.records import TestRequest, TestRun
-from repairgym.sandbox.base import Diff, ExecResult, FileEntry, SandboxSpec, Snapshot
+from repairgym.sandbox.base import ExecResult, FileEntry, SandboxSpec, Snapshot
 
 Files = dict[str, str | None]
 Answer = Callable[[Files, TestRequest], TestRun]

@@ -17,8 +17,6 @@ from repairgym.records import Record
 Series = Mapping[str, Sequence[float]]
 """Name of a metric -> its values, oldest first."""
 Level = Literal["warning", "broken"]
-EVENT_PREFIX = "alarm_"
-"""Kinds of events that are alarms: the prefix and the alarm's kind."""
 METRICS = (
     "policy/log_prob_gap",
     "policy/entropy",

@@ -17,10 +17,10 @@ from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import InputError
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import eval_phase
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.probe import require_isolation
-from repairgym.studies.audit import grade_again, open_grader
+from repairgym.training.audit import grade_again, open_grader
 from repairgym.training.progress import Progress, no_progress
 from repairgym.training.run import Run
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from repairgym.config.loading import flatten, load_config, to_toml
 from repairgym.errors import InputError
 from repairgym.records import Record
+from repairgym.rollout.names import CONFIGS_FOLDER
 
-CONFIGS_FOLDER = "configs"
 FREE = (
     "*num_workers", "*max_in_flight", "*max_sandboxes", "*max_attempts", "*max_failures_in_row", "*drain_timeout_s",
     "*layers.*", "*compute.*", "*save_every_steps", "*max_iterations", "watch.*", "cluster.*", "*base_url",

@@ -7,8 +7,9 @@ each of its alarms once.
 from __future__ import annotations
 
 from repairgym.config.watch import AlarmConfig
+from repairgym.rollout.names import ALARM_PREFIX
 from repairgym.rollout.store import RunStore
-from repairgym.training.alarms import EVENT_PREFIX, METRICS, Alarm, new_alarms
+from repairgym.training.alarms import METRICS, Alarm, new_alarms
 from repairgym.training.progress import Progress
 
 
@@ -19,7 +20,7 @@ def check_alarms(store: RunStore, phase: str, config: AlarmConfig, progress: Pro
     known = {(event.kind, event.message) for event in store.events()}
     found = []
     for alarm in new_alarms(points, config):
-        kind, message = f"{EVENT_PREFIX}{alarm.kind}", f"iteration {newest}: {alarm.text}"
+        kind, message = f"{ALARM_PREFIX}{alarm.kind}", f"iteration {newest}: {alarm.text}"
         if (kind, message) not in known:
             store.add_event(kind, message, phase=phase)
             progress("alarm", 0, 0, message)

@@ -23,7 +23,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.rewards import make_shaping
 from repairgym.records import Split, Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, episode_seed
-from repairgym.rollout.phases import eval_phase
+from repairgym.rollout.names import eval_phase
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.validation import task_layers

@@ -20,7 +20,7 @@ from repairgym.errors import ConfigError, InputError
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge.opening import open_judge
 from repairgym.records import Task, Trajectory, Verdict
-from repairgym.rollout.phases import audit_id, audit_phase
+from repairgym.rollout.names import audit_id, audit_phase
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend

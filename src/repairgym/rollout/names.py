@@ -1,0 +1,44 @@
+"""Names of the phases, test sets and stages of a run: one place for every layer that writes or reads them.
+
+A phase of training is named after its stage (``sft``, ``rft``, ``rl``; its steps are iterations); an evaluation is
+``eval/<stage>/<test set>``; an audit is ``audit/<phase>``.
+"""
+
+from __future__ import annotations
+
+TEACHER = "teacher"
+OWN = "own"
+"""Episodes of the fine-tuned policy itself, from which rejection fine-tuning takes the successes."""
+SFT = "sft"
+RFT = "rft"
+RL = "rl"
+MUTATIONS = "test-mutations"
+VALIDATION = "validation-mutations"
+RELEASES = "test-releases"
+CONTINUED = "sft-continued"
+CHECKPOINT = "rl-step-"
+ALARM_PREFIX = "alarm_"
+"""Prefix of the kind of an event that an alarm wrote."""
+CONFIGS_FOLDER = "configs"
+AUDIT = "audit/"
+"""Prefix of the phase, and of the trajectory ids, of an audit."""
+
+
+def eval_phase(stage: str, test_set: str) -> str:
+    """The phase name of an evaluation."""
+    return f"eval/{stage}/{test_set}"
+
+
+def cell_stage(policy: str, environment: str) -> str:
+    """Stage name of a policy in an environment of a matrix."""
+    return f"{policy}@{environment}"
+
+
+def audit_phase(phase: str) -> str:
+    """The phase name of an audit: the submissions of ``phase``, graded again with every gate."""
+    return f"{AUDIT}{phase}"
+
+
+def audit_id(trajectory_id: str) -> str:
+    """Id of a trajectory's audited copy."""
+    return f"{AUDIT}{trajectory_id}"
