@@ -1,4 +1,4 @@
-"""Checks the documentation: every relative link resolves, every `repairgym ...` command line is one that `repairgym` has.
+"""Checks the documentation: relative links resolve, and every `repairgym ...` command line parses.
 
 Usage: python scripts/check_docs.py [FILE.md ...] (default: the files at the top of the project and all of docs/).
 A command line is checked without running it: its sub-commands and options must exist; values are not looked at.

@@ -1,7 +1,7 @@
 """Check the language of the source and the documentation: standard terms, plain sentences.
 
-Reads Python files below ``src`` (docstrings, comments, identifiers) and the Markdown pages; prints one line per finding and
-exits with 1 if there is any. Rules: no docstring begins with a question word; no word of `REPLACEMENTS`; no identifier of
+Reads Python files below ``src`` (docstrings, comments, identifiers) and the Markdown pages; prints one line per
+finding and exits with 1 if there is any. Rules: no docstring begins with a question word; no word of `REPLACEMENTS`; no identifier of
 `VAGUE_NAMES`. `docs/glossary.md` holds the terms. A line that quotes somebody else's word ends with ``# words: ok``
 (Markdown: ``<!-- words: ok -->``).
 
@@ -23,11 +23,11 @@ REPLACEMENTS = {
     r"reckon\w*": "estimate",
     r"anew": "again",
     r"beside": "next to (or: in addition to)",
-    r"go(es|ing)? on(?! to\b)|went on": "resume, continue",
+    r"go(?:es|ing)? on(?! to\b)|went on": "resume, continue",
     r"told apart|tell apart|tells apart": "distinguish",
-    r"refus(e|es|ed|ing|al|als)": "reject",
+    r"refus(?:e|es|ed|ing|al|als)": "reject",
     r"book of recipes|recipe book": "task manifest",
-    r"mend(s|ed|ing)?": "fix",
+    r"mend(?:s|ed|ing)?": "fix",
     r"trouble": "failure, error",
     r"whatsoever|forthwith|thereof|hereby": "plain words",
 }
@@ -35,7 +35,7 @@ VAGUE_NAMES = {"found", "one"}
 SKIPPED = ("CHANGELOG.md", "docs/research-log", "docs/LOG.md", "docs/adr")
 """Records of the past keep their words."""
 EXEMPT = re.compile(r"words: ok|[Cc]onnection ?[Rr]efused|ECONNREFUSED|refused to connect")
-_WORDS = re.compile("|".join(rf"\b(?P<w{n}>{pattern})\b" for n, pattern in enumerate(REPLACEMENTS)), re.IGNORECASE)
+_WORDS = re.compile("|".join(rf"\b({pattern})\b" for pattern in REPLACEMENTS), re.IGNORECASE)
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def _check(path: Path) -> Iterator[str]:
         if EXEMPT.search(line):
             continue
         for match in _WORDS.finditer(line):
-            better = next(text for text, group in zip(REPLACEMENTS.values(), match.groups(), strict=False) if group)
+            better = list(REPLACEMENTS.values())[(match.lastindex or 1) - 1]
             yield f"{path}:{number}: {match.group(0)!r}: say {better}"
 
 
@@ -88,9 +88,11 @@ def _check_tree(path: Path, tree: ast.Module) -> Iterator[str]:
         body = getattr(node, "body", None)
         for statement in body if isinstance(body, list) else []:
             value = getattr(statement, "value", None)
-            if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                if statement is not body[0] and (match := QUESTION.match(value.value)):
-                    yield f"{path}:{statement.lineno}: attribute docstring begins with {match.group(0)!r}"
+            is_text = (
+                isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str)
+            )
+            if is_text and statement is not body[0] and (match := QUESTION.match(value.value)):
+                yield f"{path}:{statement.lineno}: attribute docstring begins with {match.group(0)!r}"
         name = node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else None
         if name in VAGUE_NAMES and (isinstance(node, ast.arg) or isinstance(getattr(node, "ctx", None), ast.Store)):
             yield f"{path}:{node.lineno}: the name {name!r} says nothing: name the thing"  # type: ignore[attr-defined]
