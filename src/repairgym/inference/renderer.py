@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-
-from transformers import PreTrainedTokenizerFast
+from typing import TYPE_CHECKING
 
 from repairgym.errors import ModelFolderError
 from repairgym.inference.chat_families import CHATML, LLAMA3, ChatFamily, Message
+
+if TYPE_CHECKING:  # grading, which renders for the judge, works without transformers
+    from transformers import PreTrainedTokenizerFast
 
 MESSAGE_START = CHATML.role_start
 MESSAGE_END = CHATML.message_end
