@@ -5,7 +5,7 @@ milliseconds. Back ends that do not start here are left out, with the reason. Th
 an idle machine.
 
     python benchmarks/sandbox.py --quick --json
-    python benchmarks/sandbox.py --write docs/benchmarks.md
+    python benchmarks/sandbox.py --write docs/reference/benchmarks.md
     python benchmarks/sandbox.py --only live --runners namespace
 """
 

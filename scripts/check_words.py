@@ -32,7 +32,7 @@ REPLACEMENTS = {
     r"whatsoever|forthwith|thereof|hereby": "plain words",
 }
 VAGUE_NAMES = {"found", "one"}
-SKIPPED = ("CHANGELOG.md", "docs/research-log", "docs/LOG.md", "docs/adr")
+SKIPPED = ("CHANGELOG.md", "docs/log/", "docs/LOG.md", "docs/adr")
 """Records of the past keep their words."""
 EXEMPT = re.compile(r"words: ok|[Cc]onnection ?[Rr]efused|ECONNREFUSED|refused to connect")
 _WORDS = re.compile("|".join(rf"\b({pattern})\b" for pattern in REPLACEMENTS), re.IGNORECASE)

@@ -1,6 +1,6 @@
 """`repairgym doctor`: what this machine can do, and how to fix what is missing.
 
-Reads the findings of `machine`, `stack` and `layers`; prints them as words or as JSON (schema in ``docs/doctor.md``).
+Reads the findings of `machine`, `stack` and `layers`; prints them as words or as JSON (schema in ``docs/reference/doctor.md``).
 Invariant: the exit code is 0 unless a finding has the status ``fail``.
 """
 

@@ -1,4 +1,4 @@
-"""Exit codes of `repairgym`: one table, shown by ``repairgym --help`` and in ``docs/exit-codes.md``.
+"""Exit codes of `repairgym`: one table, shown by ``repairgym --help`` and in ``docs/reference/exit-codes.md``.
 
 Reads an exception; makes an exit code and the line that a person reads. Invariant: each class of `repairgym.errors`
 has its code in the table.

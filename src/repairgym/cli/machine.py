@@ -43,7 +43,7 @@ class Finding(Record):
     remedy: str = ""
     """How to fix it; empty when there is nothing to fix."""
     facts: dict[str, JsonValue] = {}
-    """Measured values; the keys are listed per id in ``docs/doctor.md``."""
+    """Measured values; the keys are listed per id in ``docs/reference/doctor.md``."""
 
 
 def check_python() -> list[Finding]:
