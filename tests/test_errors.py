@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.errors import ConfigError, DiskFullError, disk_full_as_repairgym_error
+from repairgym import errors
+from repairgym.errors import ConfigError, DiskFullError, disk_full_as_repairgym_error, install_hint
 
 
 @pytest.mark.parametrize(
@@ -73,3 +75,17 @@ def test_a_disk_that_fills_up_while_a_state_is_saved_leaves_the_former_one(tmp_p
         pytest.skip(f"no file system can be mounted here: {done.stderr[:80]}")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 3
+
+
+def test_an_extra_is_installed_from_a_checkout_or_a_git_url():
+    hint = install_hint("serve")
+    assert "pip install -e '.[serve]'" in hint
+    assert "pip install 'repairgym[serve] @ git+" in hint
+
+
+def test_no_message_installs_a_package_of_this_name_from_an_index():
+    sources = Path(errors.__file__).parent
+    hints = [
+        path for path in sources.rglob("*.py") if re.search(r"install '?repairgym(\[[^]]*\])?['=]", path.read_text())
+    ]
+    assert hints == []

@@ -42,6 +42,11 @@ _NO_ROOM_BYTES = 64 << 10
 """Less than one block of a tensor file."""
 
 
+def install_hint(extra: str) -> str:
+    """Return how to install ``extra`` from a checkout or a git URL; RepairGym is on no package index."""
+    return f"pip install -e '.[{extra}]' in a checkout, or pip install 'repairgym[{extra}] @ git+URL'"
+
+
 class RepairGymError(Exception):
     """Base of all deliberate errors: one line saying what was got, what was expected and what to do."""
 

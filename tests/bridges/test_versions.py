@@ -29,7 +29,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(("name", "version"), [("trl", "1.10.0"), ("trl", "1.17.0"), ("verifiers", "0.3.2")])
 def test_another_version_is_refused_with_the_command(install, name, version) -> None:
     install(name, version)
-    with pytest.raises(ConfigError, match=rf"{name} {version} is installed; .*pip install 'repairgym\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"{name} {version} is installed; .*pip install 'repairgym\[{name}\] @ git"):
         require_extra(name)
 
 

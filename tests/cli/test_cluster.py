@@ -21,7 +21,7 @@ def test_without_ray_the_command_says_how_to_install_it(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "ray", None)
     result = RUNNER.invoke(create_app(), ["cluster", "check", "--address", "local"])
     assert result.exit_code == 2
-    assert "pip install 'repairgym[ray]'" in result.stderr
+    assert "pip install 'repairgym[ray] @ git+" in result.stderr
 
 
 def test_the_resolved_configuration_can_be_seen():

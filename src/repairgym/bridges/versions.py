@@ -11,7 +11,7 @@ from typing import Literal
 
 from packaging.specifiers import SpecifierSet
 
-from repairgym.errors import ConfigError
+from repairgym.errors import ConfigError, install_hint
 
 SUPPORTED: dict[Literal["trl", "verifiers"], str] = {
     "trl": ">=1.16,<1.17",  # `rollout_func` is experimental and may change with any release
@@ -26,7 +26,7 @@ def require_extra(package: Literal["trl", "verifiers"]) -> None:
     Raises:
         ConfigError: it is not; the message ends with the command that installs one.
     """
-    remedy = f"this bridge needs {package}{SUPPORTED[package]}: pip install 'repairgym[{package}]'"
+    remedy = f"this bridge needs {package}{SUPPORTED[package]}: {install_hint(package)}"
     try:
         found = version(package)
     except PackageNotFoundError:

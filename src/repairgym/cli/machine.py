@@ -19,6 +19,7 @@ import psutil
 from packaging.requirements import Requirement
 from pydantic import JsonValue
 
+from repairgym.errors import install_hint
 from repairgym.records import Record
 
 GIB = 1 << 30
@@ -132,7 +133,7 @@ def _check_extra(name: str, requirements: list[Requirement]) -> Finding:
         id=f"extra.{name}",
         status="ok",
         summary=f"not installed (optional): {', '.join(missing)}" if missing else "installed",
-        remedy=f"pip install 'repairgym[{name}]'" if missing else "",
+        remedy=install_hint(name) if missing else "",
         facts={"is_installed": not missing, "missing": [*missing]},
     )
 

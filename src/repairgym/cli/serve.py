@@ -11,7 +11,7 @@ import typer
 
 from repairgym.cli.options import Config, DryRun, Overrides, resolve
 from repairgym.config.serve import ServeConfig
-from repairgym.errors import ConfigError, InputError
+from repairgym.errors import ConfigError, InputError, install_hint
 
 if TYPE_CHECKING:
     from repairgym.bridges.serving.models import ServedModel
@@ -38,7 +38,7 @@ def serve(
     """
     resolved = resolve(ServeConfig, config, overrides, dry_run)
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise ConfigError(f"repairgym serve needs {' and '.join(missing)}: pip install 'repairgym[serve]'")
+        raise ConfigError(f"repairgym serve needs {' and '.join(missing)}: {install_hint('serve')}")
     asyncio.run(_serve(resolved, policy, tasks, model))
 
 

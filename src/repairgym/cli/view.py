@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from repairgym.errors import InputError
+from repairgym.errors import InputError, install_hint
 
 app = typer.Typer(help="Look at runs and their trajectories in a web browser.", add_completion=False)
 
@@ -36,7 +36,7 @@ def view(
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise
-        raise InputError(f"{error.name} is not installed; get it with: pip install 'repairgym[view]'") from error
+        raise InputError(f"{error.name} is not installed; install it: {install_hint('view')}") from error
 
     def tell(address: str) -> None:
         typer.echo(f"{address}  (Ctrl-C ends it)")

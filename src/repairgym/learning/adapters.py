@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.learning import LoraConfig
-from repairgym.errors import ConfigError
+from repairgym.errors import ConfigError, install_hint
 
 ADAPTER_NAME = "default"
 
@@ -26,7 +26,7 @@ def add_lora(model: PreTrainedModel, config: LoraConfig) -> None:
     try:
         import peft
     except ImportError as error:
-        raise ConfigError("trained.type='lora' needs peft; install it: pip install 'repairgym[lora]'") from error
+        raise ConfigError(f"trained.type='lora' needs peft; install it: {install_hint('lora')}") from error
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,

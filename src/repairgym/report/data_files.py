@@ -15,7 +15,7 @@ from pathlib import Path
 
 from repairgym.analysis.tables import Table
 from repairgym.config.evaluation import DataFilesConfig
-from repairgym.errors import ConfigError, disk_full_as_repairgym_error
+from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
 from repairgym.report.figures import Figure
 from repairgym.report.raster import png, standalone
 from repairgym.report.safe_text import table_cell, visible
@@ -50,7 +50,7 @@ def _require_pyarrow() -> None:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            'Parquet needs pyarrow; install repairgym[datasets], or leave Parquet out: export.tables=["csv"]'
+            f'Parquet needs pyarrow; {install_hint("datasets")}, or leave Parquet out: export.tables=["csv"]'
         ) from error
 
 

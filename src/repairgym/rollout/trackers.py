@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from repairgym.config.watch import WatchConfig
-from repairgym.errors import ConfigError, disk_full_as_repairgym_error
+from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
 from repairgym.rollout.measurements import MeasurementTables
 
 
@@ -109,6 +109,6 @@ def _import(module: str, extra: str) -> Any:
         return __import__(module)
     except ImportError as error:
         raise ConfigError(
-            f"watch.trackers names {extra!r}, but {module} is not installed; install 'repairgym[{extra}]', or leave "
+            f"watch.trackers names {extra!r}, but {module} is not installed; {install_hint(extra)}, or leave "
             "it out"
         ) from error

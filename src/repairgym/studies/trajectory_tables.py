@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repairgym.config.trajectory_tables import TrajectoryTablesConfig
-from repairgym.errors import ConfigError, InputError
+from repairgym.errors import ConfigError, InputError, install_hint
 from repairgym.learning.data.samples import Sample
 from repairgym.records import Trajectory
 from repairgym.rollout.rows import TrajectoryRow
@@ -157,5 +157,5 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise ConfigError("Parquet needs pyarrow, which is not installed; install 'repairgym[datasets]'") from error
+        raise ConfigError(f"Parquet needs pyarrow, which is not installed; {install_hint('datasets')}") from error
     return pyarrow

@@ -136,5 +136,5 @@ def test_a_sandbox_is_really_tried():
 
 def test_without_ray_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'repairgym\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'repairgym\[ray\] @ git"):
         require_ray()

@@ -27,6 +27,7 @@ from repairgym.bridges.ray.node_checks import (
 from repairgym.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
 from repairgym.config.cluster import ClusterCheckConfig, ClusterConfig
 from repairgym.config.sandbox import SandboxConfig
+from repairgym.errors import install_hint
 from repairgym.sandbox.probe import BackendProbe
 from repairgym.tasks.layers.inventory import read_manifest
 from repairgym.tasks.layers.store import LayerStore
@@ -112,7 +113,7 @@ class _Probing:
             text, remedy = f"no answer to {question!r} in {self._timeout_s:.0f} s", "look at the node with `ray status`"
         except (self._ray.exceptions.RayError, ImportError) as error:
             text = f"{question!r} ended in {(str(error).strip().splitlines() or [repr(error)])[-1].strip()}"
-            remedy = "if repairgym cannot be imported there, install it: pip install 'repairgym[ray]'"
+            remedy = f"if repairgym cannot be imported there, install it: {install_hint('ray')}"
         return Problem(kind="answer", text=text, remedy=f"{remedy}; logs lie below Ray's temporary folder there")
 
     def measure_clock(self, node: Node) -> Clock | Problem:

@@ -18,7 +18,7 @@ from typing import Any
 
 from repairgym.config.cluster import LOCAL, ClusterConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import ClusterError, ConfigError
+from repairgym.errors import ClusterError, ConfigError, install_hint
 from repairgym.records import Record
 
 
@@ -46,7 +46,7 @@ def require_ray() -> Any:
         return import_module("ray")
     except ImportError as error:
         raise ConfigError(
-            f"a cluster needs Ray, which cannot be imported ({error}); pip install 'repairgym[ray]', or leave out "
+            f"a cluster needs Ray, which cannot be imported ({error}); {install_hint('ray')}, or leave out "
             "cluster.address"
         ) from error
 
@@ -71,7 +71,7 @@ def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
             **_local_options(cluster, rollout),
         )
     except ImportError as error:
-        raise ConfigError(f"Ray's client cannot be imported ({error}); pip install 'repairgym[ray]'") from error
+        raise ConfigError(f"Ray's client cannot be imported ({error}); {install_hint('ray')}") from error
     except (OSError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(_no_connection(cluster.address, error)) from error
     try:

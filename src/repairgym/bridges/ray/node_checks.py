@@ -16,7 +16,7 @@ from typing import Literal
 
 import repairgym
 from repairgym.config.sandbox import SandboxConfig
-from repairgym.errors import ClusterError, SandboxUnavailableError
+from repairgym.errors import ClusterError, SandboxUnavailableError, install_hint
 from repairgym.records import Record
 from repairgym.sandbox.probe import BACKENDS, ISOLATING_BACKENDS, BackendProbe, probe_backend
 from repairgym.tasks.layers.environments import base_python
@@ -74,7 +74,7 @@ def compare_installations(expected: Installation, found: Installation) -> list[P
     remedies = {
         "python": f"install Python {expected.python} there, for instance with the image of the driver",
         "python_path": f"put Python {expected.python} at {expected.python_path} there: environments point at it",
-        "repairgym": f"pip install 'repairgym[ray]=={expected.repairgym}' there",
+        "repairgym": f"{install_hint('ray')} there, version {expected.repairgym}",
         "code_digest": "install the driver's checkout there (pip install .)",
         "ray": f"pip install 'ray[client]=={expected.ray}' there",
     }

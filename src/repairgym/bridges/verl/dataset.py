@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from repairgym.errors import ConfigError, TaskError
+from repairgym.errors import ConfigError, TaskError, install_hint
 from repairgym.records import Task
 from repairgym.tasks.layers.atomic_write import written_whole
 
@@ -58,5 +58,5 @@ def _pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise ConfigError("Parquet files need pyarrow; install it: pip install 'repairgym[datasets]'") from None
+        raise ConfigError(f"Parquet files need pyarrow; install it: {install_hint('datasets')}") from None
     return pyarrow

@@ -15,7 +15,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from repairgym.errors import ConfigError, InputError
+from repairgym.errors import ConfigError, InputError, install_hint
 from repairgym.tasks.formats.base import Fields
 from repairgym.tasks.formats.rows import Row
 from repairgym.tasks.layers.atomic_write import written_whole
@@ -31,7 +31,7 @@ def _pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError as error:
         raise ConfigError(
-            "Parquet and Arrow files need pyarrow, which is not installed; install 'repairgym[datasets]'"
+            f"Parquet and Arrow files need pyarrow, which is not installed; {install_hint('datasets')}"
         ) from error
     return pyarrow
 
