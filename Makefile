@@ -43,7 +43,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements-torch.txt)
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-input --no-compile
 TORCH_PIP := $(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: help setup tools demo test parity ray trl trl-env verl verl-env vllm engines lint format types contracts check bench docs lock clean
+.PHONY: help setup tools demo examples dist site words test parity ray trl trl-env verl verl-env vllm engines lint format types contracts check bench docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -51,8 +51,8 @@ help: ## list the targets
 setup: $(STAMP) ## build .venv with the locked packages, torch and this project
 	@:
 
-tools: ## bubblewrap and podman from Debian's packages, as root (for the tests of these sandbox back ends)
-	@scripts/install_sandbox_tools
+tools: ## bubblewrap, podman and chromium from Debian's packages, as root (for the tests that need them)
+	@scripts/install_tools
 
 demo: setup ## the whole loop on real packages, ends with a report (ARGS="--minutes 60")
 	@$(BIN)/repairgym demo $(ARGS)
@@ -100,17 +100,32 @@ types: setup ## mypy --strict
 contracts: setup ## imports go down the layers only
 	@$(BIN)/lint-imports --no-logo
 
-docs: setup ## links resolve, every documented `repairgym` command parses
+docs: setup ## links, documented commands and override keys are right; builds the site in build/site
 	@$(BIN)/python scripts/check_docs.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
-check: lint types contracts docs ## all of lint, types, contracts, docs
+site: setup ## the documentation in a browser, rebuilt at every change
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+words: setup ## standard terms and plain sentences (docs/glossary.md); the shape of the source tree
+	@$(BIN)/python scripts/check_words.py
+	@$(BIN)/python scripts/measure_house.py --check > /dev/null
+
+check: lint types contracts words docs ## all of lint, types, contracts, words, docs
+
+examples: setup ## the three scripts that the documentation begins with
+	@for script in hello rl_loop your_package; do \
+		echo "== examples/$$script.py"; OMP_NUM_THREADS=1 $(BIN)/python examples/$$script.py; done
+
+dist: setup ## build the wheel and the sdist, check them, try them in a clean environment (ARGS=--no-demo)
+	@scripts/check_dist $(BIN)/python $(ARGS)
 
 bench: setup ## the benchmarks, each under a minute (ARGS="--json")
 	@for script in benchmarks/*.py; do \
 		[ -e "$$script" ] || { echo "no benchmarks here yet"; break; }; \
 		echo "== $$script"; OMP_NUM_THREADS=1 $(BIN)/python "$$script" --quick $(ARGS); done
 
-lock: setup ## resolve requirements.lock anew (ARGS=--upgrade for newer versions)
+lock: setup ## resolve requirements.lock again (ARGS=--upgrade for newer versions)
 	@$(BIN)/uv pip compile pyproject.toml --constraint requirements-torch.txt --extra dev --universal \
 		--python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" \
 		--output-file requirements.lock --quiet $(ARGS)
@@ -119,7 +134,7 @@ clean: ## remove .venv and what tools left; runs and the layer store stay
 	@rm -rf $(VENV) $(PARITY) $(RAY) $(TRL) $(VERL) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
 	@find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pip of the environment $(@D), which is made anew before.
+# pip of the environment $(@D), which is created first.
 INSTALL_THERE = $(@D)/bin/python -m pip install -qq --no-compile $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 # The locked packages and Ray, apart from .venv: no dependency of the project pulls Ray in.
@@ -131,7 +146,7 @@ $(RAY_STAMP): $(RAY_PINS)
 
 $(TRL_STAMP): $(TRL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(TRL)
-	@$(INSTALL_THERE) $(addprefix -r ,$(TRL_PINS)) --editable '.[serve]'
+	@$(INSTALL_THERE) $(addprefix -r ,$(TRL_PINS)) --editable '.[train]'
 	@touch $@
 
 # vLLM brings torchvision and others whose builds need CUDA and break the import of transformers on a machine without it.
@@ -148,7 +163,7 @@ $(PARITY_STAMP): $(PARITY_PINS)
 
 $(VERL_STAMP): $(VERL_PINS) pyproject.toml
 	@$(PYTHON) -m venv --clear $(VERL)
-	@$(INSTALL_THERE) $(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[datasets]'
+	@$(INSTALL_THERE) $(addprefix -r ,$(VERL_PINS)) pytest pytest-asyncio --editable '.[train,datasets]'
 	@$(if $(GPU),$(VERL)/bin/python -m pip install -qq --no-build-isolation flash-attn==2.8.3)
 	@touch $@
 

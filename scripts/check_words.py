@@ -1,9 +1,9 @@
 """Check the language of the source and the documentation: standard terms, plain sentences.
 
 Reads Python files below ``src`` (docstrings, comments, identifiers) and the Markdown pages; prints one line per
-finding and exits with 1 if there is any. Rules: no docstring begins with a question word; no word of `REPLACEMENTS`; no identifier of
-`VAGUE_NAMES`. `docs/glossary.md` holds the terms. A line that quotes somebody else's word ends with ``# words: ok``
-(Markdown: ``<!-- words: ok -->``).
+finding and exits with 1 if there is any. Rules: no docstring begins with a question word; no word of `REPLACEMENTS`;
+no identifier of `VAGUE_NAMES`. `docs/glossary.md` holds the terms. A line that quotes somebody else's word ends with
+``# words: ok`` (Markdown: ``<!-- words: ok -->``).
 
 Usage: python scripts/check_words.py [PATH ...]   (default: src and docs)
 """

@@ -27,8 +27,24 @@ def locked() -> dict[str, list[str]]:
 
 
 def declared() -> list[Requirement]:
+    """The core's requirements and those of ``dev``; extras of the project itself are expanded."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return [Requirement(text) for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]]
+    needs = [Requirement(text) for text in project["dependencies"]]
+    waiting, seen = ["dev"], set()
+    while waiting:
+        extra = waiting.pop()
+        for need in map(Requirement, project["optional-dependencies"][extra]):
+            if need.name == project["name"]:
+                waiting += need.extras - seen
+                seen |= need.extras
+            else:
+                needs.append(need)
+    return needs
+
+
+def test_the_core_needs_no_torch() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"torch", "transformers", "ray", "verl"}.isdisjoint(Requirement(text).name for text in project["dependencies"])
 
 
 def version_of(entry: list[str]) -> str:
