@@ -1,17 +1,16 @@
-"""What a unified diff does: files after it, and the diff that takes it back.
+"""Patches applied to texts, and reversed.
 
-Reads patch text and the files it changes; makes the changed files, or another patch. Invariants: a patch applies as
-``git apply`` applies it, as a whole or not at all: context and deleted lines match exactly, at the line that the hunk
-names or as near to it as they are found (no fuzz); nothing is read or written on disk and no program runs, whatever
-the patch says. What a text cannot hold (binary files, links, submodules) does not apply; file modes are ignored. A
-patch reversed twice changes what it changed before.
+Reads patch text and the files it changes; makes the changed files, or the reverse patch. Guarantees: a patch applies
+as ``git apply`` applies it, as a whole or not at all: context and deleted lines match exactly, at the hunk's line or
+the nearest line where they match (no fuzz); nothing is read or written on disk and no program runs; binary files,
+links and submodules do not apply; file modes are ignored. A patch reversed twice makes its first changes again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 from repairgym.diffs.parse import FilePatch, PatchError, PatchHunk, parse_patch
 
 ReadFile = Callable[[str], str | None]
@@ -19,62 +18,56 @@ ReadFile = Callable[[str], str | None]
 
 
 def apply_patch(patch: str, read: ReadFile) -> dict[str, str | None]:
-    """The files that ``patch`` changes, as they are after it (None: deleted); empty for a text without a diff.
+    """Return the files that ``patch`` changes, as they are after it (None: deleted); empty for a text without a diff.
 
     Raises:
-        PatchError: it is broken, is about a file that is no text, or does not fit the files.
+        PatchError: the patch is broken, changes a file that is not text, or does not fit the files.
     """
     files: dict[str, str | None] = {}
-    for one in parse_patch(patch):
-        _apply_file(one, files, read)
+    for file in parse_patch(patch):
+        _apply_file(file, files, read)
     return files
 
 
-def reverse_patch(patch: str) -> str:
-    """The patch that takes ``patch`` back.
-
-    Raises:
-        PatchError: it has a binary file or a copy, of which the other side is not known.
-    """
-    return "".join(_reversed_file(one) for one in parse_patch(patch))
-
-
-def _apply_file(one: FilePatch, files: dict[str, str | None], read: ReadFile) -> None:
+def _apply_file(file: FilePatch, files: dict[str, str | None], read: ReadFile) -> None:
     def current(path: str) -> str | None:
         return files[path] if path in files else read(path)
 
-    if one.special:
-        raise PatchError(f"{one.path} is {one.special}; only text files can be patched")
-    text = current(one.old_path) if one.old_path is not None else ""
+    if file.special:
+        raise PatchError(f"{file.path} is {file.special}; only text files can be patched")
+    text = current(file.old_path) if file.old_path is not None else ""
     if text is None:
-        raise PatchError(f"{one.old_path}: no such text file, but the patch changes it")
-    if one.new_path is not None and one.new_path != one.old_path and current(one.new_path) is not None:
-        raise PatchError(f"{one.new_path}: is already there, but the patch adds it")
-    changed = _apply_hunks(one, text)
-    if one.old_path is not None and not one.is_copy:
-        files[one.old_path] = None
-    if one.new_path is not None:
-        files[one.new_path] = changed
+        raise PatchError(f"{file.old_path}: no such text file, but the patch changes it")
+    if file.new_path is not None and file.new_path != file.old_path and current(file.new_path) is not None:
+        raise PatchError(f"{file.new_path}: is already there, but the patch adds it")
+    changed = _apply_hunks(file, text)
+    if file.old_path is not None and not file.is_copy:
+        files[file.old_path] = None
+    if file.new_path is not None:
+        files[file.new_path] = changed
     elif changed:
-        raise PatchError(f"{one.old_path}: is to be deleted, but has other content than the patch says")
+        raise PatchError(f"{file.old_path}: the patch deletes it, but its content differs from the patch")
 
 
-def _apply_hunks(one: FilePatch, text: str) -> str:
+def _apply_hunks(file: FilePatch, text: str) -> str:
     lines = split_lines(text)
     first_free = 0
-    for number, hunk in enumerate(one.hunks, 1):
+    for number, hunk in enumerate(file.hunks, 1):
         before, after = hunk.side("-"), hunk.side("+")
         at = _find(hunk, before, lines, first_free)
         if at is None:
-            place = f"hunk {number} of {len(one.hunks)} does not apply near line {hunk.old_start}"
-            raise PatchError(f"{one.path}: {place}")
+            place = f"hunk {number} of {len(file.hunks)} does not apply near line {hunk.old_start}"
+            raise PatchError(f"{file.path}: {place}")
         lines[at : at + len(before)] = after
         first_free = at + len(after)
     return "".join(lines)
 
 
 def _find(hunk: PatchHunk, before: list[str], lines: list[str], first_free: int) -> int | None:
-    """Where ``hunk`` fits, nearest to where it says; like git, a hunk of the first or last lines fits only there."""
+    """Find the place of ``hunk`` nearest to its header's; like git, a hunk of the first or last lines fits only there.
+
+    ``first_free`` is the first line after the hunk before.
+    """
     last = len(lines) - len(before)
     is_first, is_last = hunk.old_start <= 1, not hunk.lines[-1].startswith(" ")
 
@@ -90,11 +83,20 @@ def _find(hunk: PatchHunk, before: list[str], lines: list[str], first_free: int)
 # --- reversal ------------------------------------------------------------------------------------------------------
 
 
-def _reversed_file(one: FilePatch) -> str:
-    if one.special or one.is_copy:
-        kind = one.special or "a copy"
-        raise PatchError(f"{one.path} is {kind}: its patch cannot be reversed without the file")
-    old, new = one.new_path, one.old_path
+def reverse_patch(patch: str) -> str:
+    """Return the patch that undoes ``patch``.
+
+    Raises:
+        PatchError: it has a binary file or a copy, whose other side is unknown.
+    """
+    return "".join(_reversed_file(file) for file in parse_patch(patch))
+
+
+def _reversed_file(file: FilePatch) -> str:
+    if file.special or file.is_copy:
+        kind = file.special or "a copy"
+        raise PatchError(f"{file.path} is {kind}: its patch cannot be reversed without the file")
+    old, new = file.new_path, file.old_path
     lines = [f"diff --git a/{old or new} b/{new or old}\n"]
     if old is None:
         lines.append("new file mode 100644\n")
@@ -102,19 +104,19 @@ def _reversed_file(one: FilePatch) -> str:
         lines.append("deleted file mode 100644\n")
     elif old != new:
         lines.append(f"rename from {old}\nrename to {new}\n")
-    if one.hunks:
+    if file.hunks:
         lines.append(f"--- {f'a/{old}' if old else '/dev/null'}\n+++ {f'b/{new}' if new else '/dev/null'}\n")
-    return "".join(lines) + "".join(_reversed_hunk(hunk) for hunk in one.hunks)
+    return "".join(lines) + "".join(_reversed_hunk(hunk) for hunk in file.hunks)
 
 
 def _reversed_hunk(hunk: PatchHunk) -> str:
     num_old, num_new = len(hunk.side("+")), len(hunk.side("-"))
-    head = f"@@ -{hunk.new_start},{num_old} +{hunk.old_start},{num_new} @@{hunk.section}\n"
-    return head + "".join(_with_note(line) for line in _in_order(hunk.lines))
+    header = f"@@ -{hunk.new_start},{num_old} +{hunk.old_start},{num_new} @@{hunk.section}\n"
+    return header + "".join(_with_marker(line) for line in _reversed_lines(hunk.lines))
 
 
-def _in_order(lines: tuple[str, ...]) -> Iterator[str]:
-    """Lines with the other sign; within a run of changes the removed ones first."""
+def _reversed_lines(lines: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines with the other sign; within a run of changes the removed lines come first."""
     added: list[str] = []
     for line in lines:
         if line[0] == "-":
@@ -128,5 +130,5 @@ def _in_order(lines: tuple[str, ...]) -> Iterator[str]:
     yield from added
 
 
-def _with_note(line: str) -> str:
+def _with_marker(line: str) -> str:
     return line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,17 +1,19 @@
-"""Reads unified diffs: the files they touch, their hunks, and what can be counted of them.
+"""A parser of unified diffs, counts of changed lines, and numbered rows for a viewer.
 
 Reads patch text as git and ``diff -u`` write it, names with one leading component to strip (``-p1``); makes a
-`FilePatch` per file. Invariants: text around the diffs is ignored, as git does, but a diff that is broken is an error;
-names are as they will be used, unquoted, and not yet checked to stay inside a repository; what is no text (binary
-files, links, submodules) is named, not read.
+`FilePatch` per file. Guarantees: like git, it ignores text around the diffs but rejects a broken diff; names are
+unquoted, and not yet checked to stay inside a repository; binary files, links and submodules are named, not read.
+`numbered_rows` accepts any text.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 from repairgym.errors import InputError
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@(.*)", re.DOTALL)
@@ -25,7 +27,7 @@ _SPECIAL_MODES = {"120000": "a link", "160000": "a submodule"}
 
 
 class PatchError(InputError):
-    """Text that is no unified diff, or a diff that does not apply."""
+    """Text that is not a unified diff, or a diff that does not apply."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,18 @@ class PatchHunk:
     """First line in the old file, from 1; 0 when the old side is empty."""
     new_start: int
     lines: tuple[str, ...]
-    """Each with its sign (space, ``-`` or ``+``) and its line end; a last line without one lacks it here, too."""
+    """Each with its sign (space, ``-`` or ``+``) and its line end; only a last line can lack the line end."""
     section: str = ""
-    """What stands behind the second ``@@``."""
+    """Text after the second ``@@``."""
 
     def side(self, sign: str) -> list[str]:
-        """Lines of the old (``-``) or the new (``+``) side, context included."""
+        """Return the lines of the old (``-``) or the new (``+``) side, context included."""
         return [line[1:] for line in self.lines if line[0] in (" ", sign)]
 
 
 @dataclass
 class FilePatch:
-    """What a patch does to one file."""
+    """The changes of one file in a patch."""
 
     old_path: str | None = None
     """None: the file is new."""
@@ -56,55 +58,55 @@ class FilePatch:
     hunks: list[PatchHunk] = field(default_factory=list)
     is_copy: bool = False
     special: str = ""
-    """What it is when it is no text file: ``binary``, ``a link``, ``a submodule``."""
+    """Kind of a file that is not text: ``binary``, ``a link``, ``a submodule``; empty for text."""
 
     @property
     def path(self) -> str:
-        """The path that a reader calls the file by: the new one, or the old one of a removed file."""
+        """The new path, or the old one of a removed file."""
         return self.new_path or self.old_path or ""
 
 
 def parse_patch(patch: str) -> list[FilePatch]:
-    """The changes of each file, in the order of ``patch``; none in a text without a diff.
+    """Return the changes of each file, in the order of ``patch``; none for a text without a diff.
 
     Raises:
         PatchError: a diff is cut short, has no file name, or contradicts itself.
     """
     lines = split_lines(patch)
-    found: list[FilePatch] = []
+    files: list[FilePatch] = []
     at = 0
     while at < len(lines):
         if lines[at].startswith("diff --git "):
-            one, at = _parse_git(lines, at)
+            file, at = _parse_git(lines, at)
         elif lines[at].startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ "):
-            one, at = _parse_body(lines, at, FilePatch())
+            file, at = _parse_body(lines, at, FilePatch())
         elif lines[at].startswith("@@ "):
             raise PatchError(f"line {at + 1} of the patch is a hunk without a file name before it")
         else:
             at += 1
             continue
-        found.append(one)
-    return found
+        files.append(file)
+    return files
 
 
 def changed_paths(patch: str) -> tuple[str, ...]:
-    """Paths that ``patch`` touches, sorted."""
+    """Return the paths that ``patch`` touches, sorted."""
     files = parse_patch(patch)
-    return tuple(sorted({name for one in files for name in (not one.is_copy and one.old_path, one.new_path) if name}))
+    return tuple(sorted({p for file in files for p in (not file.is_copy and file.old_path, file.new_path) if p}))
 
 
 def num_changed_lines(patch: str) -> int:
-    """Lines added and lines removed, together."""
-    return sum(line[0] != " " for one in parse_patch(patch) for hunk in one.hunks for line in hunk.lines)
+    """Count the added and the removed lines, together."""
+    return sum(line[0] != " " for file in parse_patch(patch) for hunk in file.hunks for line in hunk.lines)
 
 
 def num_edits(patch: str) -> int:
-    """Runs of changed lines: places where somebody has to do something."""
+    """Count the runs of changed lines: the places that somebody has to edit."""
     count = 0
-    for one in parse_patch(patch):
-        for hunk in one.hunks:
-            signs = [line[0] == " " for line in hunk.lines]
-            count += sum(not is_same and (place == 0 or signs[place - 1]) for place, is_same in enumerate(signs))
+    for file in parse_patch(patch):
+        for hunk in file.hunks:
+            is_same = [line[0] == " " for line in hunk.lines]
+            count += sum(not same and (at == 0 or is_same[at - 1]) for at, same in enumerate(is_same))
     return count
 
 
@@ -112,38 +114,38 @@ def num_edits(patch: str) -> int:
 
 
 def _parse_git(lines: list[str], at: int) -> tuple[FilePatch, int]:
-    one = FilePatch()
-    one.old_path = one.new_path = _name_of_git_line(lines[at])
+    file = FilePatch()
+    file.old_path = file.new_path = _name_of_git_line(lines[at])
     number = at + 1
     at += 1
     while at < len(lines) and (key := next((key for key in _EXTENDED if lines[at].startswith(key + " ")), "")):
-        _apply_header(one, key, lines[at][len(key) + 1 :].rstrip("\n"))
+        _apply_header(file, key, lines[at][len(key) + 1 :].rstrip("\n"))
         at += 1
     if at < len(lines) and lines[at].startswith(("GIT binary patch", "Binary files ")):
-        one.special = "binary"
+        file.special = "binary"
         at += 1
     elif at < len(lines) and lines[at].startswith("--- "):
-        return _parse_body(lines, at, one)
-    if one.old_path == one.new_path == "":
+        return _parse_body(lines, at, file)
+    if file.old_path == file.new_path == "":
         raise PatchError(f"line {number} of the patch: no file name can be read from 'diff --git'")
-    return one, at
+    return file, at
 
 
-def _apply_header(one: FilePatch, key: str, value: str) -> None:
+def _apply_header(file: FilePatch, key: str, value: str) -> None:
     if "mode" in key or key == "index":
-        one.special = _SPECIAL_MODES.get(value.rpartition(" ")[2], one.special)
+        file.special = _SPECIAL_MODES.get(value.rpartition(" ")[2], file.special)
     if key == "new file mode":
-        one.old_path = None
+        file.old_path = None
     elif key == "deleted file mode":
-        one.new_path = None
+        file.new_path = None
     elif key in ("rename from", "copy from"):
-        one.old_path, one.is_copy = _unquoted(value), key == "copy from"
+        file.old_path, file.is_copy = _unquoted(value), key == "copy from"
     elif key in ("rename to", "copy to"):
-        one.new_path = _unquoted(value)
+        file.new_path = _unquoted(value)
 
 
 def _name_of_git_line(line: str) -> str:
-    """The name in ``diff --git a/NAME b/NAME``; empty when it cannot be told."""
+    """Return the name in ``diff --git a/NAME b/NAME``; empty when it is ambiguous."""
     rest = line.removeprefix("diff --git ").rstrip("\r\n")
     if rest.startswith('"'):
         return _stripped(_unquoted(rest.partition('" ')[0].rstrip('"') + '"'))
@@ -160,7 +162,7 @@ def _name_of_line(line: str) -> str | None:
 
 
 def _stripped(name: str) -> str:
-    """``name`` without its first component (``-p1``)."""
+    """Return ``name`` without its first component (``-p1``)."""
     return name.partition("/")[2] or name
 
 
@@ -182,36 +184,36 @@ def _unquoted(name: str) -> str:
     try:
         return b"".join((*parts, inner[end:].encode())).decode()
     except UnicodeDecodeError as error:
-        raise PatchError(f"{name[:80]}: the file name is no UTF-8") from error
+        raise PatchError(f"{name[:80]}: the file name is not UTF-8") from error
 
 
 # --- hunks ---------------------------------------------------------------------------------------------------------
 
 
-def _parse_body(lines: list[str], at: int, one: FilePatch) -> tuple[FilePatch, int]:
-    """``---``, ``+++`` and the hunks; they name the file where no rename did."""
+def _parse_body(lines: list[str], at: int, file: FilePatch) -> tuple[FilePatch, int]:
+    """Read ``---``, ``+++`` and the hunks; the two lines name the file unless it is renamed."""
     if at + 1 >= len(lines) or not lines[at + 1].startswith("+++ "):
         raise PatchError(f"line {at + 2} of the patch: expected '+++' after '---'")
-    is_renamed = bool(one.old_path and one.new_path and one.old_path != one.new_path)
+    is_renamed = bool(file.old_path and file.new_path and file.old_path != file.new_path)
     if not is_renamed:
-        one.old_path, one.new_path = _name_of_line(lines[at]), _name_of_line(lines[at + 1])
-    if one.old_path is None and one.new_path is None:
+        file.old_path, file.new_path = _name_of_line(lines[at]), _name_of_line(lines[at + 1])
+    if file.old_path is None and file.new_path is None:
         raise PatchError(f"line {at + 1} of the patch: both names are /dev/null")
     at += 2
     while at < len(lines) and lines[at].startswith("@@ "):
         hunk, at = _parse_hunk(lines, at)
-        one.hunks.append(hunk)
-    if not one.hunks:
-        raise PatchError(f"line {at} of the patch: no hunk for {one.path}")
-    return one, at
+        file.hunks.append(hunk)
+    if not file.hunks:
+        raise PatchError(f"line {at} of the patch: no hunk for {file.path}")
+    return file, at
 
 
 def _parse_hunk(lines: list[str], at: int) -> tuple[PatchHunk, int]:
-    """The hunk whose head is ``lines[at]``, and the place of the line after it."""
-    head = _HUNK.fullmatch(lines[at])
-    if not head:
+    """Read the hunk whose header is ``lines[at]``; return it and the index of the line after it."""
+    header = _HUNK.fullmatch(lines[at])
+    if not header:
         raise PatchError(f"line {at + 1} of the patch: got {lines[at].rstrip()!r}, expected '@@ -L,N +L,N @@'")
-    old_start, num_old, new_start, num_new = (int(part) if part else 1 for part in head.groups()[:4])
+    old_start, num_old, new_start, num_new = _numbers(header)
     at += 1
     body: list[str] = []
     while num_old > 0 or num_new > 0:
@@ -225,16 +227,74 @@ def _parse_hunk(lines: list[str], at: int) -> tuple[PatchHunk, int]:
         body.append(line)
     if num_old or num_new:
         raise PatchError(f"line {at} of the patch: the hunk has other numbers of lines than its header says")
-    return PatchHunk(old_start, new_start, tuple(body), head[5].rstrip("\r\n")), at
+    return PatchHunk(old_start, new_start, tuple(body), header[5].rstrip("\r\n")), at
+
+
+def _numbers(header: re.Match[str]) -> tuple[int, int, int, int]:
+    """Return the first line and number of lines of the old side, then of the new side."""
+    old_start, num_old, new_start, num_new = (int(part) if part else 1 for part in header.groups()[:4])
+    return old_start, num_old, new_start, num_new
 
 
 def _signed_line(lines: list[str], at: int, missing: str) -> str:
     if at >= len(lines):
         raise PatchError(f"line {at + 1} of the patch: got the end in the middle of a hunk, expected {missing}")
-    # A patch's text that ends without a line feed says nothing about the file; a marker line does.
+    # A patch whose text ends without a line feed says nothing about the file; a marker line does.
     line = lines[at] if lines[at].endswith("\n") else lines[at] + "\n"
-    # Mailers, editors and agents strip the blank of an empty context line; git takes it, too.
+    # Mailers, editors and agents strip the blank of an empty context line; git accepts it, too.
     line = " " + line if line in ("\n", "\r\n") else line
     if line[0] not in " +-":
         raise PatchError(f"line {at + 1} of the patch: expected ' ', '+' or '-' in a hunk, got {line[:20]!r}")
     return line
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+RowKind = Literal["file", "hunk", "add", "del", "same", "note"]
+_ROW_KINDS: dict[str, RowKind] = {"+": "add", "-": "del", " ": "same", "": "same"}
+
+
+@dataclass(frozen=True)
+class NumberedRow:
+    """One line of a patch as a viewer shows it."""
+
+    path: str
+    """The file's new name, as the patch writes it after ``b/``."""
+    kind: RowKind
+    text: str
+    """Without its sign and line end."""
+    old_number: int | None = None
+    new_number: int | None = None
+
+
+def numbered_rows(patch: str) -> Iterator[NumberedRow]:
+    """Yield a row per line of any text; the two lines that name a file become one row.
+
+    The lengths in a hunk's header decide the kind of a line: a removed ``-- x`` looks like a file's name.
+    """
+    path = old_path = ""
+    old = new = num_old = num_new = 0
+    for line in patch.removesuffix("\n").split("\n") if patch else ():
+        kind = _ROW_KINDS.get(line[:1]) if num_old > 0 or num_new > 0 else None
+        if kind is not None:
+            yield NumberedRow(path, kind, line[1:], old if kind != "add" else None, new if kind != "del" else None)
+            old, num_old = old + (kind != "add"), num_old - (kind != "add")
+            new, num_new = new + (kind != "del"), num_new - (kind != "del")
+        elif match := _HUNK.match(line):
+            old, num_old, new, num_new = _numbers(match)
+            yield NumberedRow(path, "hunk", line)
+        elif line.startswith("--- "):
+            old_path = line[4:].removeprefix("a/")
+        elif line.startswith("+++ "):
+            path = line[4:].removeprefix("b/")
+            yield NumberedRow(path, "file", _file_label(old_path, path))
+        else:
+            yield NumberedRow(path, "hunk" if line.startswith("@@ -") else "note", line)
+
+
+def _file_label(old_path: str, new_path: str) -> str:
+    if old_path == "/dev/null":
+        return f"{new_path} (new file)"
+    if new_path == "/dev/null":
+        return f"{old_path} (removed)"
+    return new_path if old_path == new_path else f"{old_path} → {new_path}"

@@ -23,7 +23,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 from repairgym.grading.decoys import Decoy, make_decoys
 from repairgym.grading.layouts import Layout, function_at, layout_of
 from repairgym.records import Task, TestOutcome, TestRun

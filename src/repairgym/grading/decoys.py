@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 from repairgym.grading.layouts import function_at, plain_tests, span_of
 from repairgym.tasks.build.test_files import functions_of
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 
 _LINE_SENSITIVE = re.compile(r"lineno|getsource|co_first|__line__|tb_|traceback|__file__|read_text|open\(")
 _MARKS_ALL = re.compile(r"^pytestmark\b|pytest_generate_tests|^__test__|^load_tests", re.M)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from repairgym.config.sandbox import SandboxLimits
-from repairgym.diffs.changes import Diff
+from repairgym.diffs.make import Diff
 from repairgym.records import Record, TestRequest, TestRun
 
 __all__ = [

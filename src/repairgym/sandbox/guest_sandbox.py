@@ -14,8 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from repairgym.diffs.changes import Diff
-from repairgym.diffs.git_patch import FileVersion, make_diff
+from repairgym.diffs.make import Diff, FileVersion, make_diff
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from repairgym.diffs.changes import Diff
-from repairgym.diffs.git_patch import FileVersion, make_diff
+from repairgym.diffs.make import Diff, FileVersion, make_diff
 from repairgym.errors import InputError, SandboxError
 from repairgym.records import TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, FileEntry, SandboxSpec, Snapshot

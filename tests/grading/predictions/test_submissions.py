@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.diffs.git_patch import FileVersion, make_diff
-from repairgym.diffs.make import unified_diff
+from repairgym.diffs.make import FileVersion, make_diff, unified_diff
 from repairgym.diffs.parse import PatchError
 from repairgym.grading.predictions.submissions import apply_submission
 
@@ -107,7 +106,7 @@ def test_changes_of_one_file_follow_each_other():
         ("--- /dev/null\n+++ b/../../etc/x.py\n@@ -0,0 +1 @@\n+a\n", "below the repository"),
         ("--- /dev/null\n+++ b//etc/x.py\n@@ -0,0 +1 @@\n+a\n", "below the repository"),
         ("--- /dev/null\n+++ b/a\0b\n@@ -0,0 +1 @@\n+a\n", "below the repository"),
-        ('--- /dev/null\n+++ "b/\\377.py"\n@@ -0,0 +1 @@\n+a\n', "no UTF-8"),
+        ('--- /dev/null\n+++ "b/\\377.py"\n@@ -0,0 +1 @@\n+a\n', "not UTF-8"),
         (
             "--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+a\n--- /dev/null\n+++ b/a/b\n@@ -0,0 +1 @@\n+a\n",
             "below another file",

@@ -19,7 +19,7 @@ from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.editor import shown_path
 from repairgym.agent.tools.file_view import render_view, view_around
 from repairgym.config.pipeline import PaperBConfig
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 from repairgym.errors import SandboxError
 from repairgym.records import Task
 from repairgym.sandbox.base import Sandbox

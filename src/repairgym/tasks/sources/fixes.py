@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import split_lines
 from repairgym.records import Location, Provenance, TestRun
 from repairgym.tasks.build.assembly import Visibility
 from repairgym.tasks.build.issue_text import failing_tests_issue

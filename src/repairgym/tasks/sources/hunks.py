@@ -10,9 +10,8 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
-from repairgym.diffs.make import split_lines
+from repairgym.diffs.lines import line_edits, split_lines
 
 Texts = Mapping[str, str | None]
 """Relative path -> text (None: absent)."""
@@ -53,10 +52,7 @@ def find_hunks(older: Texts, newer: Texts) -> list[Hunk]:
 
 def _changes(before: list[str], after: list[str]) -> Iterator[tuple[int, int, list[str]]]:
     merged: list[list[int]] = []
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    for tag, old_first, old_end, new_first, new_end in matcher.get_opcodes():
-        if tag == "equal":
-            continue
+    for old_first, old_end, new_first, new_end in line_edits(before, after):
         if merged and new_first - merged[-1][3] <= MAX_GAP_LINES:
             merged[-1][1], merged[-1][3] = old_end, new_end
         else:

@@ -1,12 +1,15 @@
 """Patches: what git makes of them, byte by byte."""
 
+from __future__ import annotations
+
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.diffs.git_patch import FileVersion, make_diff, quote_name, text_hunks
+from repairgym.diffs.make import FileVersion, make_diff, quote_name, text_hunks, unified_diff
 
 _NAMES = ("plain", "two words", "grüße/🚲", 'quo"te', "back\\slash", "tab\tnew\nline", "a/b/c", " lead", "-dash")
 _LINE = st.sampled_from(
@@ -15,6 +18,8 @@ _LINE = st.sampled_from(
 _TEXT = st.builds(
     lambda lines, end: b"\n".join(lines) + end, st.lists(_LINE, max_size=12), st.sampled_from([b"", b"\n"])
 )
+
+_TEXT_LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", "c\x0cd\n", "é\n"]), max_size=6).map("".join)
 
 
 def absent():
@@ -41,14 +46,14 @@ def write(folder, path, version):
 
 
 def read(folder):
-    found = {}
+    content = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_symlink():
-            found[name] = ("link", str(path.readlink()))
+            content[name] = ("link", str(path.readlink()))
         elif path.is_file():
-            found[name] = (bool(path.stat().st_mode & 0o100), path.read_bytes())
-    return found
+            content[name] = (bool(path.stat().st_mode & 0o100), path.read_bytes())
+    return content
 
 
 def apply(folder, patch):
@@ -152,3 +157,24 @@ def test_hunks_are_minimal():
 )
 def test_names_are_quoted_like_git(name, quoted):
     assert quote_name(name) == quoted
+
+
+@settings(max_examples=15, deadline=None)
+@given(before=_TEXT_LINES, after=_TEXT_LINES, tail=st.sampled_from(["", "last"]))
+def test_git_applies_a_unified_diff(tmp_path_factory: object, before: str, after: str, tail: str) -> None:
+    folder = tmp_path_factory.mktemp("apply")  # type: ignore[attr-defined]
+    (folder / "m.py").write_bytes(before.encode())
+    patch = unified_diff({"m.py": before}, {"m.py": after + tail})
+    if before == after + tail:
+        assert patch == ""
+        return
+    done = subprocess.run(["git", "apply", "-p1", "-"], input=patch.encode(), cwd=folder, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "m.py").read_bytes() == (after + tail).encode()
+
+
+def test_added_and_deleted_files(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("x = 1\n")
+    patch = unified_diff({"old.py": "x = 1\n"}, {"new.py": "y = 2\n", "old.py": None})
+    subprocess.run(["git", "apply", "-"], input=patch, text=True, cwd=tmp_path, check=True)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("new.py", "y = 2\n")]
