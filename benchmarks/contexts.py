@@ -31,13 +31,11 @@ from repairgym.config.models import DtypeName, EngineConfig, ModelConfig
 from repairgym.config.sizing import PlanCommandConfig
 from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import create_model
-from repairgym.learning.data.samples import Sample
-from repairgym.learning.learner import Learner
+from repairgym.learning.learner import Learner, release_memory
 from repairgym.learning.losses import policy_loss
-from repairgym.learning.memory import release_memory
-from repairgym.sizing.hardware import GIB, GPUS
+from repairgym.learning.samples import Sample
 from repairgym.sizing.memory import training_memory
-from repairgym.sizing.shapes import SHAPES, ModelShape
+from repairgym.sizing.shapes import GIB, GPUS, SHAPES, ModelShape
 
 TINY = ModelShape(4, 256, 8, 4, 32, 768, 4096, is_tied=True)
 """For a processor."""

@@ -126,7 +126,7 @@ class Ours:
 
     def update(self, found: Rollout) -> dict[str, float]:
         from repairgym.learning.advantages import Outcome, estimate_advantages
-        from repairgym.learning.data.samples import Sample
+        from repairgym.learning.samples import Sample
 
         rewards = [reward_of(ids) for ids in found["completion_ids"]]
         groups = [

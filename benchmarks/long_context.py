@@ -20,10 +20,10 @@ import torch
 from repairgym.config.learning import ComputeConfig, OptimizerConfig
 from repairgym.config.models import ModelConfig
 from repairgym.inference.loading import create_model
-from repairgym.learning.data.samples import text_sample
 from repairgym.learning.distributed.fsdp import process_group
 from repairgym.learning.learner import Learner
 from repairgym.learning.losses import sft_loss
+from repairgym.learning.samples import text_sample
 
 _INTERVAL_S = 0.02
 MODEL = ModelConfig(num_layers=4, num_heads=8, num_kv_heads=4, head_dim=32, hidden_size=256, intermediate_size=768)

@@ -24,10 +24,10 @@ from repairgym.config.algorithms import DapoLossConfig
 from repairgym.config.learning import ComputeConfig
 from repairgym.config.models import ModelConfig
 from repairgym.inference.loading import create_model
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.losses import policy_loss
 from repairgym.learning.packing.batching import pack
 from repairgym.learning.packing.forward import Scorer, score
+from repairgym.learning.samples import Sample
 
 MODEL = ModelConfig(num_layers=6, num_heads=6, head_dim=32, is_tied=False)
 """The shipped base."""

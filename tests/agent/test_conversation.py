@@ -9,8 +9,7 @@ import pytest
 
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.thoughts import count_thought_tokens, is_thinking, without_thought
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import policy_sample, supervised_sample
+from repairgym.learning.samples import policy_sample, split_histories, supervised_sample
 from repairgym.ledger import Branch
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 

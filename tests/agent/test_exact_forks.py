@@ -18,8 +18,7 @@ from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import create_model
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import policy_sample
+from repairgym.learning.samples import policy_sample, split_histories
 from repairgym.records import Trajectory, Verdict, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
 

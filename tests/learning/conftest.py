@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from repairgym.config.models import ModelConfig
 from repairgym.inference.loading import create_model
-from repairgym.learning.data.samples import Sample
+from repairgym.learning.samples import Sample
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 

@@ -13,7 +13,7 @@ from repairgym.config.learning import LoraConfig, OptimizerConfig, SftConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.inference.loading import load_model
 from repairgym.learning.checkpoints import load_training_state, save_model, save_training_state
-from repairgym.learning.data.samples import text_sample
+from repairgym.learning.samples import text_sample
 from repairgym.learning.sft import SftTrainer
 
 peft = pytest.importorskip("peft")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repairgym.learning.data.curriculum import learnability, task_order
+from repairgym.learning.curriculum import learnability, task_order
 
 IDS = [f"task-{k}" for k in range(40)]
 REWARDS = {task_id: [1.0] * 8 if k % 2 else [1.0, 0.0] * 4 for k, task_id in enumerate(IDS)}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from repairgym.config.algorithms import Denominator
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.denominators import cut_to_budget, weigh
+from repairgym.learning.samples import Sample
 
 
 def new_sample(num_learned: int, group_id: str, turns: list[int] | None = None, trajectory_id: str = "") -> Sample:

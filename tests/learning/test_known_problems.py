@@ -23,9 +23,9 @@ from repairgym.config.loading import load_config
 from repairgym.config.models import ModelConfig
 from repairgym.inference.loading import create_model
 from repairgym.learning.advantages import Outcome, estimate_advantages
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.preferences import Pair, PreferenceTrainer
 from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
 from repairgym.training.background import BackgroundUpdates
 
 NUM_TOKENS, NUM_ACTIONS = 12, 4

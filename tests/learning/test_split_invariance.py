@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, SftConfig
 from repairgym.config.loading import load_config
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
 
 MakeModel = Callable[[int], PreTrainedModel]

@@ -15,8 +15,8 @@ from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.watch import AlarmConfig
 from repairgym.errors import SandboxError
 from repairgym.inference.loading import load_model
-from repairgym.learning.data.samples import policy_sample
 from repairgym.learning.learner import Learner
+from repairgym.learning.samples import policy_sample
 from repairgym.ledger import LedgerBuilder
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.store import RunStore

@@ -33,9 +33,8 @@ from repairgym.config.training import (
 )
 from repairgym.errors import ConfigError, InputError, ModelFolderError, TaskError
 from repairgym.inference.loading import load_model, shipped_base
-from repairgym.learning.data.samples import Sample
-from repairgym.learning.data.thoughts import without_thoughts
-from repairgym.learning.selection import Selection, split_validation
+from repairgym.learning.samples import Sample, without_thoughts
+from repairgym.learning.sft import Selection, split_validation
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
 from repairgym.recipes.distil_then_grpo import distil_then_grpo
 from repairgym.recipes.rft import rft

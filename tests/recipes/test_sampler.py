@@ -16,8 +16,8 @@ from repairgym.config.recipes import RlConfig
 from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.errors import ConfigError, ServerRefusedError, StaleWeightsError
 from repairgym.inference.loading import load_model
-from repairgym.learning.data.samples import policy_sample
 from repairgym.learning.learner import Learner
+from repairgym.learning.samples import policy_sample
 from repairgym.testing.fake_vllm import FakeVllm, Flaw
 from repairgym.training.rl_loop import RLLoop
 

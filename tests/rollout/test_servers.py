@@ -13,7 +13,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, ServerRefusedError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.learning.data.samples import policy_sample, supervised_sample
+from repairgym.learning.samples import policy_sample, supervised_sample
 from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_group
 from repairgym.rollout.policies import PolicyCache

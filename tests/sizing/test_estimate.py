@@ -6,10 +6,9 @@ from repairgym.config.loading import load_config
 from repairgym.config.sizing import PlanCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.estimate import decode_step_s, estimate
-from repairgym.sizing.hardware import GPUS
-from repairgym.sizing.measured import Measured, check_iteration, measured_episode
 from repairgym.sizing.memory import training_memory
-from repairgym.sizing.shapes import SHAPES
+from repairgym.sizing.shapes import GPUS, SHAPES
+from repairgym.sizing.simulation import Measured, check_iteration, measured_episode
 
 
 def planned(*overrides):

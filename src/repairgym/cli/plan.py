@@ -59,7 +59,7 @@ def plan(
 
 
 def _figures(config: PlanCommandConfig, found: Any) -> dict[str, dict[str, Any]]:
-    from repairgym.sizing.measured import SIMULATED_SHARES
+    from repairgym.sizing.simulation import SIMULATED_SHARES
 
     machine, rollouts = config.machine, found.rollouts
     least_s, most_s = (rollouts.duration_s / share for share in reversed(SIMULATED_SHARES))
@@ -96,7 +96,7 @@ def _figures(config: PlanCommandConfig, found: Any) -> dict[str, dict[str, Any]]
 
 
 def _measure(run: Path) -> EpisodeConfig:
-    from repairgym.sizing.measured import measured_episode
+    from repairgym.sizing.simulation import measured_episode
 
     rows = [row for batches in _batches(run).values() for batch in batches for row in batch]
     return measured_episode(rows)
@@ -105,7 +105,7 @@ def _measure(run: Path) -> EpisodeConfig:
 def _check(run: Path) -> None:
     from repairgym.config.recipes import DemoConfig
     from repairgym.rollout.store import RunStore
-    from repairgym.sizing.measured import check_iteration
+    from repairgym.sizing.simulation import check_iteration
 
     config = load_config(DemoConfig, run / "config.toml", [])
     in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
@@ -127,7 +127,7 @@ def _batches(run: Path) -> dict[int, list[list[Any]]]:
     """Stored episodes of RL by iteration, and within it by batch: the first sampled groups, then the refill."""
     from repairgym.config.recipes import DemoConfig
     from repairgym.rollout.store import RunStore
-    from repairgym.sizing.measured import Measured
+    from repairgym.sizing.simulation import Measured
 
     first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
     found: dict[int, dict[str, list[Measured]]] = {}

@@ -1,6 +1,6 @@
 """What an episode is worth to the learner: the verdict itself, or a shaping of it.
 
-Read by `learning/rewards`; imports no torch. "Paper B" is arXiv 2508.03501. Invariants: the raw reward (1 when passed,
+Read by `learning/rewards.py`; imports no torch. "Paper B" is arXiv 2508.03501. Invariants: the raw reward (1 when passed,
 else 0) is what is stored and reported whatever is chosen here; no choice rewards an exploit or gives an invalid verdict
 a number.
 """

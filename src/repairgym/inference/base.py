@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import itertools
+from typing import TYPE_CHECKING, Protocol
 
 from repairgym.records import Record
+
+if TYPE_CHECKING:
+    from repairgym.inference.renderer import ChatRenderer
 
 
 class SamplingParams(Record):
@@ -59,3 +63,44 @@ class Policy(Protocol):
     async def end_session(self, session_id: str) -> None:
         """The session's episode is over: whatever is kept for it (KV cache) can go."""
         ...
+
+
+class TextModel(Protocol):
+    """Something that answers questions. A chat API fits as it is, a token policy through `PolicyTextModel`."""
+
+    id: str
+
+    async def reply(self, question: str, *, max_tokens: int, seed: int) -> str:
+        """The reply to ``question``, at most ``max_tokens`` long.
+
+        Raises:
+            RepairGymError: no reply can be had (server trouble, question too long).
+        """
+        ...
+
+
+class PolicyTextModel:
+    """A :class:`~repairgym.inference.base.Policy` that is asked."""
+
+    def __init__(self, policy: Policy, renderer: ChatRenderer, *, temperature: float = 0.0) -> None:
+        """Ask ``policy`` in the chat form of ``renderer``."""
+        self.id = policy.id
+        self._policy = policy
+        self._renderer = renderer
+        self._temperature = temperature
+        self._numbers = itertools.count()
+
+    async def reply(self, question: str, *, max_tokens: int, seed: int) -> str:
+        """The policy's message, without the token that ends it."""
+        session_id = f"question/{next(self._numbers)}"
+        sampling = SamplingParams(
+            temperature=self._temperature,
+            max_tokens=max_tokens,
+            stop_token_ids=self._renderer.stop_token_ids,
+            seed=seed,
+        )
+        try:
+            generation = await self._policy.generate(session_id, self._renderer.open_ids(question), sampling)
+        finally:
+            await self._policy.end_session(session_id)
+        return self._renderer.decode(list(generation.token_ids))

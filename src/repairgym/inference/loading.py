@@ -29,7 +29,7 @@ from transformers.utils import logging
 from repairgym.config.models import DtypeName, ModelConfig
 from repairgym.errors import ModelFolderError, disk_full_as_repairgym_error
 from repairgym.inference.engine.attention import ATTENTION_NAME
-from repairgym.inference.engine.support import check_supported
+from repairgym.inference.engine.forward import check_supported
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -143,7 +143,7 @@ def require_trainable(model: PreTrainedModel) -> None:
     """Refuse models whose log-probabilities the learner would compute wrongly.
 
     Raises:
-        ConfigError: see `repairgym.inference.engine.support.check_supported`.
+        ConfigError: see `repairgym.inference.engine.forward.check_supported`.
     """
     check_supported(model)
 

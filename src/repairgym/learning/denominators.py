@@ -28,7 +28,7 @@ from dataclasses import replace
 import numpy as np
 
 from repairgym.config.algorithms import Denominator
-from repairgym.learning.data.samples import Sample
+from repairgym.learning.samples import Sample
 
 
 def weigh(

@@ -15,10 +15,10 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.learning import StepDpoConfig
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.learner import Learner
 from repairgym.learning.losses import linear_loss, preference_loss
 from repairgym.learning.rl import combine_metrics
+from repairgym.learning.samples import Sample
 
 
 @dataclass(frozen=True)

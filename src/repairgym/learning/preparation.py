@@ -7,17 +7,22 @@ the update and without gradient; no forward pass is made that no option asks for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from repairgym.config.algorithms import GaeAdvantageConfig, KlConfig, NoCorrectionConfig
+from repairgym.config.algorithms import (
+    GaeAdvantageConfig,
+    KlConfig,
+    MaskCorrectionConfig,
+    NoCorrectionConfig,
+    TruncateCorrectionConfig,
+)
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.learning.advantages import token_advantages
-from repairgym.learning.data.samples import Sample
-from repairgym.learning.importance_sampling import correct
 from repairgym.learning.learner import Learner, Measured
+from repairgym.learning.samples import Sample
 
 
 def prepare(
@@ -106,3 +111,35 @@ def _k1_reward(sample: Sample, config: AlgorithmConfig) -> np.ndarray:
 
 def _float32(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, dtype=np.float32)
+
+
+_MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Factors of one sequence's learned tokens."""
+
+    factor: np.ndarray
+    """[N] float64."""
+    ratio: np.ndarray
+    """[N] pi_learner / pi_sampler that was bounded: the token's own, or its sequence's."""
+    is_bounded: np.ndarray
+    """[N] bool, truncated or masked."""
+
+
+def correct(
+    learner: np.ndarray, sampler: np.ndarray, config: TruncateCorrectionConfig | MaskCorrectionConfig
+) -> Correction:
+    """Factors from the [N] log-probabilities of one sequence under learner and sampler.
+
+    Truncation: min(ratio, max_ratio). Masking: ratio within the bounds, else 0 (IcePop, arXiv 2510.18855).
+    """
+    gap = learner.astype(np.float64) - sampler
+    if config.level == "sequence":
+        gap = np.full(len(gap), gap.sum())
+    ratio = np.exp(gap.clip(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    if isinstance(config, TruncateCorrectionConfig):
+        return Correction(np.minimum(ratio, config.max_ratio), ratio, ratio > config.max_ratio)
+    is_bounded = (ratio < config.min_ratio) | (ratio > config.max_ratio)
+    return Correction(np.where(is_bounded, 0.0, ratio), ratio, is_bounded)

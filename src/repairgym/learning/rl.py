@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 from repairgym.config.algorithms import DrGrpoLossConfig, NoKlConfig, PpoLossConfig
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.denominators import cut_to_budget, weigh
 from repairgym.learning.learner import Learner, LossTerm
 from repairgym.learning.losses import policy_loss, sft_loss
 from repairgym.learning.preparation import prepare
+from repairgym.learning.samples import Sample
 
 DEMONSTRATION_PREFIX = "demonstration/"
 

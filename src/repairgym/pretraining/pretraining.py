@@ -27,7 +27,7 @@ from repairgym.inference.loading import create_model, load_tokenizer, save_check
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.learning.checkpoints import load_training_state, save_training_state
-from repairgym.learning.data.samples import Sample
+from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
 from repairgym.pretraining.corpus import CorpusFunction, corpus_functions, distribution_files, function_digest
 from repairgym.pretraining.self_correction import Corrections

@@ -18,7 +18,7 @@ from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import CorrectionConfig
 from repairgym.inference.engine.core import Engine
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.learning.data.samples import Sample
+from repairgym.learning.samples import Sample
 from repairgym.pretraining.corpus import CorpusFunction
 from repairgym.pretraining.simulated_search import Search, SearchScore, correction_samples, run_searches, score_searches
 

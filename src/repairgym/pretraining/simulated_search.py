@@ -17,7 +17,7 @@ import numpy as np
 
 from repairgym.inference.engine.core import Engine
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.learning.data.samples import Sample
+from repairgym.learning.samples import Sample
 from repairgym.pretraining.corpus import CorpusFunction
 from repairgym.pretraining.synthetic import SimulatedEpisode, break_function
 from repairgym.records import Record

@@ -43,7 +43,7 @@ class PolicyRef:
     endpoint: EndpointConfig | None = None
     """The server, where there is one."""
     lineage: str = ""
-    """Of servers whose weights change: each token must say which ones of this lineage (`inference/vllm/versions.py`)
+    """Of servers whose weights change: each token must say which ones of this lineage (`inference/vllm/weights.py`)
     sampled it, ``version`` or newer. Empty: they stay."""
 
 

@@ -22,7 +22,7 @@ from repairgym.inference.openai import OpenAIPolicy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.server import TokenServer
-from repairgym.inference.vllm.versions import Lineage
+from repairgym.inference.vllm.weights import Lineage
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from repairgym.config.sizing import PlanCommandConfig
 from repairgym.errors import ConfigError
-from repairgym.sizing.hardware import GPUS, Gpu
 from repairgym.sizing.memory import GenerationMemory, TrainingMemory, generation_memory, training_memory
-from repairgym.sizing.shapes import ModelShape, read_shape
+from repairgym.sizing.shapes import GPUS, Gpu, ModelShape, read_shape
 from repairgym.sizing.simulation import Rollouts, Simulation, Site, draw_episodes
 
 _FORWARDS = 4.0

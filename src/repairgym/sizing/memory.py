@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from repairgym.config.sizing import PlanCommandConfig
 from repairgym.errors import ConfigError
-from repairgym.sizing.hardware import GIB, Gpu
-from repairgym.sizing.shapes import ModelShape
+from repairgym.sizing.shapes import GIB, Gpu, ModelShape
 
 _FULL_BYTES = 16
 """Per parameter: 4 for the weight, 4 for its gradient, 8 for Adam's moments."""

@@ -100,3 +100,26 @@ def read_shape(model: str) -> ModelShape:
         raise ModelFolderError(f"{path} describes a mixture of experts, which repairgym plan does not reckon")
     head_dim = int(found.get("head_dim") or values["hidden_size"] // values["num_heads"])
     return ModelShape(**values, head_dim=head_dim, is_tied=bool(found.get("tie_word_embeddings", False)))
+
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator."""
+
+    name: str
+    memory_bytes: float
+    bf16_flops: float
+    """Operations per second, matrix units, 16 bits."""
+    bandwidth_bytes: float
+    """Of its memory, per second."""
+
+
+GPUS = {
+    "a100": Gpu("A100 80 GB", 80e9, 312e12, 2.04e12),
+    "h100": Gpu("H100 SXM", 80e9, 989e12, 3.35e12),
+    "h200": Gpu("H200", 141e9, 989e12, 4.8e12),
+    "b200": Gpu("B200", 180e9, 2250e12, 7.7e12),
+}

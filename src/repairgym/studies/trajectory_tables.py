@@ -16,7 +16,7 @@ from typing import Any
 
 from repairgym.config.trajectory_tables import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError, install_hint
-from repairgym.learning.data.samples import Sample
+from repairgym.learning.samples import Sample
 from repairgym.records import Trajectory
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore

@@ -12,9 +12,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.preferences import Pair
+from repairgym.learning.samples import Sample, split_histories
 from repairgym.records import Trajectory
 
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from repairgym.config.algorithms import DecayingDemonstrationConfig, DemonstrationConfig, GatedDemonstrationConfig
 from repairgym.errors import ConfigError
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import Sample, supervised_sample
+from repairgym.learning.samples import Sample, split_histories, supervised_sample
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore
 from repairgym.training.groups import Group

@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from repairgym.config.recipes import RlConfig
 from repairgym.errors import SandboxError
-from repairgym.learning.data.curriculum import task_order
-from repairgym.learning.rewards import make_shaping
-from repairgym.learning.rewards.base import Rewards
+from repairgym.learning.curriculum import task_order
+from repairgym.learning.rewards import Rewards, make_shaping
 from repairgym.records import Trajectory
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.training.groups import advantages_of, is_stale, make_trajectory_groups

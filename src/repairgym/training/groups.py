@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import TaskError
 from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import Sample, policy_sample
-from repairgym.learning.rewards import raw_rewards
-from repairgym.learning.rewards.base import Rewards
+from repairgym.learning.rewards import Rewards, raw_rewards
+from repairgym.learning.samples import Sample, policy_sample, split_histories
 from repairgym.records import OVERLONG, Trajectory
 
 

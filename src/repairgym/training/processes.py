@@ -14,7 +14,7 @@ from typing import Protocol
 
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
 from repairgym.learning.distributed.fsdp import World, check_processes, current_world, process_group
-from repairgym.learning.memory import release_memory
+from repairgym.learning.learner import release_memory
 
 
 class Work(Protocol):

@@ -22,13 +22,17 @@ from repairgym.config.recipes import CollectConfig
 from repairgym.errors import ConfigError, InputError, TaskError
 from repairgym.inference.loading import load_model, load_tokenizer, replace_folder, save_checkpoint
 from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_model, save_training_state
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import Sample, supervised_sample
-from repairgym.learning.data.thoughts import THOUGHT_END, thought_token_ids, without_thoughts
 from repairgym.learning.distributed.fsdp import training_device
-from repairgym.learning.memory import release_memory
-from repairgym.learning.selection import Selection, split_validation
-from repairgym.learning.sft import SftTrainer, num_steps_of
+from repairgym.learning.learner import release_memory
+from repairgym.learning.samples import (
+    THOUGHT_END,
+    Sample,
+    split_histories,
+    supervised_sample,
+    thought_token_ids,
+    without_thoughts,
+)
+from repairgym.learning.sft import Selection, SftTrainer, num_steps_of, split_validation
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.store import RunStore

@@ -19,10 +19,10 @@ from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.inference.loading import load_model, load_tokenizer
 from repairgym.inference.vllm.weights import Probe
 from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state
-from repairgym.learning.data.samples import Sample, text_sample
 from repairgym.learning.distributed.fsdp import training_device
-from repairgym.learning.memory import release_memory
+from repairgym.learning.learner import release_memory
 from repairgym.learning.rl import PolicyTrainer
+from repairgym.learning.samples import Sample, text_sample
 from repairgym.training.processes import assign
 
 _Portion = tuple[list[Sample], list[Sample], float]

@@ -24,8 +24,7 @@ from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
 from repairgym.inference.vllm.server import TokenServer, ask_servers
-from repairgym.inference.vllm.versions import Lineage
-from repairgym.inference.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.inference.vllm.weights import Lineage, Probe, Transfer, WeightUpdater, compare
 from repairgym.rollout.jobs import PolicyRef
 
 

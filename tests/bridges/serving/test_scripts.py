@@ -19,8 +19,7 @@ from repairgym.bridges.serving.scripts import find_task, make_script
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.serve import ShellScriptConfig
 from repairgym.errors import ConfigError
-from repairgym.inference.chat_families import Message
-from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.records import Task
 from repairgym.sandbox.cache import ExecutionCache
 

@@ -18,10 +18,9 @@ from repairgym.bridges.trajectories.registry import FORMATS, detect_format
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
-from repairgym.inference.chat_families import Message
-from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.inference.tokenizer import train_tokenizer
-from repairgym.learning.data.samples import policy_sample, supervised_sample
+from repairgym.learning.samples import policy_sample, supervised_sample
 from repairgym.records import StopReason, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner

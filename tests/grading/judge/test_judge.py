@@ -11,10 +11,10 @@ from repairgym.errors import ConfigError, IndexUnavailableError
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge.judge import Judge
 from repairgym.grading.judge.opening import open_judge
-from repairgym.inference.text import ScriptedTextModel
 from repairgym.records import VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
+from repairgym.testing.scripted_model import ScriptedTextModel
 from repairgym.testing.scripted_sandbox import ScriptedBackend
 from repairgym.testing.scripted_task import scripted_answer
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from repairgym.config.algorithms import LossConfig, ReferenceKlConfig
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.denominators import weigh
 from repairgym.learning.losses import policy_loss
 from repairgym.learning.packing.forward import TokenScores
+from repairgym.learning.samples import Sample
 
 ROWS, WIDTH, GROUP_SIZE = 12, 24, 4
 Pair = tuple[torch.Tensor, torch.Tensor]

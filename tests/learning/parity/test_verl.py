@@ -29,9 +29,8 @@ from repairgym.config.algorithms import (
     TruncateCorrectionConfig,
 )
 from repairgym.learning.advantages import Outcome, estimate_advantages, token_advantages
-from repairgym.learning.importance_sampling import correct
-from repairgym.learning.losses.kl import kl_estimate
-from repairgym.learning.losses.ppo import clipped_value_error
+from repairgym.learning.losses.policy_gradient import clipped_value_error, kl_estimate
+from repairgym.learning.preparation import correct
 
 pytestmark = pytest.mark.parity
 Compare = Callable[..., None]

@@ -24,11 +24,10 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.preflight import FOLDER_ROUTES, LORA_ROUTES, Needs, preflight
 from repairgym.inference.vllm.server import TokenServer, ask_servers
-from repairgym.inference.vllm.versions import Lineage
-from repairgym.inference.vllm.weights import Probe, Transfer, WeightUpdater, compare
+from repairgym.inference.vllm.weights import Lineage, Probe, Transfer, WeightUpdater, compare
 from repairgym.learning.checkpoints import save_model
-from repairgym.learning.data.samples import text_sample
 from repairgym.learning.learner import Learner
+from repairgym.learning.samples import text_sample
 from repairgym.ledger import UNKNOWN_VERSION
 from repairgym.training.rl_loop import RLLoop
 

@@ -15,8 +15,7 @@ from repairgym.agent.formats.native import message_of_text
 from repairgym.bridges.serving.conversations import ConversationMemory
 from repairgym.bridges.serving.requests import ChatRequest, RequestError, SamplingRequest, TextRequest, to_conversation
 from repairgym.inference.base import Generation, Policy, SamplingParams
-from repairgym.inference.chat_families import Message
-from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.ledger import UNKNOWN_VERSION
 
 Answer = Callable[[Sequence[Message], Sequence[Mapping[str, Any]]], str]

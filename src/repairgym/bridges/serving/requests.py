@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repairgym.agent.formats.native import text_of_message
-from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import Message
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "stream": (False,),

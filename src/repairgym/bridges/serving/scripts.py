@@ -19,7 +19,7 @@ from repairgym.bridges.serving.models import Answer
 from repairgym.bridges.serving.requests import RequestError
 from repairgym.config.serve import ShellScriptConfig
 from repairgym.errors import ConfigError
-from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import Message
 from repairgym.records import Task
 
 SHELL_SCRIPTS = ("shell-oracle", "shell-submit")

@@ -15,7 +15,7 @@ from repairgym.bridges.trajectories.base import (
     TrajectoryFormat,
 )
 from repairgym.bridges.trajectories.mini_swe_agent import message_text
-from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import Message
 
 _VERSION = "ATIF-v1.6"
 """The oldest that has every field written here, so that older readers take it."""

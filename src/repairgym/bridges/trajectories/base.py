@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from repairgym.agent.formats.native import text_of_message
-from repairgym.inference.chat_families import Message
-from repairgym.inference.renderer import ChatRenderer
+from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.records import Record, Trajectory, VerdictKind
 
 Document = Mapping[str, Any]

@@ -15,7 +15,7 @@ from repairgym.bridges.trajectories.base import (
     ToolCall,
     TrajectoryFormat,
 )
-from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import Message
 
 _PREFIX = "mini-swe-agent-1"
 

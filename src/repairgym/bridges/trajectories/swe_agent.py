@@ -7,7 +7,7 @@ from typing import Any
 
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, Step, TrajectoryFormat
 from repairgym.bridges.trajectories.mini_swe_agent import message_text
-from repairgym.inference.chat_families import Message
+from repairgym.inference.renderer import Message
 
 
 class SweAgent(TrajectoryFormat):

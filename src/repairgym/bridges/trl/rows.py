@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from repairgym.learning.data.samples import policy_sample
+from repairgym.learning.samples import policy_sample
 from repairgym.records import Trajectory, VerdictKind
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from repairgym.learning.advantages.base import minus_mean, relative_to_group
+from repairgym.learning.advantages import minus_mean, relative_to_group
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import numpy as np
 
 from repairgym.config.algorithms import OverlongPolicy
 from repairgym.errors import ModelReplyError
-from repairgym.learning.data.histories import split_histories
-from repairgym.learning.data.samples import ERRORS
-from repairgym.learning.rewards.base import RewardShaping
+from repairgym.learning.rewards import RewardShaping
+from repairgym.learning.samples import ERRORS, split_histories
 from repairgym.ledger import UNKNOWN_VERSION
 from repairgym.records import OVERLONG, Task, Trajectory
 

@@ -11,7 +11,7 @@ import asyncio
 
 from repairgym.config.judge import JudgeConfig
 from repairgym.grading.judge.question import Opinion, Question, make_question
-from repairgym.inference.text import TextModel
+from repairgym.inference.base import TextModel
 from repairgym.records import Finding, Task, Verdict, VerdictKind
 
 DETECTOR = "judge"

@@ -25,10 +25,10 @@ def open_judge(config: JudgeConfig) -> Judge | None:
         return None
     if not config.model:
         raise ConfigError("grading.judge.is_enabled is true, but grading.judge.model is empty; name a model folder")
+    from repairgym.inference.base import PolicyTextModel
     from repairgym.inference.embedded import EmbeddedPolicy
     from repairgym.inference.loading import load_tokenizer
     from repairgym.inference.renderer import ChatRenderer
-    from repairgym.inference.text import PolicyTextModel
 
     folder = Path(config.model)
     renderer = ChatRenderer(load_tokenizer(folder))

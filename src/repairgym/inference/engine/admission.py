@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from repairgym.inference.engine.cache import SlotCache
 from repairgym.inference.engine.requests import EngineStatistics, Request
-from repairgym.inference.engine.slots import SlotTable, count_equal
+from repairgym.inference.engine.slots import SlotCache, SlotTable, count_equal
 
 _FORWARD_COST_TOKENS = 64
 """Padding that costs as much as one more forward pass of a small model."""

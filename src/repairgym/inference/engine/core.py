@@ -18,8 +18,7 @@ from repairgym.config.models import EngineConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.engine.admission import Admission, PrefillRow, split_batches
 from repairgym.inference.engine.forward import SlotModel
-from repairgym.inference.engine.requests import EngineStatistics, Request
-from repairgym.inference.engine.sampling import draw_uniforms, sample_tokens
+from repairgym.inference.engine.requests import EngineStatistics, Request, draw_uniforms, sample_tokens
 from repairgym.inference.engine.slots import SlotTable
 
 

@@ -15,7 +15,24 @@ from typing import Literal
 
 from repairgym.errors import ModelServerError, ServerDownError, ServerRefusedError, StaleWeightsError
 from repairgym.inference.vllm.server import TokenServer
-from repairgym.inference.vllm.versions import Lineage
+from repairgym.ledger import UNKNOWN_VERSION
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The weights that one process puts into servers, one after the other."""
+
+    name: str
+
+    def named(self, version: int) -> str:
+        """The name of weights ``version``."""
+        return f"{self.name}:{version}"
+
+    def version_of(self, name: str) -> int:
+        """The version that ``name`` says; `UNKNOWN_VERSION` for weights that are none of these."""
+        lineage, _, number = name.rpartition(":")
+        return int(number) if lineage == self.name and number.isdecimal() else UNKNOWN_VERSION
+
 
 _LOADING = "loading"
 """Name of weights that are neither the old ones nor the new ones yet."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from repairgym.learning.data.samples import Sample
 from repairgym.learning.packing.prefix_tree import cut_runs, grow, lexicographic_order, shared_lengths
+from repairgym.learning.samples import Sample
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,24 @@ from repairgym.learning.distributed.context_parallel import ContextGroup
 from repairgym.learning.packing.batching import MicroBatch
 from repairgym.learning.packing.log_probs import token_log_probs
 from repairgym.learning.packing.tree_attention import TREE_ATTENTION_NAME, forest_shape
-from repairgym.learning.value_head import ValueHead
+
+
+class ValueHead(torch.nn.Module):
+    """The value of a state from its last hidden state."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """A head for ``model``, on its device."""
+        super().__init__()
+        embedding = model.get_output_embeddings().weight
+        self.linear = torch.nn.Linear(embedding.shape[1], 1, device=embedding.device)
+        torch.nn.init.zeros_(self.linear.weight)
+        torch.nn.init.zeros_(self.linear.bias)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[N, hidden] -> [N] float32."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            value: torch.Tensor = self.linear(hidden.float())[:, 0]
+        return value
 
 
 @dataclass(frozen=True)

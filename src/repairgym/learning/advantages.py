@@ -1,0 +1,252 @@
+"""Advantages: how much better an episode, or a token, was than its baseline.
+
+Reads the outcomes of an iteration's groups; makes one advantage per member. Guarantees of every estimator: invalid
+members enter no mean and no deviation and get 0; a group that teaches nothing gets zeros and a reason; the order is
+kept. With R the valid rewards of a group:
+
+============  =========================================  ==========================================================
+name          A_i                                        source
+============  =========================================  ==========================================================
+group         (R_i - mean(R)) / (std(R) + delta)         GRPO; paper B (arXiv 2508.03501), equation 2
+dr_grpo       R_i - mean(R)                              arXiv 2503.20783
+rloo          R_i - mean of the other rewards            arXiv 2402.14740
+reinforce_pp  (b_i - mean(b)) / (std(b) + delta) over    arXiv 2501.03262
+              all learned tokens of the iteration
+gae           A_t = d_t + g_t l_t A_{t+1} of each token  arXiv 1506.02438; on two levels: RAGEN, arXiv 2504.20073
+============  =========================================  ==========================================================
+
+To add an estimator: a function, a member of `config.algorithms.AdvantageConfig`, a line in `ESTIMATORS`; the
+conformance tests of `tests/learning/test_advantages.py` then run it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from repairgym.config.algorithms import (
+    AdvantageConfig,
+    DrGrpoAdvantageConfig,
+    GaeAdvantageConfig,
+    GroupAdvantageConfig,
+    ReinforcePpAdvantageConfig,
+    RlooAdvantageConfig,
+)
+
+DropReason = Literal["", "too_few_valid", "equal_rewards"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The part of a trajectory that an estimator reads."""
+
+    reward: float | None
+    """None for an invalid verdict."""
+    num_tokens: int = 1
+    """Its learned tokens; only means over the tokens of an iteration read it."""
+
+
+@dataclass(frozen=True)
+class GroupAdvantages:
+    """Advantages of one group in the order of its members."""
+
+    values: tuple[float, ...]
+    drop_reason: DropReason
+    """The reason why the group teaches nothing; empty if it does."""
+
+    @property
+    def is_dropped(self) -> bool:
+        """True when every advantage is 0."""
+        return self.drop_reason != ""
+
+
+class Estimator(Protocol):
+    """An advantage estimator; ``config`` is the member of `config.algorithms.AdvantageConfig` it is registered for."""
+
+    def __call__(self, groups: Sequence[Sequence[Outcome]], config: Any, /) -> list[GroupAdvantages]:
+        """Return the advantages of each group, all groups of an iteration at once."""
+        ...
+
+
+def group_advantages(rewards: Sequence[float | None], *, delta: float = 1e-6) -> GroupAdvantages:
+    """A_i = (R_i - mean(R)) / (std(R) + delta), population deviation, over the valid members.
+
+    Args:
+        rewards: Reward per member; None for an invalid verdict.
+        delta: Keeps the quotient finite.
+    """
+
+    def compare(valid: list[float]) -> list[float]:
+        centered = minus_mean(valid)
+        deviation = math.sqrt(math.fsum(value**2 for value in centered) / len(centered))
+        return [value / (deviation + delta) for value in centered]
+
+    return relative_to_group(rewards, compare)
+
+
+def estimate_group(groups: Sequence[Sequence[Outcome]], config: GroupAdvantageConfig) -> list[GroupAdvantages]:
+    """Apply `group_advantages` to each group; equal rewards drop it (DAPO's dynamic sampling)."""
+    return [group_advantages(_rewards_of(group), delta=config.delta) for group in groups]
+
+
+def estimate_dr_grpo(groups: Sequence[Sequence[Outcome]], config: DrGrpoAdvantageConfig) -> list[GroupAdvantages]:
+    """A_i = R_i - mean(R).
+
+    Division by the deviation would give the largest steps to groups of nearly equal rewards: the easiest and the
+    hardest tasks.
+    """
+    return [relative_to_group(_rewards_of(group), minus_mean) for group in groups]
+
+
+def estimate_rloo(groups: Sequence[Sequence[Outcome]], config: RlooAdvantageConfig) -> list[GroupAdvantages]:
+    """A_i = R_i - mean of the other valid members' rewards.
+
+    The leave-one-out baseline does not contain a member's own reward, so the gradient is unbiased.
+    """
+    return [relative_to_group(_rewards_of(group), _minus_mean_of_others) for group in groups]
+
+
+def estimate_reinforce_pp(
+    groups: Sequence[Sequence[Outcome]], config: ReinforcePpAdvantageConfig
+) -> list[GroupAdvantages]:
+    """A_i = (b_i - mean(b)) / (std(b) + delta), b_i the reward less its group's baseline, if there is one.
+
+    Mean and population deviation run over the learned tokens of the iteration: a trajectory counts as often as it has
+    tokens. With a baseline, groups of equal rewards are dropped first (they would only dilute the deviation); without
+    one, a group of equal rewards does teach, against the other groups.
+    """
+    raw = [_without_normalization(group, config.baseline) for group in groups]
+    weighted = [
+        (value, outcome.num_tokens)
+        for group, advantages in zip(groups, raw, strict=True)
+        for outcome, value in zip(group, advantages.values, strict=True)
+        if outcome.reward is not None and not advantages.is_dropped
+    ]
+    num_tokens = sum(count for _, count in weighted)
+    if not num_tokens:
+        return raw
+    mean = math.fsum(value * count for value, count in weighted) / num_tokens
+    deviation = math.sqrt(math.fsum(count * (value - mean) ** 2 for value, count in weighted) / num_tokens)
+    if deviation == 0.0:
+        return [
+            _dropped(len(group), advantages.drop_reason or "equal_rewards")
+            for group, advantages in zip(groups, raw, strict=True)
+        ]
+    scale = 1.0 / (deviation + config.delta)
+    return [_normalized(group, advantages, mean, scale) for group, advantages in zip(groups, raw, strict=True)]
+
+
+def estimate_gae(groups: Sequence[Sequence[Outcome]], config: GaeAdvantageConfig) -> list[GroupAdvantages]:
+    """Return zeros; the trainer replaces them by `token_advantages` of the value head. All valid groups are kept."""
+    return [
+        GroupAdvantages(
+            (0.0,) * len(group), "" if any(outcome.reward is not None for outcome in group) else "too_few_valid"
+        )
+        for group in groups
+    ]
+
+
+def token_advantages(value: np.ndarray, reward: np.ndarray, turn: np.ndarray, config: GaeAdvantageConfig) -> np.ndarray:
+    """Generalized advantage estimation over the action tokens of one trajectory, on two levels.
+
+    A_t = d_t + g_t l_t A_{t+1} with d_t = r_t + g_t V_{t+1} - V_t. From one token of a turn to the next, g and l are
+    the token's discount and lambda; from the last token of a turn to the first of the next, the turn's. Tokens of
+    observations are no steps. Equal numbers on both levels give plain GAE; with both of the token's at 1, as
+    published, a turn is one step and its tokens share its return.
+
+    Args:
+        value: [N] value of the state before each learned token.
+        reward: [N] reward after each token; the last one has the trajectory's.
+        turn: [N] index of the turn of each token.
+        config: Discounts and lambdas.
+
+    Returns:
+        [N] float64 advantages, not normalized; ``advantages + value`` is the target of the value head.
+    """
+    is_last = np.append(turn[1:] != turn[:-1], False)
+    discount = np.where(is_last, config.turn_discount, config.token_discount)
+    trace = discount * np.where(is_last, config.turn_lambda, config.token_lambda)
+    following = np.append(value[1:], 0.0)
+    delta = reward + discount * following - value
+    advantages = np.zeros(len(value))
+    later = 0.0
+    for at in range(len(value) - 1, -1, -1):
+        later = float(delta[at] + trace[at] * later)
+        advantages[at] = later
+    return advantages
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "group": estimate_group,
+    "dr_grpo": estimate_dr_grpo,
+    "rloo": estimate_rloo,
+    "reinforce_pp": estimate_reinforce_pp,
+    "gae": estimate_gae,
+}
+
+
+def estimate_advantages(groups: Sequence[Sequence[Outcome]], config: AdvantageConfig) -> list[GroupAdvantages]:
+    """Return the advantages of an iteration's groups, in their order, by the estimator that ``config`` names."""
+    return ESTIMATORS[config.type](groups, config)
+
+
+def relative_to_group(
+    rewards: Sequence[float | None], compare: Callable[[list[float]], list[float]]
+) -> GroupAdvantages:
+    """Advantages that ``compare`` makes of the valid rewards of one group: at least two, not all equal.
+
+    Fewer than two valid members cannot be compared and get 0, whatever their reward.
+    """
+    valid = [reward for reward in rewards if reward is not None]
+    if len(valid) < 2:
+        return _dropped(len(rewards), "too_few_valid")
+    if max(valid) == min(valid):
+        return _dropped(len(rewards), "equal_rewards")
+    compared = iter(compare(valid))
+    return GroupAdvantages(tuple(0.0 if reward is None else next(compared) for reward in rewards), "")
+
+
+def _dropped(size: int, reason: DropReason) -> GroupAdvantages:
+    return GroupAdvantages((0.0,) * size, reason)
+
+
+def minus_mean(rewards: list[float]) -> list[float]:
+    mean = math.fsum(rewards) / len(rewards)
+    return [reward - mean for reward in rewards]
+
+
+def _minus_mean_of_others(rewards: list[float]) -> list[float]:
+    """R_i - mean of R_j over j != i, which is n / (n - 1) * (R_i - mean(R))."""
+    return [centered * len(rewards) / (len(rewards) - 1) for centered in minus_mean(rewards)]
+
+
+def _rewards_of(group: Sequence[Outcome]) -> list[float | None]:
+    return [outcome.reward for outcome in group]
+
+
+_BASELINES: dict[str, Callable[[list[float]], list[float]]] = {
+    "group_mean": minus_mean,
+    "leave_one_out": _minus_mean_of_others,
+}
+
+
+def _without_normalization(group: Sequence[Outcome], baseline: str) -> GroupAdvantages:
+    rewards = _rewards_of(group)
+    if baseline in _BASELINES:
+        return relative_to_group(rewards, _BASELINES[baseline])
+    if all(reward is None for reward in rewards):
+        return _dropped(len(rewards), "too_few_valid")
+    return GroupAdvantages(tuple(reward or 0.0 for reward in rewards), "")
+
+
+def _normalized(group: Sequence[Outcome], raw: GroupAdvantages, mean: float, scale: float) -> GroupAdvantages:
+    if raw.is_dropped:
+        return raw
+    values = zip(group, raw.values, strict=True)
+    return GroupAdvantages(
+        tuple(0.0 if outcome.reward is None else (value - mean) * scale for outcome, value in values), ""
+    )

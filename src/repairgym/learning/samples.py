@@ -1,0 +1,242 @@
+"""Training samples: token ids, which of them are learned, what the sampler thought of them.
+
+Reads trajectory ledgers (never text); makes `Sample` records. Invariants: arrays of a sample have one length; the first
+token is never learned; in a policy sample every learned token has the log-probability it was sampled with; a token that
+was sampled once is learned once, also where histories fork.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from repairgym.errors import ConfigError
+from repairgym.ledger import UNKNOWN_VERSION, Branch, TokenLedger
+from repairgym.records import Trajectory, Turn
+
+ERRORS = frozenset({"format", "tool"})
+"""`Turn.error` of turns that get no credit under ``is_error_masked``."""
+_LOG_PROB_NOISE = 1e-3
+"""Engines of lower precision may report a certain token slightly above log 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One sequence to learn from."""
+
+    token_id: np.ndarray
+    """[tokens] int32."""
+    weight: np.ndarray
+    """[tokens] float32 weight of each token's loss; 0.0 where not learned."""
+    old_log_prob: np.ndarray
+    """[tokens] float32 log-probability under the sampling policy; 0.0 where not learned or not sampled."""
+    advantage: float | np.ndarray = 1.0
+    """Of the whole sequence, or [tokens] float32 of each token."""
+    group_id: str = ""
+    trajectory_id: str = ""
+    """Samples of one trajectory, the branches of a forked history, have one id; empty: a trajectory of its own."""
+    turn: np.ndarray | None = None
+    """[tokens] int32 turn of each action token, -1 elsewhere; None: the sequence is one turn."""
+    reward: float = 0.0
+    """Of the trajectory; only a value head looks at it."""
+    reference_log_prob: np.ndarray | None = None
+    """[tokens] float32 log-probability under the reference policy, where the loss has a term for it."""
+    old_value: np.ndarray | None = None
+    """[tokens] float32 what the value head said before the update."""
+    value_target: np.ndarray | None = None
+    """[tokens] float32 what the value head should say."""
+    correction: np.ndarray | None = None
+    """[tokens] float32 factor of each token's loss, for another sampler than the learner."""
+
+    def __post_init__(self) -> None:
+        optional = (
+            self.turn,
+            self.reference_log_prob,
+            self.old_value,
+            self.value_target,
+            self.correction,
+            self.advantage,
+        )
+        arrays = [array for array in optional if isinstance(array, np.ndarray)]
+        lengths = {len(array) for array in (self.token_id, self.weight, self.old_log_prob, *arrays)}
+        if len(lengths) != 1 or not len(self.token_id):
+            raise ValueError(f"sample arrays must be equally long and not empty, got lengths {sorted(lengths)}")
+        if self.weight[:1].any():
+            raise ValueError("the first token cannot be learned: nothing predicts it")
+
+    def __len__(self) -> int:
+        return len(self.token_id)
+
+    @property
+    def num_learned(self) -> int:
+        """Tokens with a weight."""
+        return int(np.count_nonzero(self.weight))
+
+    @property
+    def has_advantage(self) -> bool:
+        """True when a learned token is better or worse than expected."""
+        return bool(np.any(np.broadcast_to(self.advantage, self.weight.shape)[self.weight != 0.0]))
+
+
+def text_sample(token_ids: Sequence[int]) -> Sample:
+    """A plain text: every token but the first is learned."""
+    ids = np.asarray(token_ids, dtype=np.int32)
+    weight = np.ones(len(ids), dtype=np.float32)
+    weight[:1] = 0.0
+    return Sample(ids, weight, np.zeros(len(ids), dtype=np.float32))
+
+
+def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
+    """A trajectory to imitate: its action tokens are learned.
+
+    Args:
+        trajectory: Usually a successful one.
+        is_format_error_masked: Leave out actions that raised a format error (paper B, section 4.2).
+    """
+    ledger = trajectory.ledger
+    weight = _action_weight(trajectory, {"format"} if is_format_error_masked else set())
+    return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.group_id)
+
+
+def policy_sample(
+    trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
+) -> Sample:
+    """A trajectory to learn from by policy gradient.
+
+    Args:
+        trajectory: With the log-probabilities of the policy that sampled it.
+        advantage: Of all its action tokens.
+        reward: What a value head learns from instead of the advantage.
+        is_error_masked: Where the advantage is positive, leave out the turns that ended in an error.
+
+    Raises:
+        ValueError: an action token has no log-probability of the sampling policy.
+    """
+    ledger = trajectory.ledger
+    weight = _action_weight(trajectory, ERRORS if is_error_masked and advantage > 0 else set())
+    _check_log_probs(trajectory.id, ledger, weight)
+    old = np.where(weight > 0, ledger.log_prob, np.float32(0.0)).astype(np.float32)
+    return Sample(
+        ledger.token_id,
+        weight,
+        old,
+        advantage,
+        trajectory.group_id,
+        trajectory_id=trajectory.id,
+        turn=_turn_index(len(ledger), trajectory.turns),
+        reward=reward,
+    )
+
+
+def _check_log_probs(name: str, ledger: TokenLedger, weight: np.ndarray) -> None:
+    """Refuse a learned token that was not sampled by a policy that says how likely it was."""
+    learned = weight > 0
+    is_known = (ledger.policy_version >= 0) & np.isfinite(ledger.log_prob) & (ledger.log_prob <= _LOG_PROB_NOISE)
+    if not is_known[learned].all():
+        position = int(np.flatnonzero(learned & ~is_known)[0])
+        raise ValueError(
+            f"trajectory {name}: token {position} has no sampling log-probability "
+            f"(log_prob={ledger.log_prob[position]}, policy_version={ledger.policy_version[position]}); "
+            "policy-gradient samples must come from a policy that returns them"
+        )
+
+
+def _turn_index(num_tokens: int, turns: Sequence[Turn]) -> np.ndarray:
+    index = np.full(num_tokens, -1, dtype=np.int32)
+    for number, turn in enumerate(turns):
+        index[turn.action_span[0] : turn.action_span[1]] = number
+    return index
+
+
+def _action_weight(trajectory: Trajectory, masked_errors: Set[str]) -> np.ndarray:
+    weight = trajectory.ledger.is_action.astype(np.float32)
+    for turn in trajectory.turns:
+        if turn.error in masked_errors:
+            weight[turn.action_span[0] : turn.action_span[1]] = 0.0
+    weight[:1] = 0.0
+    return weight
+
+
+def split_histories(trajectory: Trajectory) -> list[Trajectory]:
+    """The histories of ``trajectory`` in which something was sampled; itself when its ledger never forked.
+
+    A turn that belongs to another part has an empty span.
+    """
+    if not trajectory.ledger.branches:
+        return [trajectory]
+    parts = (_part(trajectory, number) for number in range(len(trajectory.ledger.branches)))
+    return [part for part in parts if part.ledger.is_action.any()]
+
+
+def _part(trajectory: Trajectory, number: int) -> Trajectory:
+    ledger = trajectory.ledger
+    branch = ledger.branches[number]
+    end = ledger.branches[number + 1].start if number + 1 < len(ledger.branches) else len(ledger)
+    positions = _positions(branch)
+    offset_of = {int(position): offset for offset, position in enumerate(positions)}
+    turns = tuple(
+        turn.model_copy(update={"action_span": _moved(turn.action_span, offset_of, branch.start, end)})
+        for turn in trajectory.turns
+    )
+    return replace(trajectory, ledger=_gather(ledger, positions, branch.start), turns=turns)
+
+
+def _positions(branch: Branch) -> np.ndarray:
+    """[tokens of the history] places in the flat arrays, in the order in which the policy saw them."""
+    return np.concatenate([np.arange(start, end) for start, end in branch.spans] or [np.arange(0)])
+
+
+def _gather(ledger: TokenLedger, positions: np.ndarray, start: int) -> TokenLedger:
+    """The tokens at ``positions``; those before ``start`` were sampled in another history and are context here."""
+    is_action = ledger.is_action[positions] & (positions >= start)
+    return TokenLedger(
+        token_id=ledger.token_id[positions],
+        is_action=is_action,
+        log_prob=np.where(is_action, ledger.log_prob[positions], np.float32(0.0)).astype(np.float32),
+        policy_version=np.where(is_action, ledger.policy_version[positions], UNKNOWN_VERSION).astype(np.int32),
+    )
+
+
+def _moved(span: tuple[int, int], offset_of: dict[int, int], start: int, end: int) -> tuple[int, int]:
+    """Where an action sampled in this history (flat positions ``start`` to ``end``) stands in it."""
+    first, last = span
+    if first == last or not start <= first < end:
+        return (0, 0)
+    return offset_of[first], offset_of[last - 1] + 1
+
+
+THOUGHT_START = "<think>"
+THOUGHT_END = "</think>"
+
+
+def thought_token_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int]:
+    """Ids of the tokens that open and close a thought.
+
+    Raises:
+        ConfigError: the tokenizer has no such tokens.
+    """
+    vocabulary = tokenizer.get_vocab()
+    missing = [token for token in (THOUGHT_START, THOUGHT_END) if token not in vocabulary]
+    if missing:
+        raise ConfigError(
+            f"thoughts='remove' needs the tokens {THOUGHT_START} and {THOUGHT_END}, but the tokenizer lacks "
+            f"{', '.join(missing)}; use a model that thinks, or thoughts='keep'"
+        )
+    return vocabulary[THOUGHT_START], vocabulary[THOUGHT_END]
+
+
+def without_thoughts(sample: Sample, start_id: int, end_id: int) -> Sample:
+    """``sample`` without its thoughts and their marks; a thought that is never closed goes on to the end."""
+    is_start, is_end = sample.token_id == start_id, sample.token_id == end_id
+    # Depth counts an end only after its token, so that the mark goes too.
+    depth = np.cumsum(is_start) - np.cumsum(np.append(False, is_end[:-1]))
+    kept = depth <= 0
+    arrays = {
+        field.name: value[kept]
+        for field in fields(sample)
+        if isinstance(value := getattr(sample, field.name), np.ndarray)
+    }
+    return replace(sample, **arrays)

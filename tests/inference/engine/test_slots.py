@@ -1,0 +1,28 @@
+"""Slots of sessions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from repairgym.inference.engine.slots import SlotTable
+
+
+def test_slots_evict_the_least_recently_used_idle_session() -> None:
+    slots = SlotTable(2, 8)
+    first, second = slots.take("a", None), slots.take("b", None)
+    assert (first, second) == (0, 1)
+    slots.is_busy[:] = True
+    assert slots.take("c", None) is None
+    slots.rest(1)
+    slots.rest(0)
+    assert slots.take("c", None) == 1
+    assert slots.find("b") is None
+    assert slots.num_evictions == 1
+
+
+def test_best_donor_never_counts_tokens_beyond_a_slots_length() -> None:
+    slots = SlotTable(2, 8)
+    slots.hold(0, 0, np.array([1, 2, 3, 4]))
+    slots.hold(0, 0, np.array([1]))
+    slots.hold(1, 0, np.array([1, 2]))
+    assert slots.best_donor(np.array([1, 2, 3, 4])) == (1, 2)

@@ -1,0 +1,130 @@
+"""One step of the learner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from repairgym.config.learning import ComputeConfig, OptimizerConfig, SftConfig
+from repairgym.learning.learner import Learner, release_memory
+from repairgym.learning.losses import sft_loss
+from repairgym.learning.samples import Sample, text_sample
+from repairgym.learning.sft import SftTrainer
+
+MakeModel = Callable[[int], PreTrainedModel]
+MakeGroup = Callable[..., list[Sample]]
+FAST = OptimizerConfig(learning_rate=1e-2)
+TEXTS = [text_sample([(start + step * 7) % 120 for step in range(20)]) for start in range(12)]
+
+
+def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+def test_the_cut_into_micro_batches_does_not_change_the_step(make_model: MakeModel, make_group: MakeGroup) -> None:
+    samples = make_group(1, 30, (10, 40, 12)) + make_group(2, 50, (20, 5)) + TEXTS[:3]
+    results = []
+    for budget in (4096, 60):
+        learner = Learner(make_model(0), OptimizerConfig(max_grad_norm=1e9), ComputeConfig(micro_batch_tokens=budget))
+        results.append(learner.step(samples, sft_loss))
+    assert results[0]["train/loss"] == pytest.approx(results[1]["train/loss"], rel=1e-5)
+    assert results[0]["optim/grad_norm"] == pytest.approx(results[1]["optim/grad_norm"], rel=1e-4)
+    assert results[0]["train/num_learned_tokens"] == sum(sample.num_learned for sample in samples)
+
+
+def test_gradient_checkpointing_gives_the_same_step(make_model: MakeModel, make_group: MakeGroup) -> None:
+    samples = make_group(1, 30, (10, 40, 12))
+    norms = []
+    for is_checkpointing in (False, True):
+        learner = Learner(make_model(0), OptimizerConfig(), ComputeConfig(is_checkpointing=is_checkpointing))
+        norms.append(learner.step(samples, sft_loss)["optim/grad_norm"])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+
+
+def test_evaluation_measures_what_a_step_would_report_and_changes_nothing(model: PreTrainedModel) -> None:
+    trainer = SftTrainer(model, SftConfig(optimizer=FAST))
+    before = weights(model)
+    measured = trainer.evaluate(TEXTS)
+    assert_equal(weights(model), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert measured["sft/nll"] == pytest.approx(trainer.step(TEXTS)["sft/nll"], rel=1e-5)
+
+
+def test_dropout_is_off_while_learning(make_group: MakeGroup) -> None:
+    config = GPT2Config(vocab_size=120, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5)
+    learner = Learner(GPT2LMHeadModel(config), OptimizerConfig(), ComputeConfig())
+    group = make_group(1, 30, (10, 12))
+    want = learner.evaluate(group, sft_loss)["sft/nll"]
+    assert learner.step(group, sft_loss)["sft/nll"] == pytest.approx(want, rel=1e-5)
+
+
+def test_a_batch_without_learned_tokens_changes_nothing(model: PreTrainedModel) -> None:
+    empty = Sample(np.array([1, 2], np.int32), np.zeros(2, np.float32), np.zeros(2, np.float32))
+    before = weights(model)
+    assert SftTrainer(model, SftConfig()).step([empty]) == {}
+    assert_equal(weights(model), before)
+
+
+MakeModel = Callable[[int], PreTrainedModel]
+MakeGroup = Callable[..., list[Sample]]
+
+
+def sampled(make_model: MakeModel, samples: list[Sample], gap: float = 0.2) -> list[Sample]:
+    """``samples`` with log-probabilities that are off by a random ``gap``, turns of three tokens and rewards."""
+    measured = Learner(make_model(0), OptimizerConfig(), ComputeConfig()).measure(samples)
+    generator = np.random.default_rng(0)
+    made = []
+    for index, (sample, scores) in enumerate(zip(samples, measured, strict=True)):
+        is_learned = sample.weight > 0
+        noise = gap * generator.normal(size=len(sample)) * is_learned
+        turn = np.where(is_learned, np.cumsum(is_learned) // 3, -1).astype(np.int32)
+        old = (scores.log_prob + noise).astype(np.float32)
+        made.append(replace(sample, old_log_prob=old, turn=turn, reward=float(index % 2)))
+    return made
+
+
+@pytest.fixture
+def samples(make_model: MakeModel, make_group: MakeGroup) -> list[Sample]:
+    groups = [make_group(1, 30, (10, 40, 12)), make_group(2, 50, (20, 5)), make_group(3, 9, (7, 8, 30))]
+    return sampled(make_model, [sample for group in groups for sample in group])
+
+
+def test_measured_log_probs_are_those_of_full_forwards(model: PreTrainedModel, make_group: MakeGroup) -> None:
+    """In the samples' order, whatever order packing computes them in."""
+    group = make_group(1, 40, (30, 5, 12))
+    measured = Learner(model, OptimizerConfig(), ComputeConfig(micro_batch_tokens=80)).measure(group)
+    for sample, scores in zip(group, measured, strict=True):
+        ids = torch.from_numpy(sample.token_id).long()
+        with torch.no_grad():
+            want = torch.log_softmax(model(ids[None]).logits[0], -1)[:-1].gather(1, ids[1:, None])[:, 0].numpy()
+        assert scores.log_prob[1:] == pytest.approx(np.where(sample.weight[1:] > 0, want, 0.0), abs=1e-4)
+        assert scores.value is None
+
+
+MIB = 1 << 20
+
+
+def resident_bytes() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) * 1024
+
+
+def test_freed_blocks_between_live_ones_are_given_back() -> None:
+    blocks = [torch.ones(16 * 1024) for _ in range(4096)]  # 64 KiB each, too small to be mapped one by one
+    live = blocks[::16]
+    before = resident_bytes()
+    del blocks
+    release_memory()
+    assert resident_bytes() < before - 128 * MIB
+    assert all(bool((block == 1).all()) for block in live)

@@ -1,0 +1,283 @@
+"""The policy update, end to end through a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig
+from repairgym.config.loading import load_config
+from repairgym.config.models import EngineConfig
+from repairgym.errors import ConfigError
+from repairgym.inference.engine.core import Engine
+from repairgym.learning.advantages import group_advantages
+from repairgym.learning.learner import Learner
+from repairgym.learning.losses import sft_loss
+from repairgym.learning.rl import PolicyTrainer, minibatches
+from repairgym.learning.samples import Sample
+
+MakeModel = Callable[[int], PreTrainedModel]
+MakeGroup = Callable[..., list[Sample]]
+FAST = OptimizerConfig(learning_rate=1e-2)
+
+
+def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def assert_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+def rollouts(engine: Engine, iteration: int) -> list[Sample]:
+    """Three groups of eight two-token answers; an even first token is worth 1."""
+    requests = [
+        engine.submit(
+            f"{group}/{member}", [group + 1] * 12, max_tokens=2, stop_token_ids=(), seed=iteration * 100 + member
+        )
+        for group in range(3)
+        for member in range(8)
+    ]
+    while engine.has_work:
+        engine.step()
+    samples = []
+    for group in range(3):
+        members = requests[group * 8 : group * 8 + 8]
+        rewards = [float(request.token_ids[0] % 2 == 0) for request in members]
+        for request, advantage in zip(members, group_advantages(rewards).values, strict=True):
+            ids = np.array([*request.prompt.tolist(), *request.token_ids], np.int32)
+            weight, old = np.zeros(14, np.float32), np.zeros(14, np.float32)
+            weight[12:], old[12:] = 1.0, request.log_probs
+            samples.append(Sample(ids, weight, old, advantage, f"{iteration}/{group}"))
+    for request in requests:
+        engine.end_session(request.session_id)
+    return samples
+
+
+def test_policy_updates_raise_the_reward_and_agree_with_the_sampler(make_model: MakeModel) -> None:
+    model, served = make_model(0), make_model(0)
+    engine = Engine(served, EngineConfig(num_slots=24, max_len_tokens=32))
+    trainer = PolicyTrainer(model, AlgorithmConfig(optimizer=OptimizerConfig(learning_rate=1e-2), batch_size=16))
+    rewards = []
+    for iteration in range(15):
+        samples = rollouts(engine, iteration)
+        rewards.append(np.mean([sample.token_id[12] % 2 == 0 for sample in samples]))
+        metrics = trainer.update(samples)
+        if metrics:
+            assert metrics["policy/log_prob_gap"] < 1e-4
+        engine.load_state(model.state_dict(), iteration + 1)
+    assert np.mean(rewards[-3:]) > np.mean(rewards[:3]) + 0.2
+
+
+def test_a_first_step_has_ratio_one_and_clips_nothing(model: PreTrainedModel, make_group: MakeGroup) -> None:
+    group = make_group(1, 30, (10, 12, 9))
+    trainer = PolicyTrainer(model, AlgorithmConfig(optimizer=FAST))
+    far = trainer.update(group)
+    assert far["policy/log_prob_gap"] > 0.1  # the made-up old log-probs are not the model's
+    assert far["optim/num_steps"] == 1
+
+
+def test_minibatches_keep_groups_whole_and_about_equal(make_group: MakeGroup) -> None:
+    samples = [sample for seed in range(7) for sample in make_group(seed, 10, (3,) * 4)]
+    batches = minibatches(samples, 10, np.random.default_rng(0))
+    assert sorted(len(batch) for batch in batches) == [8, 8, 12]
+    for batch in batches:
+        names = [sample.group_id for sample in batch]
+        assert all(names.count(name) == 4 for name in names)
+
+
+def test_samples_without_advantage_are_left_out(model: PreTrainedModel, make_group: MakeGroup) -> None:
+    group = [Sample(s.token_id, s.weight, s.old_log_prob, 0.0, "g") for s in make_group(1, 10, (3, 4))]
+    before = weights(model)
+    assert PolicyTrainer(model, AlgorithmConfig(optimizer=FAST)).update(group) == {}
+    assert_equal(weights(model), before)
+
+
+MakeModel = Callable[[int], PreTrainedModel]
+MakeGroup = Callable[..., list[Sample]]
+PPO = ["loss.type=ppo", "advantage.type=gae"]
+EVERY_LOSS = {
+    "dapo": [],
+    "grpo": ["loss.type=grpo"],
+    "turns": ["loss.type=grpo", "loss.denominator=turn"],
+    "groups": ["loss.denominator=group"],
+    "dr_grpo": ["loss.type=dr_grpo", "advantage.type=dr_grpo"],
+    "gspo": ["loss.type=gspo", "loss.eps_low=0.5", "loss.eps_high=0.5"],
+    "cispo": ["loss.type=cispo"],
+    "ppo": PPO,
+    "budget": ["token_budget=25"],
+    "masked": ["correction.type=mask", "correction.level=token"],
+    "kl": ["kl.type=k3", "kl.coefficient=0.1"],
+    "k1": ["kl.type=k1", "kl.coefficient=0.1"],
+}
+
+
+def config_of(*overrides: str) -> AlgorithmConfig:
+    return load_config(
+        AlgorithmConfig, None, ["optimizer.learning_rate=0.01", "optimizer.max_grad_norm=1e9", *overrides]
+    )
+
+
+def trainer_of(make_model: MakeModel, *overrides: str) -> PolicyTrainer:
+    return PolicyTrainer(make_model(0), config_of(*overrides), reference=make_model(1))
+
+
+def sampled(make_model: MakeModel, samples: list[Sample], gap: float = 0.2) -> list[Sample]:
+    """``samples`` with log-probabilities that are off by a random ``gap``, turns of three tokens and rewards."""
+    measured = Learner(make_model(0), OptimizerConfig(), ComputeConfig()).measure(samples)
+    generator = np.random.default_rng(0)
+    made = []
+    for index, (sample, scores) in enumerate(zip(samples, measured, strict=True)):
+        is_learned = sample.weight > 0
+        noise = gap * generator.normal(size=len(sample)) * is_learned
+        turn = np.where(is_learned, np.cumsum(is_learned) // 3, -1).astype(np.int32)
+        old = (scores.log_prob + noise).astype(np.float32)
+        made.append(replace(sample, old_log_prob=old, turn=turn, reward=float(index % 2)))
+    return made
+
+
+@pytest.fixture
+def samples(make_model: MakeModel, make_group: MakeGroup) -> list[Sample]:
+    groups = [make_group(1, 30, (10, 40, 12)), make_group(2, 50, (20, 5)), make_group(3, 9, (7, 8, 30))]
+    return sampled(make_model, [sample for group in groups for sample in group])
+
+
+@pytest.mark.parametrize("overrides", EVERY_LOSS.values(), ids=EVERY_LOSS.keys())
+def test_packing_and_micro_batches_change_no_step(
+    make_model: MakeModel, samples: list[Sample], overrides: list[str]
+) -> None:
+    """Shared prefixes in large micro-batches, small ones, and every sample on its own with nothing shared."""
+    found = []
+    for budget, is_shared in ((4096, True), (90, True), (60, False)):
+        trainer = trainer_of(make_model, f"compute.micro_batch_tokens={budget}", *overrides)
+        alone = [sample if is_shared else replace(sample, group_id="") for sample in samples]
+        # Without group ids the groups would fall apart, which only the denominator "group" and the budget's order see.
+        if not is_shared and overrides in (EVERY_LOSS["groups"], EVERY_LOSS["budget"]):
+            continue
+        found.append(trainer.update(alone))
+    for other in found[1:]:
+        assert other["train/loss"] == pytest.approx(found[0]["train/loss"], rel=1e-4, abs=1e-6)
+        assert other["optim/grad_norm"] == pytest.approx(found[0]["optim/grad_norm"], rel=1e-3)
+
+
+@pytest.mark.parametrize("overrides", EVERY_LOSS.values(), ids=EVERY_LOSS.keys())
+def test_a_sample_without_learned_tokens_changes_no_step(
+    make_model: MakeModel, samples: list[Sample], overrides: list[str]
+) -> None:
+    silent = replace(samples[0], weight=np.zeros(len(samples[0]), np.float32), group_id="group1")
+    got = trainer_of(make_model, *overrides).update([*samples, silent])
+    want = trainer_of(make_model, *overrides).update(samples)
+    assert got["train/loss"] == pytest.approx(want["train/loss"], rel=1e-5)
+    assert got["optim/grad_norm"] == pytest.approx(want["optim/grad_norm"], rel=1e-5)
+
+
+def test_a_correction_takes_the_learners_own_log_probs_and_reports_the_gap(
+    make_model: MakeModel, samples: list[Sample]
+) -> None:
+    metrics = trainer_of(make_model, "correction.type=truncate", "correction.max_ratio=1.1").update(samples)
+    assert metrics["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert 0.1 < metrics["policy/log_prob_gap"] < 0.25
+    assert metrics["correction/ratio_max"] > 1.2
+    assert 0.1 < metrics["correction/bounded_frac"] < 0.6
+    plain = trainer_of(make_model).update(samples)
+    assert plain["policy/ratio_mean"] != pytest.approx(1.0, abs=1e-3)
+    assert plain["optim/grad_norm"] != pytest.approx(metrics["optim/grad_norm"], rel=1e-3)
+
+
+def test_a_sampler_that_agrees_is_not_corrected(make_model: MakeModel, samples: list[Sample]) -> None:
+    agreeing = sampled(make_model, samples, gap=0.0)
+    got = trainer_of(make_model, "correction.type=truncate").update(agreeing)
+    assert got["correction/bounded_frac"] == 0.0
+    assert got["optim/grad_norm"] == pytest.approx(trainer_of(make_model).update(agreeing)["optim/grad_norm"], rel=1e-4)
+
+
+def test_the_factor_multiplies_every_token(make_model: MakeModel, samples: list[Sample]) -> None:
+    """A sampler that found each token twice as likely: half the gradient, over the same denominator."""
+    agreeing = sampled(make_model, samples, gap=0.0)
+    eager = [
+        replace(sample, old_log_prob=sample.old_log_prob + np.float32(np.log(2)) * (sample.weight > 0))
+        for sample in agreeing
+    ]
+    want = trainer_of(make_model).update(agreeing)
+    got = trainer_of(make_model, "correction.type=truncate").update(eager)
+    assert got["optim/grad_norm"] == pytest.approx(0.5 * want["optim/grad_norm"], rel=1e-3)
+
+
+def test_a_reference_is_needed_and_stays_as_it_is(make_model: MakeModel, samples: list[Sample]) -> None:
+    with pytest.raises(ConfigError, match="reference model"):
+        PolicyTrainer(make_model(0), config_of("kl.type=k3"))
+    reference = make_model(1)
+    before = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
+    metrics = PolicyTrainer(make_model(0), config_of("kl.type=k3"), reference=reference).update(samples)
+    assert metrics["policy/kl_k3"] > 0.0
+    assert all(torch.equal(tensor, before[name]) for name, tensor in reference.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_a_kl_term_pulls_towards_the_reference(make_model: MakeModel, samples: list[Sample], kind: str) -> None:
+    """Without advantages only the term is left, and ten steps of it bring the policy nearer on these samples."""
+    aimless = [replace(sample, advantage=0.0) for sample in sampled(make_model, samples, gap=0.0)]
+    config = config_of(f"kl.type={kind}", "kl.coefficient=1.0", "optimizer.learning_rate=0.001")
+    trainer = PolicyTrainer(make_model(0), config, reference=make_model(1))
+    gaps = []
+    for _ in range(10):
+        measured = trainer.learner.measure(aimless)
+        aimless = [replace(s, old_log_prob=m.log_prob) for s, m in zip(aimless, measured, strict=True)]
+        reference = trainer.learner.measure(aimless, make_model(1))
+        gaps.append(np.mean([np.abs(a.log_prob - b.log_prob).sum() for a, b in zip(measured, reference, strict=True)]))
+        trainer.update(aimless)
+    assert gaps[-1] < 0.9 * gaps[0]
+
+
+def test_demonstrations_are_a_second_term_with_its_coefficient(make_model: MakeModel, samples: list[Sample]) -> None:
+    shown = [replace(sample, group_id="") for sample in samples[:2]]
+    plain = trainer_of(make_model).update(samples)
+    metrics = trainer_of(make_model).update(samples, shown, 0.5)
+    nll = Learner(make_model(0), OptimizerConfig(), ComputeConfig()).evaluate(shown, sft_loss)["train/loss"]
+    assert metrics["train/loss"] == pytest.approx(plain["train/loss"] + 0.5 * nll, rel=1e-4)
+    assert metrics["demonstration/sft/nll"] == pytest.approx(nll, rel=1e-4)
+    assert metrics["policy/ratio_mean"] == pytest.approx(plain["policy/ratio_mean"], rel=1e-4)
+    assert trainer_of(make_model).update(samples, shown, 0.0)["train/loss"] == pytest.approx(plain["train/loss"])
+
+
+def test_demonstrations_are_learned_where_every_group_failed(make_model: MakeModel, samples: list[Sample]) -> None:
+    shown = [replace(sample, group_id="") for sample in samples[:2]]
+    trainer = trainer_of(make_model)
+    metrics = trainer.update([replace(sample, advantage=0.0) for sample in samples], shown, 0.5)
+    assert metrics["optim/num_steps"] == 1.0
+    assert metrics["train/num_learned_tokens"] == sum(sample.num_learned for sample in shown)
+
+
+def test_the_token_budget_bounds_what_a_step_learns_from(make_model: MakeModel, samples: list[Sample]) -> None:
+    assert sum(sample.num_learned for sample in samples) > 25
+    assert trainer_of(make_model, "token_budget=25").update(samples)["train/num_learned_tokens"] == 25
+
+
+def test_a_new_value_head_says_zero_so_targets_are_the_rewards(make_model: MakeModel, samples: list[Sample]) -> None:
+    metrics = trainer_of(make_model, *PPO).update(samples)
+    num_tokens = sum(sample.num_learned for sample in samples)
+    mean = sum(sample.reward * sample.num_learned for sample in samples) / num_tokens
+    assert metrics["value/target_mean"] == pytest.approx(mean, abs=1e-5)
+    assert metrics["value/squared_error"] == pytest.approx(mean, abs=1e-5)
+
+
+def test_undiscounted_targets_are_the_rewards_whatever_the_head_says(
+    make_model: MakeModel, samples: list[Sample]
+) -> None:
+    want = trainer_of(make_model, *PPO).update(samples)["value/target_mean"]
+    trainer = trainer_of(make_model, *PPO)
+    assert trainer.learner.value_head is not None
+    torch.nn.init.constant_(trainer.learner.value_head.linear.bias, 0.7)
+    assert trainer.update(samples)["value/target_mean"] == pytest.approx(want, abs=1e-5)
+
+
+def test_the_value_head_learns_the_returns(make_model: MakeModel, samples: list[Sample]) -> None:
+    trainer = trainer_of(make_model, *PPO, "loss.value_learning_rate=0.03", "loss.value_clip=10.0")
+    errors = [trainer.update(samples)["value/squared_error"] for _ in range(15)]
+    assert errors[-1] < 0.5 * errors[0]
