@@ -25,7 +25,7 @@ from repairgym.records import Finding, Task
 from repairgym.tasks.build.assembly import read_text
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.sources.hunks import Texts, changes_code, find_hunks, revert
+from repairgym.tasks.sources.fixes import Texts, changes_code, find_hunks, revert
 from repairgym.tasks.store import TaskStore
 
 

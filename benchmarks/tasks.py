@@ -19,7 +19,7 @@ from typing import Any
 
 from repairgym.config.tasks import BreakageConfig, HistoryConfig, MutationConfig, ReleaseConfig, TasksConfig
 from repairgym.records import SourceKind
-from repairgym.tasks.build.building import build
+from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import build_environment, read_lock
 from repairgym.tasks.layers.store import LayerStore

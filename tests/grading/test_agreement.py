@@ -7,7 +7,7 @@ import pytest
 from repairgym.config.tasks import SplitLimits, TasksConfig
 from repairgym.grading.agreement import Agreement, compare_warm_and_cold, one_per_package
 from repairgym.records import StepResult, TestOutcome, TestResult, Verdict, VerdictKind
-from repairgym.tasks.build.building import build
+from repairgym.tasks.build.build_tasks import build
 
 
 def verdict(kind=VerdictKind.PASSED, outcome=TestOutcome.PASSED, exit_status=0, **fields):

@@ -14,8 +14,7 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
-from repairgym.tasks.build.build_steps import check_gold_builds, with_checks
-from repairgym.tasks.build.default_steps import candidate_steps, import_name
+from repairgym.tasks.build.build_steps import candidate_steps, check_gold_builds, import_name, with_checks
 from repairgym.tasks.build.validation import TaskLayers, task_request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

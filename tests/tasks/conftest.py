@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
-from repairgym.tasks.build.building import build
+from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.environments import describe_environment, shipped_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of

@@ -24,7 +24,7 @@ from repairgym.errors import ConfigError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task
-from repairgym.tasks.build.exposing import hollow_tests
+from repairgym.tasks.build.exposed_tasks import hollow_tests
 from repairgym.tasks.mutation.operators import Site, find_sites
 
 Script = Callable[[str], str]

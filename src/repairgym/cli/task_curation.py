@@ -18,10 +18,9 @@ from repairgym.config.loading import load_config, to_toml
 from repairgym.errors import InputError
 from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
-from repairgym.tasks.build.evidence import EvidenceFile
+from repairgym.tasks.build.verification import EvidenceFile
 from repairgym.tasks.curation.candidate import SolveRate
-from repairgym.tasks.curation.curating import CURATION_FILE, curate
-from repairgym.tasks.curation.funnel import CurationFunnel
+from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
 from repairgym.tasks.store import TaskStore
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides: a.b=value")]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repairgym.errors import InputError
-from repairgym.tasks.build.exposing import expose
+from repairgym.tasks.build.exposed_tasks import expose
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore

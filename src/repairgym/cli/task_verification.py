@@ -18,8 +18,7 @@ from rich.markup import escape
 from repairgym.cli.progress import ProgressDisplay
 from repairgym.errors import Interrupted, TaskError
 from repairgym.records import Task
-from repairgym.tasks.build.evidence import EvidenceFile, TaskEvidence
-from repairgym.tasks.build.verification import explain_failure, verify_tasks
+from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, explain_failure, verify_tasks
 from repairgym.tasks.store import TaskStore
 
 

@@ -23,8 +23,8 @@ from repairgym.config.loading import load_config, to_toml
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.errors import Interrupted
 from repairgym.records import Task
-from repairgym.tasks.build import building
-from repairgym.tasks.build.building import build as build_tasks
+from repairgym.tasks.build import build_tasks as building
+from repairgym.tasks.build.build_tasks import build as build_tasks
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import lock_name, resolve_lock, shipped_locks_folder
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS

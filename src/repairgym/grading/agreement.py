@@ -16,7 +16,7 @@ from repairgym.grading.grader import Grader
 from repairgym.records import Task, Verdict, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.build.bounded import ordered_map
+from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.store import LayerStore
 

@@ -13,7 +13,7 @@ from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION, Execution
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
 from repairgym.tasks.build.build_steps import describe_failure
-from repairgym.tasks.logs.test_error import error_of_test
+from repairgym.tasks.logs.main_error import error_of_test
 
 
 def decide(task: Task, execution: Execution, findings: tuple[Finding, ...], config: GradingConfig) -> Verdict:

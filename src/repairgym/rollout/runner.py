@@ -34,7 +34,7 @@ from repairgym.rollout.stage_times import TimedPolicy
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
-from repairgym.tasks.build.bounded import as_they_end
+from repairgym.tasks.build.concurrency import as_they_end
 from repairgym.tasks.build.validation import TaskLayers
 
 _UNBOUNDED_TOKENS = 1 << 30

@@ -26,7 +26,7 @@ from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.build.bounded import as_they_end
+from repairgym.tasks.build.concurrency import as_they_end
 from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.training.progress import Progress, no_progress

@@ -9,11 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repairgym.errors import InputError
-from repairgym.tasks.formats.base import RecordError
+from repairgym.tasks.formats.base import RecordError, split_of
 from repairgym.tasks.formats.columns import write_parquet
 from repairgym.tasks.formats.datasets import read_dataset, write_rows, write_task_folders
 from repairgym.tasks.formats.folders import read_folder, write_folder
-from repairgym.tasks.formats.splits import split_of
 
 pytest.importorskip("pyarrow")
 CELLS = st.recursive(

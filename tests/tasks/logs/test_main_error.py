@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.logs.error_class import ERROR_CLASSES, classify
-from repairgym.tasks.logs.main_error import MAX_MESSAGE_CHARS, parse_main_error
+from repairgym.tasks.logs.main_error import ERROR_CLASSES, MAX_MESSAGE_CHARS, classify, parse_main_error
 
 FIXTURE = Path(__file__).parent / "fixture"
 EXPECTED = {

@@ -12,7 +12,7 @@ from repairgym.config.tasks import BreakageConfig, TasksConfig
 from repairgym.grading.permitted import is_protected, permitted_part
 from repairgym.records import Task
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.build.building import build
+from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.build.validation import graded_files, task_layers
 from repairgym.tasks.formats.exporting import export_dataset
 from repairgym.tasks.formats.registry import FORMATS

@@ -23,10 +23,9 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import RecipeBook, content_digest
 from repairgym.tasks.manifest.rebuild import rebuild_book
 from repairgym.tasks.sources.base import BuildContext
-from repairgym.tasks.sources.bounds import bounds_recipe, read_bounds
 from repairgym.tasks.sources.build_checks import BUILD_TEST, check_text
 from repairgym.tasks.sources.dependencies import AgedBench, aged_task
-from repairgym.tasks.sources.version_search import Pin
+from repairgym.tasks.sources.version_search import Pin, bounds_recipe, read_bounds
 from repairgym.testing.scripted_sandbox import ScriptedBackend
 
 SETUP_PY = """from setuptools import setup

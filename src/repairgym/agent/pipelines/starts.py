@@ -20,8 +20,7 @@ from repairgym.agent.tools.workspace import Workspace
 from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.records import MainError, Record, Task
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.tasks.logs.error_class import classify
-from repairgym.tasks.logs.main_error import MAX_MESSAGE_CHARS
+from repairgym.tasks.logs.main_error import MAX_MESSAGE_CHARS, classify
 
 
 class Start(Record):

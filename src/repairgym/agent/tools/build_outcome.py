@@ -11,7 +11,7 @@ from repairgym.records import MainError, Record, StepResult, Task, TestRun
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.build_steps import check_results, run_build_steps, with_checks
 from repairgym.tasks.build.validation import task_request
-from repairgym.tasks.logs.test_error import first_test_error
+from repairgym.tasks.logs.main_error import first_test_error
 
 
 class BuildOutcome(Record):

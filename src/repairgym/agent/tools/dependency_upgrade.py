@@ -18,7 +18,7 @@ from repairgym.agent.tools.base import Observation, Tool, ToolContext, tool_erro
 from repairgym.agent.tools.requirements import Declared, find_declared, is_settings_file, with_specifier
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.records import Record
-from repairgym.tasks.layers.pins import pinned_versions
+from repairgym.tasks.layers.requirement_pins import pinned_versions
 
 MAX_NAMES = 30
 

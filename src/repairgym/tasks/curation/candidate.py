@@ -1,7 +1,7 @@
 """What filters know of a task: a small record, so that tens of thousands of tasks fit in memory.
 
-Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evidence`, and solve rates; makes `Candidate`
-records. Invariant: what was not measured is None, never a default that a filter could take for a measurement.
+Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evidence`, and solve rates; makes
+`Candidate` records. Invariant: what was not measured is None, never a default that a filter could take for a measurement.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from repairgym.diffs.parse import PatchError, num_changed_lines, parse_patch
 from repairgym.records import Split, Task
-from repairgym.tasks.build.evidence import TaskEvidence
+from repairgym.tasks.build.verification import TaskEvidence
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 _DEFINED = re.compile(r"^\s*(?:async\s+def|def|class)\s+(\w+)|^(\w+)\s*(?::[^=]*)?=(?!=)")

@@ -8,10 +8,12 @@ Invariant: ``write_record(format, read_record(format, fields)) == fields``, type
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any, Protocol
 
 from repairgym.errors import InputError
+from repairgym.records import Split
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
 Fields = dict[str, Any]
@@ -190,3 +192,22 @@ def as_json(names: Iterable[str]) -> str:
 def _kind(value: Any) -> str:
     names = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a table"}
     return names.get(type(value), "missing" if value is None else type(value).__name__)
+
+
+_SPLITS: dict[str, Split] = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+_WORD = re.compile(r"[a-z]+")
+
+
+def split_of(name: str) -> Split | None:
+    """The split that ``name`` means by its first word; None when it means none (``train-00000-of-00002`` is train)."""
+    word = _WORD.match(name.lower())
+    return _SPLITS.get(word[0]) if word else None

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from repairgym.errors import InputError
-from repairgym.tasks.formats.base import Fields, RecordError
+from repairgym.tasks.formats.base import Fields, RecordError, split_of
 from repairgym.tasks.formats.columns import plan_columns, read_arrow, read_parquet, write_parquet
 from repairgym.tasks.formats.folders import find_task_folders, read_folder, write_folder
 from repairgym.tasks.formats.rows import Row, read_json, read_json_lines, write_json, write_json_lines
-from repairgym.tasks.formats.splits import split_of
 from repairgym.tasks.layers.atomic_write import folder_written_whole
 
 Layout = Literal["jsonl", "json", "parquet", "dataset", "folders"]

@@ -23,8 +23,7 @@ from repairgym.tasks.formats.base import (
     keep_filled,
     text_or_empty,
 )
-from repairgym.tasks.formats.folders import get_file, program
-from repairgym.tasks.formats.scripts import WORK_FOLDER, command_of, dockerfile, restore_lines
+from repairgym.tasks.formats.folders import WORK_FOLDER, command_of, dockerfile, get_file, program, restore_lines
 from repairgym.tasks.formats.swe_bench import SweBench, read_core
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from repairgym.records import Task
 from repairgym.tasks.formats.base import Fields
-from repairgym.tasks.formats.folders import program, read_folder
-from repairgym.tasks.formats.scripts import WORK_FOLDER
+from repairgym.tasks.formats.folders import WORK_FOLDER, program, read_folder
 
 
 def base_image(task: Task) -> str:

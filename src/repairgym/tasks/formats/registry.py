@@ -9,12 +9,8 @@ from repairgym.tasks.formats.base import Fields, Format, RecordError
 from repairgym.tasks.formats.harbor import Harbor
 from repairgym.tasks.formats.multi_swe import MultiSwe
 from repairgym.tasks.formats.r2e_gym import R2eGym
-from repairgym.tasks.formats.swe_bench import SweBench
+from repairgym.tasks.formats.swe_bench import SweBench, SweGym, SweRebench, SweRebenchV2, SweSmith
 from repairgym.tasks.formats.swe_bench_5 import SweBench5
-from repairgym.tasks.formats.swe_gym import SweGym
-from repairgym.tasks.formats.swe_rebench import SweRebench
-from repairgym.tasks.formats.swe_rebench_v2 import SweRebenchV2
-from repairgym.tasks.formats.swe_smith import SweSmith
 from repairgym.tasks.unbuilt import FormatName
 
 _ORDERED: tuple[Format, ...] = (

@@ -6,9 +6,25 @@ Rows whose test lists are JSON in a text. Version 5 adds ``image``, ``eval_scrip
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from typing import Any
 
-from repairgym.tasks.formats.base import Fields, as_json, get_names, get_text, has, keep_filled, text_or_empty
+from repairgym.diffs.apply import reverse_patch
+from repairgym.diffs.parse import PatchError
+from repairgym.tasks.formats.base import (
+    Fields,
+    RecordError,
+    as_json,
+    get_commands,
+    get_names,
+    get_scores,
+    get_table,
+    get_text,
+    has,
+    keep_filled,
+    text_or_empty,
+)
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
 
@@ -80,3 +96,180 @@ def write_core(task: UnbuiltTask) -> Fields:
         "PASS_TO_PASS": list(task.pass_to_pass),
         "created_at": task.created_at,
     }
+
+
+class SweGym:
+    """Reads and writes rows of SWE-Gym."""
+
+    name: FormatName = "swe_gym"
+    is_folder = False
+
+    def matches(self, fields: Fields) -> bool:
+        """The common fields, with lists."""
+        is_list = isinstance(fields.get("FAIL_TO_PASS"), list)
+        return has(fields, "instance_id", "base_commit", "patch", "test_patch") and is_list
+
+    def read(self, fields: Fields) -> UnbuiltTask:
+        """See `Format.read`."""
+        return UnbuiltTask(format=self.name, **read_core(fields))
+
+    def write(self, task: UnbuiltTask) -> Fields:
+        """See `Format.write`."""
+        return write_core(task)
+
+
+class SweRebench:
+    """Reads and writes rows of SWE-rebench."""
+
+    name: FormatName = "swe_rebench"
+    is_folder = False
+
+    def matches(self, fields: Fields) -> bool:
+        """The common fields and how to install."""
+        return has(fields, "instance_id", "base_commit", "patch", "test_patch", "install_config")
+
+    def read(self, fields: Fields) -> UnbuiltTask:
+        """See `Format.read`."""
+        install = get_table(fields, "install_config")
+        return UnbuiltTask(
+            format=self.name,
+            language="python",
+            license=get_text(fields, "license_name"),
+            image=get_text(fields, "docker_image") or get_text(fields, "image_name"),
+            python=text_or_empty(install.get("python")),
+            lock=get_text(fields, "requirements"),
+            build=get_commands(install, "install"),
+            test_command=text_or_empty(install.get("test_cmd")),
+            quality_scores=get_scores(get_table(get_table(fields, "meta"), "llm_score")),
+            **read_core(fields),
+        )
+
+    def write(self, task: UnbuiltTask) -> Fields:
+        """See `Format.write`."""
+        install = {"python": task.python, "install": "\n".join(task.build), "test_cmd": task.test_command}
+        return {
+            **write_core(task),
+            "environment_setup_commit": task.base_commit,
+            "license_name": task.license,
+            "docker_image": task.image,
+            "requirements": task.lock,
+            "install_config": keep_filled(install),
+            "meta": keep_filled({"llm_score": task.quality_scores}),
+        }
+
+
+class SweRebenchV2:
+    """Reads and writes rows of SWE-rebench V2."""
+
+    name: FormatName = "swe_rebench_v2"
+    is_folder = False
+
+    def matches(self, fields: Fields) -> bool:
+        """How to install, and the language that version 1 has not."""
+        return has(fields, "instance_id", "base_commit", "patch", "install_config", "language")
+
+    def read(self, fields: Fields) -> UnbuiltTask:
+        """See `Format.read`."""
+        install = get_table(fields, "install_config")
+        return UnbuiltTask(
+            format=self.name,
+            language=get_text(fields, "language"),
+            image=get_text(fields, "image_name"),
+            build=get_commands(install, "install"),
+            test_command="\n".join(get_commands(install, "test_cmd")),
+            **read_core({**fields, "created_at": _to_time(fields.get("created_at"))}),
+        )
+
+    def write(self, task: UnbuiltTask) -> Fields:
+        """See `Format.write`."""
+        install = {"install": list(task.build), "test_cmd": task.test_command, "log_parser": ""}
+        return {
+            **write_core(task),
+            "created_at": _to_milliseconds(task.created_at),
+            "language": task.language or "python",
+            "image_name": task.image,
+            "install_config": keep_filled(install),
+        }
+
+
+def _to_time(milliseconds: Any) -> str:
+    """Unix time in milliseconds as RFC 3339; a text stays as it is.
+
+    Raises:
+        RecordError: neither, or a time outside the calendar.
+    """
+    if milliseconds is None:
+        return ""
+    if isinstance(milliseconds, str):
+        return milliseconds
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
+        raise RecordError(f"the field 'created_at' is {milliseconds!r}, expected a Unix time in milliseconds")
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError) as error:
+        raise RecordError(f"the field 'created_at' is {milliseconds}, which is no time: {error}") from error
+
+
+def _to_milliseconds(time: str) -> int | str:
+    """RFC 3339 as Unix time in milliseconds; what is no time stays a text."""
+    try:
+        return round(datetime.fromisoformat(time).timestamp() * 1000)
+    except ValueError:
+        return time
+
+
+_MIRROR = re.compile(r"(?:[^/]+/)?(?P<owner>[^/]+?)__(?P<name>[^/]+)\.(?P<commit>[0-9a-f]{7,40})")
+_COMMIT_CHARACTERS = 8
+
+
+class SweSmith:
+    """Reads and writes rows of SWE-smith."""
+
+    name: FormatName = "swe_smith"
+    is_folder = False
+
+    def matches(self, fields: Fields) -> bool:
+        """An image, a patch, and no patch of tests: the tests are in the repository."""
+        return has(fields, "instance_id", "patch", "repo", "image_name") and not has(fields, "test_patch")
+
+    def read(self, fields: Fields) -> UnbuiltTask:
+        """See `Format.read`."""
+        bug = get_text(fields, "patch", None)
+        repo = get_text(fields, "repo", None)
+        mirror = _MIRROR.fullmatch(repo)
+        try:
+            gold = reverse_patch(bug)
+        except PatchError as error:
+            raise RecordError(f"the field 'patch' cannot be reversed: {error}") from error
+        return UnbuiltTask(
+            id=get_text(fields, "instance_id", None),
+            format=self.name,
+            repository=f"{mirror['owner']}/{mirror['name']}" if mirror else repo,
+            base_commit=get_text(fields, "base_commit") or (mirror["commit"] if mirror else ""),
+            issue=get_text(fields, "problem_statement"),
+            gold_patch=gold,
+            bug_patch=bug,
+            fail_to_pass=get_names(fields, "FAIL_TO_PASS"),
+            pass_to_pass=get_names(fields, "PASS_TO_PASS"),
+            created_at=get_text(fields, "created_at"),
+            image=get_text(fields, "image_name"),
+        )
+
+    def write(self, task: UnbuiltTask) -> Fields:
+        """See `Format.write`."""
+        owner, _, name = task.repository.rpartition("/")
+        commit = task.base_commit[:_COMMIT_CHARACTERS]
+        mirror = f"swesmith/{owner}__{name}.{commit}" if owner and commit else task.repository
+        try:
+            bug = task.bug_patch or reverse_patch(task.gold_patch)
+        except PatchError as error:
+            raise RecordError(f"swe_smith needs the reverse of the gold patch: {error}") from error
+        return {
+            "instance_id": task.id,
+            "patch": bug,
+            "FAIL_TO_PASS": list(task.fail_to_pass),
+            "PASS_TO_PASS": list(task.pass_to_pass),
+            "image_name": task.image,
+            "repo": mirror,
+            "problem_statement": task.issue,
+        }

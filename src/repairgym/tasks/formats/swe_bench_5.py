@@ -14,10 +14,8 @@ from typing import Any
 import yaml
 
 from repairgym.records import Split
-from repairgym.tasks.formats.base import Fields, RecordError, get_names, get_text, keep_filled
-from repairgym.tasks.formats.folders import get_file
-from repairgym.tasks.formats.scripts import command_of, dockerfile, restore_lines
-from repairgym.tasks.formats.splits import split_of
+from repairgym.tasks.formats.base import Fields, RecordError, get_names, get_text, keep_filled, split_of
+from repairgym.tasks.formats.folders import command_of, dockerfile, get_file, restore_lines
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
 TASK_FILE, TESTS_FILE, REPO_FILE = "task.yaml", "tests.json", "sweb.yaml"

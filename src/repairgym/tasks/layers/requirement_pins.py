@@ -13,10 +13,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from repairgym.tasks.mutation.settings_operators import Entry, parse_entries
+
+_PIN = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)\s*(?:;(?P<marker>[^\\]+))?")
+
+
+def pinned_versions(lock: str) -> dict[str, Version]:
+    """Canonical name -> version of every distribution that ``lock`` installs here."""
+    found: dict[str, Version] = {}
+    for line in lock.splitlines():
+        match = _PIN.match(line)
+        if match and (not match["marker"] or Marker(match["marker"].strip()).evaluate({"extra": ""})):
+            found[canonicalize_name(match["name"])] = Version(match["version"])
+    return found
+
 
 DEFAULT_BUILD_REQUIREMENTS = ("setuptools", "wheel")
 """What an installer takes for a project that names no build back end (PEP 518)."""

@@ -8,11 +8,59 @@ comes before the installer's own words; every log with a printed line has one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from repairgym.records import ErrorClass, MainError
-from repairgym.tasks.logs.error_class import classify
+from repairgym.records import ErrorClass, MainError, TestOutcome, TestRun
+
+ERROR_CLASSES: tuple[ErrorClass, ...] = get_args(ErrorClass)
+_KEYWORDS: Mapping[ErrorClass, str] = {
+    "dependency": (
+        r"no matching (distribution|package)|could not find a version|conflicting dependencies|resolutionimpossible"
+        r"|^because .*(depends? on|not found|unsatisfiable|incompatible)|no module named|cannot find module"
+        r"|cannot import name|modulenotfounderror|could not resolve dependenc|unresolved import"
+        r"|package \S+ does not exist|no cached response|has no installation candidate|verify hashes"
+    ),
+    "build_tool": (
+        r"syntaxerror|indentationerror|taberror|fatal error:|cannot find symbol|undeclared|could not compile"
+        r"|returned non-zero exit status|subprocess-exited|failed building|no rule to make target|\bcmake\b|\bninja\b"
+        r"|\bgradle\b|linker"
+    ),
+    "test": r"assertionerror|^assert |\d+ failed|tests? failed",
+    "configuration": (
+        r"configuration|pyproject\.toml(?!\))|setup\.cfg|pytest\.ini|tomldecode|toml parse|unclosed table"
+        r"|unrecognized arguments|unknown (config|option)|no such option|usage:|invalid requirement"
+        r"|multiple top-level packages"
+    ),
+    "installation": (
+        r"could not install|failed to install|externally-managed|not a supported wheel|invalid wheel|corrupt"
+    ),
+    "version": (
+        r"requires (a different )?python|requires-python|python_requires|unsupported (class file|python)"
+        r"|requires \S+-\d|version \S+ (is )?(not|required)"
+    ),
+    "environment": (
+        r"not found|no such file|name or service not known|connection|network|no space left|memoryerror|out of memory"
+        r"|killed|temporary failure|locale|took longer"
+    ),
+    "permission": r"permission denied|permissionerror|operation not permitted|read-only file system",
+}
+_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _KEYWORDS.items()}
+
+
+def classify(message: str, likely: ErrorClass = "other") -> ErrorClass:
+    """The first class whose keywords are in ``message``; ``likely`` counts as a match at its own place in the order.
+
+    Args:
+        message: One line of a log.
+        likely: What the form of the log says: a linter's line, a test's failure.
+    """
+    for name in ERROR_CLASSES:
+        if name == likely or (name in _PATTERNS and _PATTERNS[name].search(message)):
+            return name
+    return "other"
+
 
 MAX_MESSAGE_CHARS = 300
 MAX_LOG_LINES, MAX_LINE_CHARS = 20_000, 2000
@@ -120,3 +168,16 @@ def _first_failed(lines: Sequence[str]) -> str | None:
         if match := re.match(r"^(?:FAILED|ERROR) (\S+::.*?|\S+\.py)(?: - .+)?$", line):
             return match[1]
     return None
+
+
+def first_test_error(run: TestRun, test_ids: Iterable[str]) -> MainError | None:
+    """The error of the first of ``test_ids`` that did not pass; None when all passed."""
+    failed = next((test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED), None)
+    return None if failed is None else error_of_test(run, failed)
+
+
+def error_of_test(run: TestRun, test_id: str) -> MainError:
+    """What a test that did not pass says."""
+    result = run.results.get(test_id)
+    message = (result.message if result else "") or str(run.outcome(test_id))
+    return MainError(error_class=classify(message, "test"), message=message, path=test_id)

@@ -16,7 +16,7 @@ from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.errors import InputError, RepairGymError, TaskError
 from repairgym.records import Location, Task
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text, sdist_provenance
-from repairgym.tasks.build.building import skip_reason
+from repairgym.tasks.build.build_tasks import skip_reason
 from repairgym.tasks.build.test_files import function_id
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
@@ -32,13 +32,12 @@ from repairgym.tasks.manifest.manifest import (
 )
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.settings_operators import find_edits
-from repairgym.tasks.sources.bounds import bound_edits, read_bounds
 from repairgym.tasks.sources.build_checks import with_check
-from repairgym.tasks.sources.fixes import Fix
-from repairgym.tasks.sources.hunks import find_hunks
+from repairgym.tasks.sources.fixes import Fix, find_hunks
 from repairgym.tasks.sources.mutants import MutableFunction, Mutant, mutable_functions
 from repairgym.tasks.sources.pairs import texts_of
 from repairgym.tasks.sources.releases import changelog_entry
+from repairgym.tasks.sources.version_search import bound_edits, read_bounds
 from repairgym.tasks.store import TaskStore
 
 _HUNKS = re.compile(r"hunks ([\d,]+) of ")

@@ -10,8 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from repairgym.tasks.mutation.operators import Site
-from repairgym.tasks.mutation.source_tokens import SourceTokens
+from repairgym.tasks.mutation.operators import Site, SourceTokens
 
 EXCEPTION_GROUPS = (
     ("ValueError", "TypeError"),

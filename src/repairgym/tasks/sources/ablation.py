@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from repairgym.tasks.build.bounded import ordered_map
-from repairgym.tasks.sources.fixes import Fix
-from repairgym.tasks.sources.hunks import Hunk, changes_code, find_hunks
+from repairgym.tasks.build.concurrency import ordered_map
+from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import Pair
 
 _NAME = re.compile(r"[A-Za-z_]\w+")

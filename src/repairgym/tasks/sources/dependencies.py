@@ -36,7 +36,6 @@ from repairgym.tasks.layers.package_index import PackageIndex
 from repairgym.tasks.layers.requirement_pins import Place, bound_edit, build_requirements, runtime_requirements
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.sources.base import BuildContext
-from repairgym.tasks.sources.bounds import Files, bound_edits, bounds_recipe
 from repairgym.tasks.sources.build_checks import (
     BUILD_TEST,
     DEPENDENCY_TEST,
@@ -46,7 +45,17 @@ from repairgym.tasks.sources.build_checks import (
     build_task,
     check_text,
 )
-from repairgym.tasks.sources.version_search import Bound, Failures, Pin, Pins, Versions, VersionSearch
+from repairgym.tasks.sources.version_search import (
+    Bound,
+    Failures,
+    Files,
+    Pin,
+    Pins,
+    Versions,
+    VersionSearch,
+    bound_edits,
+    bounds_recipe,
+)
 
 _PART = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n(?:[ \t]+[^\n]*\n?)*", re.MULTILINE)
 _LISTED = {"build": build_requirements, "runtime": runtime_requirements}

@@ -28,8 +28,7 @@ from repairgym.tasks.layers.licenses import licence_of
 from repairgym.tasks.layers.repositories import GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.commits import Candidate, commit_issue, find_candidates, load_issues
-from repairgym.tasks.sources.fixes import Fix, tests_issue
-from repairgym.tasks.sources.hunks import changes_code, find_hunks
+from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks, tests_issue
 from repairgym.tasks.sources.pairs import BROKEN, IssueText, Origin, Pair, Tell, texts_of
 
 

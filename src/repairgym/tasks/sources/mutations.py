@@ -21,7 +21,7 @@ from repairgym.errors import TaskError
 from repairgym.records import Environment, Location, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, sdist_provenance
-from repairgym.tasks.build.bounded import ordered_map
+from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.issue_text import mutation_issue
 from repairgym.tasks.build.test_files import functions_of
 from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite

@@ -25,8 +25,7 @@ from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Project
 from repairgym.tasks.sources.base import BuildContext
-from repairgym.tasks.sources.fixes import Fix
-from repairgym.tasks.sources.hunks import Texts
+from repairgym.tasks.sources.fixes import Fix, Texts
 
 BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 _EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))\b")

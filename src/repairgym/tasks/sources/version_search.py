@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol, get_args
 
 from packaging.version import Version
 
 from repairgym.config.tasks import BreakageConfig
-from repairgym.tasks.layers.requirement_pins import Place
+from repairgym.tasks.layers.requirement_pins import Place, bound_edit
 from repairgym.tasks.sources.build_checks import WHEEL_TEST
 
 SERIES_STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)
@@ -232,3 +233,40 @@ class VersionSearch:
 def _signature(failures: Failures) -> str:
     """Failing tests and what they say, without numbers that differ from run to run."""
     return "\n".join(f"{test_id} {_CHANGING.sub('#', failures[test_id])}" for test_id in sorted(failures))
+
+
+Files = dict[str, str | None]
+_RECIPE_BOUND = re.compile(r"(\S+) (<\S+) \(newest ")
+
+
+def bound_edits(tree: Path, bounds: Pins) -> Files | None:
+    """Settings files of ``tree`` with ``bounds``; None when there is no place for one."""
+    files: Files = {}
+    for pin, bound in bounds.items():
+        edit = bound_edit(tree, files, pin.place, pin.name, bound)
+        if edit is None:
+            return None
+        files[edit[0]] = edit[1]
+    return files
+
+
+def bounds_recipe(bounds: Mapping[Pin, tuple[str, str]]) -> str:
+    """The repair in words; ``bounds``: pin -> (first version that breaks, newest version)."""
+    told = {
+        place: "; ".join(_bound_text(pin, *found) for pin, found in bounds.items() if pin.place == place)
+        for place in get_args(Place)
+    }
+    return " / ".join(f"{place} requirements: {text}" for place, text in told.items() if text)
+
+
+def _bound_text(pin: Pin, bad: str, newest: str) -> str:
+    return f"{pin.name} <{bad} (newest {newest})"
+
+
+def read_bounds(recipe: str) -> dict[Pin, str]:
+    """What `bounds_recipe` wrote: pin -> bound."""
+    found: dict[Pin, str] = {}
+    for part in recipe.split(" / "):
+        place: Place = "build" if part.startswith("build ") else "runtime"
+        found.update({Pin(place, name): bound for name, bound in _RECIPE_BOUND.findall(part.partition(": ")[2])})
+    return found

@@ -21,11 +21,8 @@ from repairgym.config.curation import (
 from repairgym.config.loading import load_config
 from repairgym.errors import InputError
 from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe, find_unmentioned
-from repairgym.tasks.curation.curating import curate
-from repairgym.tasks.curation.duplicates import PatchIndex
-from repairgym.tasks.curation.funnel import run_filters
-from repairgym.tasks.curation.registry import FILTERS
-from repairgym.tasks.curation.splitting import assign_splits
+from repairgym.tasks.curation.curate import assign_splits, curate, run_filters
+from repairgym.tasks.curation.filters import FILTERS, PatchIndex
 from repairgym.tasks.store import TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 

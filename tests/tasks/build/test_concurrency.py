@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from repairgym.tasks.build.bounded import as_they_end, ordered_map
+from repairgym.tasks.build.concurrency import as_they_end, ordered_map
 
 
 @pytest.mark.asyncio

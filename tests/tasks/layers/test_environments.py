@@ -1,6 +1,7 @@
-"""Building a layer may use the configured index; nothing else has a network."""
+from __future__ import annotations
 
 import ast
+import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -10,12 +11,56 @@ import pytest
 import repairgym
 from repairgym.config.layers import LayersConfig
 from repairgym.config.sandbox import SandboxConfig, SandboxLimits
-from repairgym.errors import IndexUnavailableError
+from repairgym.errors import IndexUnavailableError, TaskError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.guest.spawner import GUEST_ENVIRONMENT
-from repairgym.tasks.layers.environments import build_environment, install_arguments
+from repairgym.tasks.layers.environments import (
+    base_python,
+    build_environment,
+    describe_environment,
+    install_arguments,
+    lock_name,
+    resolve_lock,
+    shipped_lock,
+)
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
+
+
+def test_equal_requirements_share_one_lock() -> None:
+    assert lock_name(("b>=1", "a")) == lock_name(("a", "b>=1")) == "pytest+a+b-1.txt"
+    assert lock_name(()) == "pytest.txt"
+
+
+def test_digest_follows_the_lock() -> None:
+    lock = shipped_lock(())
+    assert describe_environment(lock) == describe_environment(lock)
+    assert describe_environment(lock).digest != describe_environment(lock + "\n").digest
+
+
+def test_missing_lock_says_how_to_make_it() -> None:
+    with pytest.raises(TaskError, match="repairgym tasks lock"):
+        shipped_lock(("no-such-requirement",))
+
+
+def test_base_python_is_outside_any_virtual_environment() -> None:
+    code = "import sys; print(sys.prefix == sys.base_prefix)"
+    done = subprocess.run([str(base_python()), "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+@pytest.mark.network
+def test_environment_holds_what_its_lock_names(tmp_path: Path) -> None:
+    lock = resolve_lock(())
+    assert "--hash=sha256:" in lock
+    assert "://" not in lock
+    environment, folder = build_environment(LayerStore(tmp_path), lock)
+    assert folder.name == environment.digest
+    code = "import pytest, sys; print(pytest.__version__, sys.prefix)"
+    done = subprocess.run([str(folder / "bin" / "python"), "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["8.3.5", str(folder)]
+    assert list(folder.rglob("pytest/__pycache__/*.pyc"))
+
 
 NETWORK_MODULES = {
     "aiohttp",

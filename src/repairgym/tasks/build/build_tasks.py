@@ -35,16 +35,27 @@ from repairgym.errors import (
 )
 from repairgym.records import SourceKind, Split, Task
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.build.default_steps import with_build_steps
+from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
 from repairgym.tasks.layers.catalogue import Package, Repository, catalogue_digest, load_catalogue
 from repairgym.tasks.layers.environments import read_lock
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.sources.base import BuildContext
+from repairgym.tasks.sources.base import BuildContext, TaskSource
+from repairgym.tasks.sources.breakages import BreakageSource
 from repairgym.tasks.sources.commits import find_candidates
-from repairgym.tasks.sources.registry import SOURCES
+from repairgym.tasks.sources.history import HistorySource
+from repairgym.tasks.sources.mutations import MutationSource
+from repairgym.tasks.sources.releases import ReleaseSource
 from repairgym.tasks.store import TaskStore, Unit
+
+SOURCES: dict[SourceKind, TaskSource[Any]] = {
+    "mutations": MutationSource(),
+    "releases": ReleaseSource(),
+    "history": HistorySource(),
+    "breakages": BreakageSource(),
+}
+
 
 UNIT_FORMAT = 2
 """Part of each unit key; grows when sources make other tasks from the same input."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.tasks.sources.hunks import changes_code, find_hunks, revert
+from repairgym.tasks.sources.fixes import changes_code, find_hunks, revert
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n"]), max_size=25).map("".join)
 

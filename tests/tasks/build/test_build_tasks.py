@@ -25,7 +25,7 @@ from repairgym.errors import (
     TaskError,
 )
 from repairgym.records import Task
-from repairgym.tasks.build.building import Progress, build, plan, skip_reason, spread
+from repairgym.tasks.build.build_tasks import Progress, build, plan, skip_reason, spread
 from repairgym.tasks.build.test_files import cuttable_names, file_of, function_id, functions_of
 from repairgym.tasks.build.validation import check_tests
 from repairgym.tasks.layers.catalogue import Package
@@ -169,7 +169,7 @@ BUILD_WITH_TWO_PROCESSES = """
 import sys
 from pathlib import Path
 from repairgym.config.tasks import TasksConfig
-from repairgym.tasks.build.building import build
+from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.store import LayerStore
 
 if __name__ == "__main__":

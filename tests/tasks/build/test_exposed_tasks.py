@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from repairgym.tasks.build.exposing import expose, find_test_place, hollow_tests
+from repairgym.tasks.build.exposed_tasks import expose, find_test_place, hollow_tests
 
 IDS = (
     "tests/test_a.py::test_plain",

@@ -29,7 +29,7 @@ if "--stay" in sys.argv:
 
 
 def start(root, log, digest, *options):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     command = [sys.executable, "-c", _BUILDER, str(root), str(log), digest, *options]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, text=True)

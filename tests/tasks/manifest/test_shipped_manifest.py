@@ -18,7 +18,7 @@ from repairgym.tasks.manifest.manifest import RecipeBook, numbers
 from repairgym.tasks.manifest.rebuild import rebuild_book
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 
-CATALOG = Path(__file__).parents[2] / "catalog"
+CATALOG = Path(__file__).parents[3] / "catalog"
 MAX_BYTES = 4_000_000
 
 

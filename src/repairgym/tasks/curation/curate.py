@@ -1,0 +1,235 @@
+"""A curated copy of a task folder.
+
+Reads a `TaskStore`, evidence and solve rates; makes another folder: the tasks that every filter leaves, with the
+splits that were asked for, ``curation.json`` (what each filter left out, with ids and reasons), and the funnel of the
+folder that it came from with this one added. Invariants: the folder that is read never changes; unbuilt tasks pass one
+at a time in both readings, so that memory holds candidates and not records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from repairgym.config.curation import CurationConfig, FilterName, SplitConfig
+from repairgym.errors import InputError
+from repairgym.records import Record, Split, Task
+from repairgym.tasks.build.verification import TaskEvidence
+from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe
+from repairgym.tasks.curation.filters import FILTERS
+from repairgym.tasks.layers.atomic_write import folder_written_whole
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+_SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
+
+
+def assign_splits(candidates: Sequence[Candidate], config: SplitConfig) -> list[Candidate]:
+    """``candidates`` in their order, with splits.
+
+    Raises:
+        InputError: ``time`` was asked for and a task has no time.
+    """
+    if config.by == "keep":
+        return list(candidates)
+    if config.by == "package":
+        order = _package_order(candidates, config.seed)
+        groups = [order[one.package] for one in candidates]
+    else:
+        groups = _time_order(candidates)
+    splits = _split_groups(groups, config.shares)
+    return [replace(one, split=splits[group]) for one, group in zip(candidates, groups, strict=True)]
+
+
+def _package_order(candidates: Iterable[Candidate], seed: int) -> dict[str, int]:
+    packages = {one.package for one in candidates}
+    ranked = sorted(packages, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+    return {name: place for place, name in enumerate(ranked)}
+
+
+def _time_order(candidates: Sequence[Candidate]) -> list[int]:
+    times = [one.created_at for one in candidates if one.created_at]
+    missing = [one.id for one in candidates if not one.created_at]
+    if missing:
+        raise InputError(
+            f"split.by=time needs the time of every task, and {len(missing)} have none (the first: {missing[0]}); use "
+            "split.by=package"
+        )
+    places = {time: place for place, time in enumerate(sorted(set(times)))}
+    return [places[time] for time in times]
+
+
+def _split_groups(groups: Iterable[int], shares: tuple[float, float, float]) -> dict[int, Split]:
+    """The split of each group: groups in order, each where its middle falls among the shares."""
+    sizes = Counter(groups)
+    bounds = (shares[0], shares[0] + shares[1])
+    total, done = sizes.total(), 0
+    found: dict[int, Split] = {}
+    for group in sorted(sizes):
+        middle = (done + sizes[group] / 2) / total
+        found[group] = _SPLITS[sum(middle >= bound for bound in bounds)]
+        done += sizes[group]
+    return found
+
+
+class FilterOutcome(Record):
+    """What one filter did."""
+
+    name: FilterName
+    source: str
+    """Paper and section of the rule."""
+    settings: dict[str, Any]
+    num_before: int
+    num_unmeasured: int
+    """Tasks that it could not judge."""
+    removed: dict[str, str]
+    """Task id -> reason."""
+
+    @property
+    def num_removed(self) -> int:
+        """Tasks that it left out."""
+        return len(self.removed)
+
+
+class CurationFunnel(Record):
+    """From candidates to kept tasks."""
+
+    num_candidates: int
+    num_repeated_ids: int = 0
+    """Tasks left out before the filters because an earlier one has their id."""
+    filters: tuple[FilterOutcome, ...]
+    num_kept: int
+    splits: dict[str, int]
+    """``<source>/<split>`` -> kept tasks."""
+
+    def counts(self) -> dict[str, int]:
+        """The funnel as `funnel.json` and the report show it."""
+        repeated = {"repeated_ids": self.num_repeated_ids} if self.num_repeated_ids else {}
+        return {
+            "candidates": self.num_candidates,
+            **repeated,
+            **{outcome.name: outcome.num_removed for outcome in self.filters},
+            "kept": self.num_kept,
+        }
+
+
+def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tuple[list[Candidate], CurationFunnel]:
+    """The candidates that every filter of ``config`` leaves, and what each did."""
+    first: dict[str, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.id, candidate)
+    left = list(first.values())
+    num_repeated_ids = len(candidates) - len(left)
+    outcomes = []
+    for name in config.filters:
+        ruling = FILTERS[name].judge(left, config)
+        removed = dict(ruling.removed)
+        if not config.is_unmeasured_kept:
+            removed |= {task_id: "not measured" for task_id in ruling.unmeasured if task_id not in removed}
+        outcomes.append(
+            FilterOutcome(
+                name=name,
+                source=FILTERS[name].source,
+                settings=_settings(config, name),
+                num_before=len(left),
+                num_unmeasured=len(ruling.unmeasured),
+                removed=removed,
+            )
+        )
+        left = [candidate for candidate in left if candidate.id not in removed]
+    splits = Counter(f"{candidate.source}/{candidate.split or 'none'}" for candidate in left)
+    funnel = CurationFunnel(
+        num_candidates=len(candidates),
+        num_repeated_ids=num_repeated_ids,
+        filters=tuple(outcomes),
+        num_kept=len(left),
+        splits=dict(splits),
+    )
+    return left, funnel
+
+
+def _settings(config: CurationConfig, name: FilterName) -> dict[str, Any]:
+    section = getattr(config, name, None)
+    return section.model_dump(mode="json") if isinstance(section, Record) else {}
+
+
+CURATION_FILE = "curation.json"
+
+
+def curate(
+    store: TaskStore,
+    folder: Path,
+    config: CurationConfig,
+    evidence: Mapping[str, TaskEvidence] | None = None,
+    solve_rates: Mapping[str, SolveRate] | None = None,
+) -> CurationFunnel:
+    """Write the tasks of ``store`` that the filters leave to ``folder``.
+
+    Args:
+        store: The tasks.
+        folder: A folder that is empty or not there yet.
+        config: Filters and their bounds.
+        evidence: Task id -> what `repairgym tasks verify` saw; of another state of a task it does not count.
+        solve_rates: Task id -> how often a policy solved it.
+
+    Raises:
+        InputError: ``folder`` holds something, a task is broken, or splits by time are asked for without times.
+        DiskFullError: no room.
+    """
+    evidence, rates = evidence or {}, solve_rates or {}
+    certified = store.load_certified()
+    known = ((task, evidence.get(task.id)) for task in certified)
+    described = [
+        describe(task, found if found and found.task_digest == task.digest() else None, rates.get(task.id))
+        for task, found in known
+    ]
+    unbuilt = (describe(task, None, rates.get(task.id)) for task in store.iter_unbuilt())
+    kept, funnel = run_filters(assign_splits([*described, *unbuilt], config.split), config)
+    with folder_written_whole(folder) as place:
+        _write(
+            TaskStore(place), store, certified, {candidate.id: candidate.split for candidate in kept}, funnel, config
+        )
+    return funnel
+
+
+def _write(
+    target: TaskStore,
+    store: TaskStore,
+    certified: Sequence[Task],
+    splits: Mapping[str, Split | None],
+    funnel: CurationFunnel,
+    config: CurationConfig,
+) -> None:
+    """Write the tasks whose ids are in ``splits``, with these splits, and what was done."""
+    counts = _with_curation(store, funnel)
+    manifest = {**store.load_document(MANIFEST_FILE), "curation": config.model_dump(mode="json")}
+    if certified:
+        first = {task.id: task for task in reversed(certified)}
+        found = ((task, splits.get(task.id)) for task in first.values())
+        target.save((task.model_copy(update={"split": split}) for task, split in found if split), counts, manifest)
+    else:
+        target.save_document(FUNNEL_FILE, counts)
+        target.save_document(MANIFEST_FILE, manifest)
+    if len(certified) < funnel.num_candidates:
+        target.save_unbuilt(_kept_unbuilt(store, splits))
+    target.save_document(CURATION_FILE, funnel.model_dump(mode="json"))
+
+
+def _kept_unbuilt(store: TaskStore, splits: Mapping[str, Split | None]) -> Iterator[UnbuiltTask]:
+    for task in store.iter_unbuilt():
+        if task.id in splits:
+            yield task.model_copy(update={"split": splits[task.id]})
+
+
+def _with_curation(store: TaskStore, funnel: CurationFunnel) -> dict[str, Any]:
+    """The funnel of the folder that was read, with this curation beside its sources."""
+    before = store.load_document(FUNNEL_FILE)
+    totals = before.get("total", {})
+    names = chain(["curation"], (f"curation_{number}" for number in range(2, len(totals) + 3)))
+    name = next(name for name in names if name not in totals)
+    return {**before, "total": {**totals, name: funnel.counts()}, "splits": funnel.splits}

@@ -1,0 +1,321 @@
+"""What a curation filter is.
+
+A filter is one file of this folder with a `TaskFilter` and one line in `registry.FILTERS`; its bounds are a section of
+`config.curation`. Invariant: a filter decides from candidates and configuration alone, in the order of the candidates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from repairgym.config.curation import CurationConfig, FilterName
+from repairgym.tasks.curation.candidate import Candidate
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What a filter says of some candidates; those in neither stay."""
+
+    removed: dict[str, str] = field(default_factory=dict)
+    """Id -> reason."""
+    unmeasured: tuple[str, ...] = ()
+    """Ids of candidates that the filter cannot judge."""
+
+
+class TaskFilter(Protocol):
+    """Leaves tasks out for one reason."""
+
+    source: str
+    """Paper and section that the rule comes from."""
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """What to leave out of ``candidates``."""
+        ...
+
+
+def judge_each(candidates: Sequence[Candidate], reason: Callable[[Candidate], str | None]) -> Ruling:
+    """A ruling from one candidate at a time: ``reason`` is empty to keep, None when it was not measured."""
+    reasons = {candidate.id: reason(candidate) for candidate in candidates}
+    removed = {task_id: found for task_id, found in reasons.items() if found}
+    return Ruling(removed, tuple(task_id for task_id, found in reasons.items() if found is None))
+
+
+class PatchIndex:
+    """Patches that can be asked for the most similar one."""
+
+    def __init__(self, max_similarity: float) -> None:
+        """Find patches that are more similar than ``max_similarity``."""
+        self._bound = max_similarity
+        self._members: dict[str, Candidate] = {}
+        self._by_line: dict[int, list[str]] = {}
+
+    def add(self, candidate: Candidate) -> None:
+        """Remember the patch of ``candidate``."""
+        self._members[candidate.id] = candidate
+        for line in candidate.patch_lines:
+            self._by_line.setdefault(line, []).append(candidate.id)
+
+    def find(self, candidate: Candidate) -> tuple[str, float] | None:
+        """Id and similarity of the most similar patch above the bound; None when there is none."""
+        shared: Counter[str] = Counter()
+        for line in self._rare_lines(candidate):
+            shared.update(self._by_line.get(line, ()))
+        similar = ((self._similarity(candidate, self._members[task_id]), task_id) for task_id in shared)
+        best = max(similar, default=None, key=lambda found: (found[0], found[1]))
+        return (best[1], best[0]) if best and best[0] >= self._bound else None
+
+    def _rare_lines(self, candidate: Candidate) -> list[int]:
+        """Enough lines that a patch above the bound must share one of them: the rarest ones.
+
+        Patches with Jaccard index J share at least J of the lines of each, so one of any ``(1 - J) n + 1`` is shared.
+        """
+        num_needed = int((1 - self._bound) * len(candidate.patch_lines) + 1e-9) + 1
+        ranked = sorted(candidate.patch_lines, key=lambda line: (len(self._by_line.get(line, ())), line))
+        return ranked[:num_needed]
+
+    @staticmethod
+    def _similarity(one: Candidate, other: Candidate) -> float:
+        return len(one.patch_lines & other.patch_lines) / len(one.patch_lines | other.patch_lines)
+
+
+class Duplicates:
+    """Leave out tasks whose gold patch another task of the same split has already."""
+
+    source = "ours; no paper gives a bound"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+        removed: dict[str, str] = {}
+        indexes: dict[str | None, PatchIndex] = {}
+        for candidate in _with_patch(candidates):
+            index = indexes.setdefault(candidate.split, PatchIndex(config.duplicates.max_similarity))
+            found = index.find(candidate)
+            if found:
+                removed[candidate.id] = f"its patch is {found[1]:.0%} that of {found[0]}"
+            else:
+                index.add(candidate)
+        return Ruling(removed, tuple(candidate.id for candidate in candidates if not candidate.patch_lines))
+
+
+def _with_patch(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
+    return (candidate for candidate in candidates if candidate.patch_lines)
+
+
+class Contamination:
+    """Leave out training tasks that share a package, a time or a patch with held-out ones."""
+
+    source = "paper A (splits in time order), paper B, section 4.1 (months held out)"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+        held_out = [one for one in candidates if one.split in ("validation", "test")]
+        training = [one for one in candidates if one.split == "train"]
+        removed: dict[str, str] = {}
+        if config.contamination.by_package:
+            removed |= _by_package(training, held_out)
+        if config.contamination.by_time:
+            removed = _by_time(training, held_out) | removed
+        if config.contamination.by_patch:
+            removed = _by_patch(training, held_out, config.duplicates.max_similarity) | removed
+        unmeasured = [one.id for one in candidates if one.split is None]
+        if config.contamination.by_time and held_out:
+            unmeasured += [one.id for one in training if one.created_at is None and one.id not in removed]
+        return Ruling(removed, tuple(unmeasured))
+
+
+def _by_package(training: Sequence[Candidate], held_out: Sequence[Candidate]) -> dict[str, str]:
+    splits = {_name(one): one.split for one in held_out if one.package}
+    found = ((one.id, splits.get(_name(one))) for one in training)
+    return {task_id: f"its package is in {split}" for task_id, split in found if split}
+
+
+def _name(candidate: Candidate) -> str:
+    # The same project is `boltons` on an index and `mahmoud/boltons` as a repository.
+    return candidate.package.rpartition("/")[2].lower().replace("_", "-")
+
+
+def _by_time(training: Sequence[Candidate], held_out: Sequence[Candidate]) -> dict[str, str]:
+    times = [one.created_at for one in held_out if one.created_at]
+    if not times:
+        return {}
+    first = min(times)
+    late = (one for one in training if one.created_at and one.created_at >= first)
+    return {one.id: f"it is not older than the first held-out task ({first:%Y-%m-%d})" for one in late}
+
+
+def _by_patch(training: Sequence[Candidate], held_out: Sequence[Candidate], max_similarity: float) -> dict[str, str]:
+    index = PatchIndex(max_similarity)
+    for one in held_out:
+        index.add(one)
+    found = ((one.id, index.find(one)) for one in training if one.patch_lines)
+    return {task_id: f"its patch is {hit[1]:.0%} that of {hit[0]}, which is held out" for task_id, hit in found if hit}
+
+
+_QUOTED = re.compile(r"['\"](\w+)['\"]")
+
+
+class MissingNames:
+    """Leave out tasks whose tests fail because a name is missing."""
+
+    source = "paper B, section 4.1"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+        bounds = config.missing_names
+        pattern = re.compile(rf"(?:\w+\.)*(?:{'|'.join(map(re.escape, bounds.exceptions))})\b")
+
+        def is_counted(message: str, candidate: Candidate) -> bool:
+            is_new = not candidate.new_names.isdisjoint(_QUOTED.findall(message))
+            return bool(pattern.match(message)) and (is_new or not bounds.is_limited_to_new_names)
+
+        def reason(candidate: Candidate) -> str | None:
+            messages = [message for message in candidate.failure_messages or () if message]
+            if not messages:
+                return None
+            named = [message for message in messages if is_counted(message, candidate)]
+            if len(named) <= bounds.max_share * len(messages):
+                return ""
+            return f"{len(named)} of {len(messages)} failures are by missing names: {named[0][:100]}"
+
+        return judge_each(candidates, reason)
+
+
+class UnmentionedNames:
+    """Leave out tasks whose tests use a name that only the repair defines and the issue does not tell."""
+
+    source = "ours, in the place of paper B, section 4.1, where nothing was run"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+
+        def reason(candidate: Candidate) -> str | None:
+            names = candidate.unmentioned_names
+            return None if names is None else f"the tests use {', '.join(names[:3])}" if names else ""
+
+        return judge_each(candidates, reason)
+
+
+class Size:
+    """Leave out tasks whose gold patch is large."""
+
+    source = "paper B, section 4.1"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.num_files is None or candidate.num_lines is None:
+                return None
+            if candidate.num_files > config.size.max_files:
+                return f"{candidate.num_files} files changed, at most {config.size.max_files}"
+            if candidate.num_lines >= config.size.num_lines_below:
+                return f"{candidate.num_lines} lines changed, expected fewer than {config.size.num_lines_below}"
+            return ""
+
+        return judge_each(candidates, reason)
+
+
+class Quality:
+    """Leave out tasks with one of the named scores at the bound or above: high is bad."""
+
+    source = "paper B, section 4.1"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+        bounds = config.quality
+
+        def reason(candidate: Candidate) -> str | None:
+            scores = {name: candidate.quality_scores[name] for name in bounds.names if name in candidate.quality_scores}
+            bad = [f"{name} {score}" for name, score in scores.items() if score >= bounds.score_below]
+            return ", ".join(bad) if scores else None
+
+        return judge_each(candidates, reason)
+
+
+class SolveRateWindow:
+    """Leave out tasks outside the window of rates that still teach something."""
+
+    source = "paper B, section 4.3 (stage 2: 2,028 of 7,249 left)"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+        bounds = config.solve_rate
+
+        def reason(candidate: Candidate) -> str | None:
+            solved = candidate.solve_rate
+            if solved is None or solved.num_valid < bounds.min_samples:
+                return None
+            text = f"solved {solved.num_passed} of {solved.num_valid} times"
+            return "" if bounds.above < solved.rate < bounds.below else text
+
+        return judge_each(candidates, reason)
+
+
+class Flakiness:
+    """Leave out tasks with tests whose outcome differed between equal runs."""
+
+    source = "paper B, section 4.1"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+        bounds = config.flakiness
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.num_unstable_tests > bounds.max_unstable_tests:
+                return f"{candidate.num_unstable_tests} tests are unstable over {candidate.num_runs} runs"
+            return "" if (candidate.num_runs or 0) >= bounds.min_runs else None
+
+        return judge_each(candidates, reason)
+
+
+class BuildTime:
+    """Leave out tasks whose first build takes long."""
+
+    source = "paper A, data of the simplified pipeline"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+
+        def reason(candidate: Candidate) -> str | None:
+            if candidate.build_s is None:
+                return None
+            is_long = candidate.build_s > config.build_time.max_build_s
+            return f"{candidate.build_s:.1f} s, at most {config.build_time.max_build_s:g} s" if is_long else ""
+
+        return judge_each(candidates, reason)
+
+
+class Trivial:
+    """Leave out tasks that pass without a change, or have no test that could fail."""
+
+    source = "paper A, back-test: 1 % of the failing cases passed without a change"
+
+    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+        """See `TaskFilter.judge`."""
+
+        def reason(candidate: Candidate) -> str | None:
+            if not candidate.num_fail_to_pass:
+                return "no test is named that fails before the repair"
+            if candidate.is_empty_failing is None:
+                return None
+            return "" if candidate.is_empty_failing else "the empty patch did not fail in every run"
+
+        return judge_each(candidates, reason)
+
+
+FILTERS: dict[FilterName, TaskFilter] = {
+    "missing_names": MissingNames(),
+    "unmentioned_names": UnmentionedNames(),
+    "size": Size(),
+    "quality": Quality(),
+    "flakiness": Flakiness(),
+    "build_time": BuildTime(),
+    "trivial": Trivial(),
+    "solve_rate": SolveRateWindow(),
+    "duplicates": Duplicates(),
+    "contamination": Contamination(),
+}
