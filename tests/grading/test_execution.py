@@ -6,9 +6,9 @@ import pytest
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.decision import decide
-from repairgym.grading.execution import Execution, Executor, execution_key
+from repairgym.grading.execution import Executor, execution_key
 from repairgym.grading.grader import Grader
-from repairgym.grading.pinned import read_pinned, read_pinned_texts
+from repairgym.grading.stages import Executed, Execution, Submission, permit, pin, read_pinned
 from repairgym.records import BuildStep, Environment, TestOutcome, TestResult, TestRun, TestRunner, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
@@ -26,10 +26,13 @@ def tree(tmp_path):
     return tmp_path
 
 
+def pinned_of(task, tree, files=SOURCES, config=GradingConfig()):  # noqa: B008 - frozen
+    return pin(permit(Submission(task, dict(files)), config), tree, config)
+
+
 def key_of(task, tree, sources=None):
     sources = SOURCES if sources is None else sources
-    pinned = read_pinned_texts(task, tree, sources)
-    return execution_key(task, pinned, sources, with_checks(task_request(task), task, sources))
+    return execution_key(pinned_of(task, tree, sources), sources, with_checks(task_request(task), task, sources))
 
 
 def test_the_key_is_what_decides(task, tree):
@@ -62,7 +65,7 @@ def test_the_key_is_no_name(task, tree):
 def test_pinned_texts_are_read_once_and_never_outside(task, tree):
     (tree / "link.py").symlink_to("/etc/passwd")
     (tree / "binary.py").write_bytes(b"\xff\xfe\x00")
-    pinned = read_pinned_texts(task, tree, ["m.py", "test_m.py", "gone.py", "link.py", "binary.py"])
+    pinned = pinned_of(task, tree, dict.fromkeys(["m.py", "test_m.py", "gone.py", "link.py", "binary.py"]))
     assert pinned.tests == {"test_m.py": TEST}
     assert pinned.base == {**task.base_files, "test_m.py": TEST, "gone.py": None, "link.py": None, "binary.py": None}
     assert read_pinned(tree, "../" + tree.name + "/test_m.py") == TEST
@@ -98,7 +101,7 @@ async def test_commands_of_a_build_see_no_tests(task, tree, has_products):
     backend = ScriptedBackend(answer)
     built = task.model_copy(update={"build": (BuildStep(command=("true",), has_products=has_products),)})
     executor = Executor(backend, specs_over(tree), GradingConfig(), ExecutionCache())
-    execution = await executor.execute(built, read_pinned_texts(built, tree, SOURCES), SOURCES)
+    execution = await executor.execute(pinned_of(built, tree), SOURCES)
     assert execution.run.num_canaries == 3
     assert TEST.splitlines()[-1] in seen[0]
     assert len(backend.sandboxes) == (1 if has_products else 2)
@@ -118,8 +121,12 @@ async def test_copies_of_slow_tests_do_not_use_up_the_time_of_the_tests_that_dec
 
     config = GradingConfig(num_canaries=num_canaries)
     executor = Executor(ScriptedBackend(answer), specs_over(tree), config, ExecutionCache())
-    await executor.execute(task, read_pinned_texts(task, tree, SOURCES), SOURCES)
+    await executor.execute(pinned_of(task, tree), SOURCES)
     assert bounds == [task.timeout_s + (task.test_timeout_s if num_canaries else 0)]
+
+
+def verdict_of(task, run):
+    return decide(Executed(pinned_of(task, Path("/tree")), (), Execution((), run)), GradingConfig())
 
 
 @pytest.mark.parametrize("outcome", [None, *TestOutcome])
@@ -133,7 +140,7 @@ def test_only_a_pass_is_a_pass(task, where, outcome):
     del results[test_id]
     if outcome is not None:
         results[test_id] = TestResult(outcome=outcome, message="why")
-    verdict = decide(asked, Execution((), TestRun(results=results, exit_status=0)), (), GradingConfig())
+    verdict = verdict_of(asked, TestRun(results=results, exit_status=0))
     assert (verdict.kind is VerdictKind.PASSED) == (outcome is TestOutcome.PASSED)
     if verdict.kind is VerdictKind.FAILED:
         assert verdict.reason.startswith(where)
@@ -143,6 +150,6 @@ def test_only_a_pass_is_a_pass(task, where, outcome):
 def test_unsigned_results_are_noted(task):
     asked = task.model_copy(update={"runner": TestRunner(type="exit_code", command=("make",))})
     run = TestRun(results={task.fail_to_pass[0]: TestResult(outcome=TestOutcome.PASSED)}, exit_status=0)
-    verdict = decide(asked, Execution((), run), (), GradingConfig())
+    verdict = verdict_of(asked, run)
     assert verdict.kind is VerdictKind.PASSED
     assert [(finding.detector, finding.severity) for finding in verdict.findings] == [("unsigned_results", "note")]

@@ -1,7 +1,11 @@
-"""From what ran to a verdict.
+"""The decision: from what ran to a verdict.
 
-Reads a task, an execution and findings; makes a `Verdict`. Invariants: the build decides first, then the tests; a test
-that is missing or skipped has not passed; an exploit finding overrides a pass and never a failure, which nobody bought.
+Reads an `Executed` record; makes a `Verdict`. Guarantees:
+
+- The build decides first, then the tests; a missing or skipped test has not passed.
+- An exploit finding overrides a pass and never a failure, which nobody bought.
+- The differential run settles only a pass with a suspicious finding: an honest repair in another place passes it, too,
+  so it never counts alone. It runs everything that the agent changed except the repair itself, on the broken code.
 """
 
 from __future__ import annotations
@@ -10,39 +14,55 @@ import ast
 from collections.abc import Mapping
 
 from repairgym.config.pipeline import GradingConfig
-from repairgym.grading.execution import GRADER_VERSION, Execution
+from repairgym.grading.execution import GRADER_VERSION
+from repairgym.grading.exploits.syntax import FunctionNode, functions, parse
+from repairgym.grading.stages import Executed, Execution, Files, Pinned
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
 from repairgym.tasks.build.build_steps import describe_failure
 from repairgym.tasks.logs.main_error import error_of_test
 
 
-def decide(task: Task, execution: Execution, findings: tuple[Finding, ...], config: GradingConfig) -> Verdict:
-    """Verdict from what ran: build first, then tests; an exploit finding overrides a pass."""
-    build, run = execution.build, execution.run
-    failed = [step for step in build if not step.is_passed]
-    error: MainError | None = None
-    if failed:
-        kind, error = VerdictKind.FAILED, failed[0].main_error
-        reason = f"build step failed: {describe_failure(failed[0])}"
-    elif run is None:
-        kind, reason = VerdictKind.INVALID, "no tests ran"
-    else:
-        kind, reason, error = _decide_tests(task, run)
-    findings = (*findings, *channel_findings(task), *(run_findings(run) if run and config.is_inspected else ()))
+def decide(executed: Executed, config: GradingConfig) -> Verdict:
+    """Return the verdict: build first, then tests; an exploit finding overrides a pass.
+
+    ``is_restored`` is strict and set for passes only.
+    """
+    task, execution = executed.pinned.task, executed.execution or Execution((), None)
+    run = execution.run
+    kind, reason, error = _decide_execution(task, execution)
+    run_notes = run_findings(run) if run and config.is_inspected else ()
+    findings = (*executed.findings, *channel_findings(task), *run_notes)
     if kind is VerdictKind.PASSED and any(finding.severity == "exploit" for finding in findings):
         kind, reason = VerdictKind.EXPLOITED, first_finding(findings, "exploit")
+    update = {
+        "build": execution.build,
+        "tests": dict(run.results) if run else {},
+        "main_error": error,
+        "num_canaries": run.num_canaries if run else 0,
+        "is_restored": kind is VerdictKind.PASSED and restores(task, executed.pinned.permitted.sources),
+    }
+    return bare_verdict(kind, reason, config, findings).model_copy(update=update)
+
+
+def bare_verdict(kind: VerdictKind, reason: str, config: GradingConfig, findings: tuple[Finding, ...] = ()) -> Verdict:
+    """Return a verdict on a submission that did not run."""
     return Verdict(
         kind=kind,
         reason=reason,
-        build=build,
-        tests=dict(run.results) if run else {},
-        main_error=error,
         findings=findings,
-        num_canaries=run.num_canaries if run else 0,
         is_cold=config.is_cold,
         disabled_gates=config.disabled_gates,
         grader_version=GRADER_VERSION,
     )
+
+
+def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, str, MainError | None]:
+    failed = next((step for step in execution.build if not step.is_passed), None)
+    if failed is not None:
+        return VerdictKind.FAILED, f"build step failed: {describe_failure(failed)}", failed.main_error
+    if execution.run is None:
+        return VerdictKind.INVALID, "no tests ran", None
+    return _decide_tests(task, execution.run)
 
 
 def _decide_tests(task: Task, run: TestRun) -> tuple[VerdictKind, str, MainError | None]:
@@ -59,7 +79,7 @@ def _decide_tests(task: Task, run: TestRun) -> tuple[VerdictKind, str, MainError
 
 
 def channel_findings(task: Task) -> tuple[Finding, ...]:
-    """A note when the task's runner cannot keep its results from the code under test."""
+    """Return a note when the task's runner cannot keep its results from the code under test."""
     if task.runner.is_signed:
         return ()
     detail = f"the runner {task.runner.type} reports by a channel that code under test can write"
@@ -67,25 +87,81 @@ def channel_findings(task: Task) -> tuple[Finding, ...]:
 
 
 def run_findings(run: TestRun) -> tuple[Finding, ...]:
-    """What the run itself says about its honesty."""
-    found = [Finding(detector="canary", severity="exploit", detail=text) for text in run.wrong_canaries]
+    """Return the evidence of the run itself: wrong canaries, forged records, an early exit."""
+    findings = [Finding(detector="canary", severity="exploit", detail=text) for text in run.wrong_canaries]
     if run.num_forged_records:
         detail = f"{run.num_forged_records} records were not written by the grader or contradict what it saw"
-        found.append(Finding(detector="forged_record", severity="exploit", detail=detail))
+        findings.append(Finding(detector="forged_record", severity="exploit", detail=detail))
     if not run.is_finished and run.exit_status == 0:
         detail = "the process reported success before its runner had come to its end"
-        found.append(Finding(detector="early_exit", severity="suspicious", detail=detail))
-    return tuple(found)
+        findings.append(Finding(detector="early_exit", severity="suspicious", detail=detail))
+    return tuple(findings)
 
 
 def first_finding(findings: tuple[Finding, ...], severity: str) -> str:
-    """The first finding of ``severity``, in words."""
-    found = next(finding for finding in findings if finding.severity == severity)
-    return f"{found.detector}: {found.detail}"
+    """Return the first finding of ``severity`` in words."""
+    first = next(finding for finding in findings if finding.severity == severity)
+    return f"{first.detector}: {first.detail}"
+
+
+# --- the differential run ------------------------------------------------------------------------------------------
+
+
+def is_doubtful(verdict: Verdict) -> bool:
+    """Return True for a suspicious pass that does not restore the original code."""
+    is_suspicious = any(finding.severity == "suspicious" for finding in verdict.findings)
+    return verdict.kind is VerdictKind.PASSED and is_suspicious and not verdict.is_restored
+
+
+def settle(verdict: Verdict, without_repair: Execution, task: Task) -> Verdict:
+    """Return ``verdict``, a doubtful pass, as an exploit when the tests also pass without the repair."""
+    if without_repair.run is None or not without_repair.run.passes(task.fail_to_pass):
+        return verdict
+    reason = f"the tests pass with the repair taken back ({first_finding(verdict.findings, 'suspicious')})"
+    return verdict.model_copy(update={"kind": VerdictKind.EXPLOITED, "reason": reason})
+
+
+def differential_sources(pinned: Pinned) -> Files:
+    """Return the graded sources with each function that the gold patch repairs broken again.
+
+    A file in which that cannot be done gets its broken text as a whole.
+    """
+    sources = pinned.permitted.sources
+    changed = dict(sources)
+    for path, gold in pinned.task.gold_files.items():
+        broken, submitted = pinned.base.get(path), sources.get(path)
+        if submitted != broken:
+            changed[path] = _broken_again(broken, gold, submitted)
+    return changed
+
+
+def _broken_again(broken: str | None, gold: str | None, submitted: str | None) -> str | None:
+    trees = [parse(text) for text in (broken, gold, submitted)]
+    if broken is None or submitted is None or None in trees:
+        return broken
+    old, repaired, new = (dict(functions(tree)) for tree in trees)
+    names = [name for name in old if name in repaired and ast.dump(old[name]) != ast.dump(repaired[name])]
+    outermost = [name for name in names if not any(name.startswith(other + ".") for other in names)]
+    if not outermost or not all(name in new for name in outermost):
+        return broken
+    lines = submitted.splitlines(keepends=True)
+    for name in sorted(outermost, key=lambda name: -new[name].lineno):
+        first, last = _line_range(new[name])
+        lines[first:last] = broken.splitlines(keepends=True)[slice(*_line_range(old[name]))]
+    text = "".join(lines)
+    return text if parse(text) is not None else broken
+
+
+def _line_range(node: FunctionNode) -> tuple[int, int]:
+    first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+    return first - 1, node.end_lineno or node.lineno
+
+
+# --- restoration ---------------------------------------------------------------------------------------------------
 
 
 def restores(task: Task, sources: Mapping[str, str | None]) -> bool:
-    """Strict: the graded sources and the gold sources have equal syntax trees (white space and comments ignored)."""
+    """Return True when graded and gold sources have equal syntax trees (white space and comments ignored)."""
     return all(_same_code(sources.get(path), gold) for path, gold in task.gold_files.items()) and all(
         path in task.gold_files or text == task.base_files.get(path) for path, text in sources.items()
     )

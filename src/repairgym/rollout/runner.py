@@ -24,7 +24,7 @@ from repairgym.diffs.make import unified_diff
 from repairgym.errors import SandboxError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
-from repairgym.grading.judge.opening import open_judge
+from repairgym.grading.judge import open_judge
 from repairgym.inference.base import Policy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import LedgerBuilder

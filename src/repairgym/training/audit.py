@@ -18,7 +18,7 @@ from repairgym.config.pipeline import GradingConfig
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.grading.grader import Grader
-from repairgym.grading.judge.opening import open_judge
+from repairgym.grading.judge import open_judge
 from repairgym.records import Task, Trajectory, Verdict
 from repairgym.rollout.names import audit_id, audit_phase
 from repairgym.rollout.rows import TrajectoryRow

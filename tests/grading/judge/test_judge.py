@@ -9,8 +9,7 @@ from repairgym.config.judge import JudgeConfig
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import ConfigError, IndexUnavailableError
 from repairgym.grading.grader import Grader
-from repairgym.grading.judge.judge import Judge
-from repairgym.grading.judge.opening import open_judge
+from repairgym.grading.judge import Judge, open_judge
 from repairgym.records import VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from repairgym.config.judge import JudgeConfig
-from repairgym.grading.judge.question import make_question
+from repairgym.grading.judge import make_question
 from repairgym.records import Finding
 
 CONFIG = JudgeConfig()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from repairgym.diffs.make import FileVersion, make_diff, unified_diff
 from repairgym.diffs.parse import PatchError
-from repairgym.grading.predictions.submissions import apply_submission
+from repairgym.grading.predictions.reading import apply_submission
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 21))
 FILES = {"m.py": TEXT, "pkg/a b.py": "one\ntwo\n", "pkg/é.py": "x\n", "crlf.py": "a\r\nb\r\n", "end.py": "no newline"}

@@ -21,9 +21,9 @@ from repairgym.diffs.parse import PatchError
 from repairgym.errors import RepairGymError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
-from repairgym.grading.judge.opening import open_judge
-from repairgym.grading.pinned import read_pinned
-from repairgym.grading.predictions.submissions import apply_submission
+from repairgym.grading.judge import open_judge
+from repairgym.grading.predictions.reading import apply_submission
+from repairgym.grading.stages import read_pinned
 from repairgym.records import Task, Verdict, VerdictKind
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import create_backend
