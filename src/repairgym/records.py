@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 class Record(BaseModel):
     """Base of all records: frozen, and an unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical JSON form."""

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.algorithms import DapoLossConfig, GspoLossConfig
+from repairgym.config.algorithms import PRESETS, DapoLossConfig, GrpoLossConfig, GspoLossConfig, RlooAdvantageConfig
+from repairgym.config.commands import RlCommandConfig
 from repairgym.config.learning import AlgorithmConfig, RftConfig, SftConfig, StepDpoConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.models import EngineConfig, ModelConfig
@@ -57,7 +58,7 @@ def test_another_loss_starts_from_its_own_defaults() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["loss.type=reinforce"], "'cispo'"),
+        (["loss.type=reinforce"], "cispo"),
         (["loss.type=gspo", "loss.dual_clip=3.0"], "dual_clip"),
         (["loss.type=ppo"], "need each other"),
         (["advantage.type=gae"], "need each other"),
@@ -67,9 +68,52 @@ def test_another_loss_starts_from_its_own_defaults() -> None:
         (["correction.type=mask", "correction.min_ratio=2.0"], "below and above 1"),
         (["loss.type=cispo", "loss.max_ratio=0.5"], "below and above 1"),
         (["overlong=ignore"], "baseline_only"),
-        (["loss.denominator=constant"], "'turn'"),
+        (["loss.denominator=constant"], "turn"),
     ],
 )
 def test_what_makes_no_sense_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(AlgorithmConfig, None, overrides)
+
+
+PRESET_OVERRIDES = {
+    "dapo": [],
+    "grpo": ["loss.type=grpo"],
+    "dr_grpo": ["loss.type=dr_grpo", "advantage.type=dr_grpo"],
+    "rloo": ["advantage.type=rloo"],
+    "gspo": ["loss.type=gspo"],
+    "cispo": ["loss.type=cispo"],
+    "ppo": ["loss.type=ppo", "advantage.type=gae"],
+    "reinforce_pp": ["advantage.type=reinforce_pp"],
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_its_parts(name: str, tmp_path: Path) -> None:
+    explicit = load_config(AlgorithmConfig, None, PRESET_OVERRIDES[name])
+    config = load_config(RlCommandConfig, None, [f"rl.algorithm={name}"]).rl.algorithm
+    assert config.model_copy(update={"preset": "dapo"}) == explicit
+    assert config == AlgorithmConfig(preset=name) == load_config(AlgorithmConfig, None, [f"preset={name}"])
+    (tmp_path / "config.toml").write_text(to_toml(config))
+    assert load_config(AlgorithmConfig, tmp_path / "config.toml") == config
+
+
+def test_parts_of_a_preset_can_be_overridden_in_any_order() -> None:
+    for overrides in (["preset=grpo", "loss.denominator=turn"], ["loss.denominator=turn", "preset=grpo"]):
+        assert load_config(AlgorithmConfig, None, overrides).loss == GrpoLossConfig(denominator="turn")
+    config = load_config(RlCommandConfig, None, ["rl.algorithm=grpo", "rl.algorithm.advantage.type=rloo"])
+    assert (config.rl.algorithm.loss, config.rl.algorithm.advantage) == (GrpoLossConfig(), RlooAdvantageConfig())
+
+
+def test_a_preset_replaces_the_parts_of_an_earlier_file_only(tmp_path: Path) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text("[rl.algorithm]\nbatch_size = 7\n[rl.algorithm.loss]\neps_high = 0.26\n")
+    config = load_config(RlCommandConfig, file, ["rl.algorithm=gspo"]).rl.algorithm
+    assert (config.loss, config.batch_size) == (GspoLossConfig(), 7)
+    file.write_text('[rl]\nalgorithm = "grpo"\n')
+    assert load_config(RlCommandConfig, file).rl.algorithm == AlgorithmConfig(preset="grpo")
+
+
+def test_an_unknown_preset_is_answered_with_the_list() -> None:
+    with pytest.raises(ConfigError, match=r"rl\.algorithm\.preset: got 'grpoo', expected one of dapo, .*mean 'grpo'"):
+        load_config(RlCommandConfig, None, ["rl.algorithm=grpoo"])

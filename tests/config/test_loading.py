@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
+from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import flatten, load_config, to_toml
 from repairgym.config.recipes import DemoConfig
+from repairgym.config.schema import iter_settings
+from repairgym.config.training import SftCommandConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Record
 
@@ -241,3 +245,76 @@ def test_another_member_of_a_union_starts_from_its_own_defaults() -> None:
 def test_one_override_of_the_demo_changes_one_value() -> None:
     config = load_config(DemoConfig, None, ["rl.validation_every=15"])
     assert config == DemoConfig(rl=DemoConfig().rl.model_copy(update={"validation_every": 15}))
+
+
+def test_later_files_win_key_by_key(tmp_path: Path) -> None:
+    first = write(tmp_path, 'steps = 20\nname = "first"\n[optimizer]\nlr = 1e-3\n')
+    second = tmp_path / "second.toml"
+    second.write_text('name = "second"\n[optimizer]\nwarmup = 9\n[weights]\na = 1.0\n')
+    config = load_config(Example, [first, second], ["steps=21"])
+    assert (config.steps, config.name, config.weights) == (21, "second", {"a": 1.0})
+    assert config.optimizer == Optimizer(lr=1e-3, warmup=9)
+
+
+def test_another_type_drops_the_settings_of_the_type_before(tmp_path: Path) -> None:
+    file = write(tmp_path, "[objective]\neps_low = 0.1\n")
+    assert load_config(Example, file, ["objective.type=distill"]).objective == Distill()
+    assert load_config(Example, file, ["objective.type=dapo"]).objective == Loss(eps_low=0.1)
+
+
+class Lists(Record):
+    names: tuple[str, ...] = ("x",)
+    shares: tuple[float, ...] = ()
+    maybe: tuple[str, ...] | None = None
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "expected"),
+    [
+        ("names=boltons,click", "names", ("boltons", "click")),
+        ("names=boltons", "names", ("boltons",)),
+        ("names=3.11, 3.12", "names", ("3.11", "3.12")),
+        ('names=["a,b"]', "names", ("a,b",)),
+        ("names=", "names", ()),
+        ("shares=0.7,0.4", "shares", (0.7, 0.4)),
+        ("shares=0.7", "shares", (0.7,)),
+        ("maybe=none", "maybe", None),
+        ("maybe=a", "maybe", ("a",)),
+    ],
+)
+def test_lists_need_no_brackets_in_overrides(override: str, field: str, expected: object) -> None:
+    assert getattr(load_config(Lists, None, [override]), field) == expected
+
+
+@pytest.mark.parametrize(
+    ("cls", "override", "hint"),
+    [
+        (RlCommandConfig, "optimizer.lr=1e-5", "did you mean 'rl.algorithm.optimizer.learning_rate'?"),
+        (SftCommandConfig, "sft.optimizer.lr=1e-5", "did you mean 'sft.optimizer.learning_rate'?"),
+        (RlCommandConfig, "rl.dapo.loss.type=gspo", "did you mean 'rl.algorithm.loss.type'?"),
+        (RlCommandConfig, "rl.algorithm.loss.typ=gspo", "did you mean 'rl.algorithm.loss.type'?"),
+        (RlCommandConfig, "rl.algorithm.loss.max_ratio=3.0", "it needs rl.algorithm.loss.type='cispo'."),
+        (RlCommandConfig, "lora_rank=8", "'rl.algorithm.trained.rank' (with rl.algorithm.trained.type='lora')"),
+        (RlCommandConfig, "group_size=8", "did you mean 'rl.algorithm.group_size'?"),
+    ],
+)
+def test_an_unknown_key_is_searched_in_the_whole_tree(cls: type[Record], override: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(cls, None, [override])
+    assert hint in str(caught.value)
+
+
+def test_an_unknown_type_is_answered_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match=r"objective\.type: got 'dappo', expected one of dapo, distill; .*'dapo'\?"):
+        load_config(Example, None, ["objective.type=dappo"])
+
+
+@given(name=st.sampled_from([setting.name for setting in iter_settings(RlCommandConfig)]), place=st.integers(0, 60))
+def test_a_suggested_key_exists(name: str, place: int) -> None:
+    wrong = name[: place % len(name)] + "q" + name[place % len(name) :]
+    known = {setting.name for setting in iter_settings(RlCommandConfig)}
+    try:
+        load_config(RlCommandConfig, None, [f"{wrong}=1"])
+    except ConfigError as error:
+        suggested = re.findall(r"'([^']+)'", str(error).partition("did you mean ")[2].partition("?")[0])
+        assert {key for key in suggested if "." in key} <= known

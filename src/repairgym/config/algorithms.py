@@ -6,7 +6,8 @@ others; defaults are those of the paper that is named. "Paper B" is arXiv 2508.0
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -16,6 +17,12 @@ MeanDenominator = Literal["token", "group", "trajectory", "turn"]
 """What the sum over tokens is divided by, so that it is a mean; `learning/denominators.py` has the equations."""
 Denominator = MeanDenominator | Literal["constant"]
 """Those and the constant of Dr. GRPO, which needs a budget."""
+
+
+def _check_bounds(low: float, high: float) -> None:
+    if not low < 1.0 < high:
+        raise ValueError(f"min_ratio={low} and max_ratio={high} must lie below and above 1, where equal policies are")
+
 
 # --- advantages ----------------------------------------------------------------------------------------------------
 
@@ -161,6 +168,27 @@ LossConfig = Annotated[
     Field(discriminator="type"),
 ]
 
+Preset = Literal["dapo", "grpo", "dr_grpo", "rloo", "gspo", "cispo", "ppo", "reinforce_pp"]
+
+
+class PresetParts(NamedTuple):
+    """Loss and advantage of a named algorithm."""
+
+    loss: LossConfig
+    advantage: AdvantageConfig
+
+
+PRESETS: Mapping[Preset, PresetParts] = {
+    "dapo": PresetParts(DapoLossConfig(), GroupAdvantageConfig()),
+    "grpo": PresetParts(GrpoLossConfig(), GroupAdvantageConfig()),
+    "dr_grpo": PresetParts(DrGrpoLossConfig(), DrGrpoAdvantageConfig()),
+    "rloo": PresetParts(DapoLossConfig(), RlooAdvantageConfig()),
+    "gspo": PresetParts(GspoLossConfig(), GroupAdvantageConfig()),
+    "cispo": PresetParts(CispoLossConfig(), GroupAdvantageConfig()),
+    "ppo": PresetParts(PpoLossConfig(), GaeAdvantageConfig()),
+    "reinforce_pp": PresetParts(DapoLossConfig(), ReinforcePpAdvantageConfig()),
+}
+
 # --- corrections and terms -----------------------------------------------------------------------------------------
 
 
@@ -261,8 +289,3 @@ OverlongPolicy = Literal["penalise", "baseline_only", "drop"]
 """What becomes of episodes that end at a limit of turns, tokens or time: ``penalise``, trained with their reward like
 others (paper B, section 5.2, finding 1: without these negatives loops become more frequent); ``baseline_only``, their
 reward counts in the group's mean and deviation, their tokens are not learned; ``drop``, as if they had never been."""
-
-
-def _check_bounds(low: float, high: float) -> None:
-    if not low < 1.0 < high:
-        raise ValueError(f"min_ratio={low} and max_ratio={high} must lie below and above 1, where equal policies are")

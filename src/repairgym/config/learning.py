@@ -6,20 +6,21 @@ Invariants: frozen; every value that changes a result is here.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repairgym.config.algorithms import (
+    PRESETS,
     AdvantageConfig,
-    DapoLossConfig,
     DemonstrationConfig,
-    GroupAdvantageConfig,
     LossConfig,
     NoCorrectionConfig,
     NoDemonstrationConfig,
     NoKlConfig,
     OverlongPolicy,
+    Preset,
+    PresetParts,
     ReferenceKlConfig,
     SamplerCorrectionConfig,
 )
@@ -173,13 +174,23 @@ class RftConfig(SftConfig):
 
 
 class AlgorithmConfig(Record):
-    """The policy update; as it stands it is paper B's DAPO (section 3.2, Table 3, stage 1).
+    """The policy update. The defaults are paper B's DAPO (section 3.2, Table 3, stage 1).
 
-    Other algorithms are other members of ``loss`` and ``advantage``: `docs/howto/algorithms.md` has the table.
+    A ``preset`` names an algorithm and gives each part of it that is not set (table: `docs/howto/algorithms.md`).
+    ``algorithm="grpo"`` is short for ``algorithm.preset="grpo"``.
     """
 
-    loss: LossConfig = DapoLossConfig()
-    advantage: AdvantageConfig = GroupAdvantageConfig()
+    SHORTHAND: ClassVar[str] = "preset"
+    """Field that a plain string in place of this section sets."""
+    PRESET_PARTS: ClassVar[tuple[str, ...]] = PresetParts._fields
+    """Fields that another preset replaces."""
+
+    preset: Preset = "dapo"
+    """Named algorithm: gives ``loss`` and ``advantage`` where they are not set."""
+    loss: LossConfig = PRESETS["dapo"].loss
+    """Objective of the update."""
+    advantage: AdvantageConfig = PRESETS["dapo"].advantage
+    """Comparison of a trajectory with its group, or of a token with the value head."""
     correction: SamplerCorrectionConfig = NoCorrectionConfig()
     """Between sampler and learner. Set ``truncate`` or ``mask`` when another engine than the embedded one samples."""
     kl: ReferenceKlConfig = NoKlConfig()
@@ -202,6 +213,18 @@ class AlgorithmConfig(Record):
     compute: ComputeConfig = ComputeConfig()
     trained: TrainedConfig = FullConfig()
     seed: int = 0
+
+    def with_preset(self, name: str) -> Self:
+        """Return a copy with the parts of ``name``; an unknown or unchanged name changes nothing."""
+        if name not in PRESETS or name == self.preset:
+            return self
+        return self.model_copy(update={"preset": name, **PRESETS[name]._asdict()})  # type: ignore[index]
+
+    @model_validator(mode="after")
+    def _fill_parts(self) -> Self:
+        parts = PRESETS[self.preset]._asdict()
+        self.__dict__.update({name: part for name, part in parts.items() if name not in self.model_fields_set})
+        return self
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:

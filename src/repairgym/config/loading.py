@@ -1,6 +1,6 @@
 """Configuration files: reads TOML and `a.b=value` overrides, makes frozen Records and writes them back.
 
-Invariants: every key of the file and of the overrides is a field of the Record, every value has the type of its field
+Guarantees: every key of the files and of the overrides is a field of the Record, every value has the type of its field
 (no silent conversion), and ``load_config(cls, write(to_toml(config)), ())`` equals ``config``. TOML has no null: the
 string ``"none"`` means *not set* wherever a field may be None.
 """
@@ -15,48 +15,61 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from repairgym.config.schema import is_optional, nested_record, nested_type, similar_key
+from repairgym.config.diagnostics import explain
+from repairgym.config.schema import is_optional, item_type, nested_type, records_of
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Record
 
 ConfigT = TypeVar("ConfigT", bound=Record)
+Source = type[Record] | Record
+"""A class with its defaults, or the Record that is the default of a section."""
 NOT_SET = "none"
 
 
-def load_config(cls: type[ConfigT], file: Path | None = None, overrides: Sequence[str] = ()) -> ConfigT:
-    """A ``cls`` from its defaults, then ``file``, then ``overrides``, each winning over the one before, key by key.
+class _InlineTable(dict[str, Any]):
+    """A section given whole as one override: it replaces the section of a file instead of adding to it."""
+
+
+def load_config(
+    cls: type[ConfigT], files: Path | Sequence[Path] | None = None, overrides: Sequence[str] = ()
+) -> ConfigT:
+    """Return a ``cls`` from its defaults, then ``files``, then ``overrides``; the later wins, key by key.
+
+    A section that chooses another ``type`` or ``preset`` than before starts from the defaults of that choice.
 
     Args:
         cls: The Record to make; its fields may be Records.
-        file: A TOML file, or None for the defaults alone.
+        files: TOML files.
         overrides: ``key=value`` or ``section.key=value``; the value is read as TOML, and as a plain string where it is
-            not TOML (``optimizer.type=muon``, ``optimizer.betas=[0.9, 0.95]``).
+            not TOML (``optimizer.type=muon``, ``optimizer.betas=[0.9, 0.95]``). Lists also without brackets
+            (``packages=boltons,click``).
 
     Raises:
-        InputError: ``file`` cannot be read.
+        InputError: a file cannot be read.
         ConfigError: a syntax error, an unknown key (the nearest key and all keys of the section are named) or a value
             of the wrong type (what was got and what is expected are named).
     """
-    data = _read_toml(file) if file else {}
-    for override in overrides:
-        _apply_override(data, override)
-    data = _completed(_with_nulls(data, cls), cls)
+    paths = [files] if isinstance(files, Path) else list(files or ())
+    given: dict[str, Any] = {}
+    for path in paths:
+        given = _merge(given, _expand_shorthands(_read_toml(path), cls), cls)
+    given = _merge(given, _read_overrides(overrides, cls), cls)
+    data = _completed(_with_nulls(given, cls), cls)
     try:
         return cls.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        origin = f"{file}: " if file else ""
-        raise ConfigError(origin + "; ".join(_explain(cls, data, detail) for detail in error.errors())) from None
+        origin = f"{', '.join(map(str, paths))}: " if paths else ""
+        raise ConfigError(origin + explain(cls, data, error)) from None
 
 
 def to_toml(config: Record) -> str:
-    """``config`` as TOML with every field, so that a run folder says all that a run used."""
+    """Return ``config`` as TOML with every field, so that a run folder says all that a run used."""
     return "\n".join(_table_lines(config.model_dump(mode="python"), ())).lstrip("\n") + "\n"
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, value) of each setting."""
+    """Yield (dotted key, value) of each setting."""
     for key, value in config.items():
         name = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping):
@@ -77,20 +90,40 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not TOML: {error}") from error
 
 
-def _apply_override(data: dict[str, Any], override: str) -> None:
-    key, separator, text = override.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if not separator or not all(parts):
-        raise ConfigError(f"got the override {override!r}, expected key=value or section.key=value")
-    section = data
-    for depth, part in enumerate(parts[:-1], start=1):
-        section = section.setdefault(part, {})
-        if not isinstance(section, dict):
-            raise ConfigError(f"{override!r} looks into {'.'.join(parts[:depth])!r}, which is a value, not a section")
-    section[parts[-1]] = _parse_value(text.strip())
+def _read_overrides(overrides: Sequence[str], cls: type[Record]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        parts = [part.strip() for part in key.split(".")]
+        if not separator or not all(parts):
+            raise ConfigError(f"got the override {override!r}, expected key=value or section.key=value")
+        annotation: Any = cls
+        for part in parts:
+            annotation = nested_type(annotation, part)
+        value = _parse_value(text.strip(), annotation)
+        if isinstance(value, str) and (field := _shorthand(annotation)):
+            parts.append(field)
+        section = data
+        for depth, part in enumerate(parts[:-1], start=1):
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise _not_a_section(override, parts[:depth])
+        section[parts[-1]] = _InlineTable(value) if isinstance(value, dict) else value
+    return data
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str, annotation: Any) -> Any:
+    """Return the value of an override; lists may lack their brackets."""
+    value = _parse_toml(text)
+    item = item_type(annotation)
+    if item is None or isinstance(value, list) or (value == NOT_SET and is_optional(annotation)):
+        return value
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    values = [_parse_toml(part) for part in parts]
+    return [part if item is str and not isinstance(one, str) else one for part, one in zip(parts, values, strict=True)]
+
+
+def _parse_toml(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -98,8 +131,22 @@ def _parse_value(text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text
 
 
+def _shorthand(annotation: Any) -> str:
+    """Return the field that a plain string in place of a section sets; "" where there is none."""
+    records = records_of(annotation)
+    return str(getattr(records[0], "SHORTHAND", "")) if len(records) == 1 else ""
+
+
+def _expand_shorthands(value: Any, annotation: Any) -> Any:
+    if isinstance(value, str) and (field := _shorthand(annotation)):
+        return {field: value}
+    if isinstance(value, dict):
+        return {key: _expand_shorthands(item, nested_type(annotation, key)) for key, item in value.items()}
+    return value
+
+
 def _with_nulls(value: Any, annotation: Any) -> Any:
-    """``value`` with None for each ``"none"`` that stands where ``annotation`` allows None."""
+    """Return ``value`` with None for each ``"none"`` in a place where ``annotation`` allows None."""
     if value == NOT_SET and is_optional(annotation):
         return None
     if isinstance(value, dict):
@@ -109,66 +156,68 @@ def _with_nulls(value: Any, annotation: Any) -> Any:
     return value
 
 
-def _completed(data: Mapping[str, Any], source: type[Record] | Record) -> dict[str, Any]:
-    """``data`` where each section that it names in part has its other keys from the section's own default.
+# --- combining -----------------------------------------------------------------------------------------------------
+
+
+def _merge(
+    base: Mapping[str, Any], layer: Mapping[str, Any], source: Source | None, path: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return ``base`` with the keys of ``layer``, which wins; ``source`` has the defaults of both."""
+    merged = dict(base)
+    if _choice(layer, source, "preset") != _choice(base, source, "preset") and "preset" in layer:
+        merged = {key: value for key, value in base.items() if key not in getattr(source, "PRESET_PARTS", ())}
+    for key, value in layer.items():
+        old, default = merged.get(key), _default(source, key)
+        if not isinstance(value, dict) or isinstance(value, _InlineTable) or key not in merged:
+            merged[key] = value
+        elif not isinstance(old, dict):
+            raise _not_a_section(f"{'.'.join((*path, key))}.{next(iter(value), '')}", [*path, key])
+        elif "type" in value and _choice(value, default, "type") != _choice(old, default, "type"):
+            merged[key] = value
+        else:
+            merged[key] = _merge(old, value, default, (*path, key))
+    return merged
+
+
+def _completed(data: Mapping[str, Any], source: Source) -> dict[str, Any]:
+    """Return ``data`` where each section that it names in part has its other keys from the section's own default.
 
     The default of a section belongs to the Record that holds it: `DemoConfig` has other RL sizes than `RlConfig`.
     """
+    cls = source if isinstance(source, type) else type(source)
+    if "preset" in data and hasattr(cls, "with_preset"):
+        owner: Any = source() if isinstance(source, type) else source
+        source = owner.with_preset(data["preset"])
     completed = dict(data)
-    owner = source if isinstance(source, Record) else None
-    cls = type(source) if isinstance(source, Record) else source
-    for name, field in cls.model_fields.items():
-        default = getattr(owner, name) if owner else field.get_default(call_default_factory=True)
-        given = data.get(name)
+    for name in cls.model_fields:
+        default, given = _default(source, name), data.get(name)
         if isinstance(default, Record) and isinstance(given, dict) and _is_same_type(given, default):
             completed[name] = _completed(given, default)
-        elif owner and name not in data:
-            completed[name] = owner.model_dump(mode="json", include={name})[name]
+        elif isinstance(source, Record) and name not in data:
+            completed[name] = source.model_dump(mode="json", include={name})[name]
     return completed
 
 
 def _is_same_type(given: Mapping[str, Any], default: Record) -> bool:
-    """False where ``given`` chooses another member of a union than the default, by its ``type``."""
-    return "type" not in type(default).model_fields or given.get("type", default.type) == default.type  # type: ignore[attr-defined]
+    """Return False where ``given`` chooses another member of a union than ``default``."""
+    return "type" not in given or given["type"] == getattr(default, "type", None)
 
 
-# --- explaining ----------------------------------------------------------------------------------------------------
+def _default(source: Source | None, name: str) -> Any:
+    """Return the default of the field ``name``; None when there is none."""
+    if isinstance(source, Record):
+        return getattr(source, name, None)
+    field = source.model_fields.get(name) if isinstance(source, type) else None
+    return field.get_default(call_default_factory=True) if field else None
 
 
-def _explain(cls: type[Record], data: Mapping[str, Any], detail: ErrorDetails) -> str:
-    location = detail["loc"]
-    key = ".".join(str(part) for part in location) or cls.__name__
-    match detail["type"]:
-        case "extra_forbidden":
-            return _explain_unknown(cls, location)
-        case "missing":
-            return f"{key} is missing; set it in the file or with {key}=VALUE"
-        case "value_error" | "assertion_error":
-            return f"{key}: {detail['msg'].partition(', ')[2] or detail['msg']}"
-    got = json.dumps(detail["input"], default=str)
-    hint = f"; write {key}='\"{got}\"' for text" if detail["type"] == "string_type" else ""
-    return f"{key}: got {got} ({_toml_type(detail['input'])}), expected: {_expectation(detail)}{hint}"
+def _choice(data: Mapping[str, Any] | None, source: Source | None, name: str) -> Any:
+    """Return the ``type`` or ``preset`` of a section: as given, or by default."""
+    return (data or {}).get(name) or _default(source, name)
 
 
-def _explain_unknown(cls: type[Record], location: tuple[int | str, ...]) -> str:
-    *path, unknown = location
-    section = nested_record(cls, path) or cls
-    name = ".".join(str(part) for part in path)
-    valid = sorted(section.model_fields)
-    nearest = similar_key(str(unknown), valid)
-    hint = f"; did you mean {'.'.join([*map(str, path), nearest])!r}?" if nearest else "."
-    where = f"section [{name}]" if name else "the top level"
-    return f"unknown key {'.'.join(map(str, location))!r}{hint} Keys of {where}: {', '.join(valid)}"
-
-
-def _expectation(detail: ErrorDetails) -> str:
-    text = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return text[:1].lower() + text[1:]
-
-
-def _toml_type(value: Any) -> str:
-    names = {bool: "boolean", int: "integer", float: "float", str: "string", list: "array", dict: "table"}
-    return names.get(type(value), "not set" if value is None else type(value).__name__)
+def _not_a_section(override: str, path: Sequence[str]) -> ConfigError:
+    return ConfigError(f"{override!r} looks into {'.'.join(path)!r}, which is a value, not a section")
 
 
 # --- writing -------------------------------------------------------------------------------------------------------

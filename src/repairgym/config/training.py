@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from repairgym.config.algorithms import DapoLossConfig, GrpoLossConfig
+from repairgym.config.algorithms import DapoLossConfig
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, LossChoice, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
@@ -102,7 +102,7 @@ class DistilThenGrpoConfig(Record):
     sft: SftConfig = SftConfig(choice=LossChoice())
     rl: RlConfig = RlConfig(
         algorithm=AlgorithmConfig(
-            group_size=4, batch_size=32, loss=GrpoLossConfig(), optimizer=OptimizerConfig(weight_decay=0.0)
+            preset="grpo", group_size=4, batch_size=32, optimizer=OptimizerConfig(weight_decay=0.0)
         ),
         num_groups=8,
         num_groups_sampled=8,

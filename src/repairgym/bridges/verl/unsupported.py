@@ -21,6 +21,7 @@ _IN_EPISODES = (
     "rollout.max_failures_in_row",
     "rl.reward",
     "rl.algorithm.overlong",
+    "rl.algorithm.preset",  # `loss` and `advantage` say it all
 )
 """Sections that our own code carries out in the processes that run episodes."""
 

@@ -1,0 +1,171 @@
+"""Explanations of configurations that cannot be used: the key, the expectation and the key that was probably meant.
+
+Reads a config class, the data given for it and pydantic's error details. Makes one sentence per error. Guarantees: a
+suggested key exists, and is accepted with the ``type`` that the sentence names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from repairgym.config.schema import Setting, iter_settings, locate
+from repairgym.records import Record
+
+SYNONYMS = {
+    "lr": "learning_rate",
+    "epochs": "num_epochs",
+    "wd": "weight_decay",
+    "warmup": "num_warmup_steps",
+    "warmup_steps": "num_warmup_steps",
+    "grad_clip": "max_grad_norm",
+    "max_norm": "max_grad_norm",
+    "optimiser": "optimizer",
+    "dapo": "algorithm",
+    "algo": "algorithm",
+    "n": "num_samples",
+    "samples": "num_samples",
+    "workers": "num_workers",
+    "iterations": "max_iterations",
+    "steps": "max_iterations",
+    "max_steps": "max_iterations",
+    "temp": "temperature",
+    "beta1": "betas",
+    "kl_coef": "coefficient",
+    "kl_beta": "coefficient",
+    "context_length": "max_len_tokens",
+    "max_model_len": "max_len_tokens",
+    "max_seq_len": "max_len_tokens",
+    "max_tokens": "max_action_tokens",
+    "max_new_tokens": "max_action_tokens",
+    "r": "rank",
+    "lora_rank": "rank",
+    "lora_alpha": "alpha",
+}
+"""Other names of settings in the field -> name here."""
+_MAX_SUGGESTIONS = 3
+
+
+def explain(cls: type[Record], data: Mapping[str, Any], error: ValidationError) -> str:
+    """Return one sentence per detail of ``error``, which validating ``data`` as ``cls`` raised."""
+    return "; ".join(_explain(cls, data, detail) for detail in error.errors())
+
+
+def _explain(cls: type[Record], data: Mapping[str, Any], detail: ErrorDetails) -> str:
+    keys, section = locate(cls, detail["loc"])
+    key = ".".join(map(str, keys)) or cls.__name__
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "extra_forbidden":
+            return _explain_unknown(cls, data, keys, section, detail["input"])
+        case "missing":
+            return f"{key} is missing; set it in the file or with {key}=VALUE"
+        case "value_error" | "assertion_error":
+            return f"{key}: {detail['msg'].partition(', ')[2] or detail['msg']}"
+        case "union_tag_invalid":
+            return _explain_choice(f"{key}.type", context["tag"], context["expected_tags"])
+        case "union_tag_not_found":
+            return f"{key}: got no type, expected {key}.type={context['discriminator']}"
+        case "literal_error" if isinstance(detail["input"], str):
+            return _explain_choice(key, detail["input"], context["expected"])
+    got = json.dumps(detail["input"], default=str)
+    hint = f"; write {key}='\"{got}\"' for text" if detail["type"] == "string_type" else ""
+    return f"{key}: got {got} ({_toml_type(detail['input'])}), expected: {_expectation(detail)}{hint}"
+
+
+def _explain_choice(key: str, got: str, expected: str) -> str:
+    choices = [choice.strip().strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
+    nearest = difflib.get_close_matches(got, choices, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{key}: got {got!r}, expected one of {', '.join(choices)}{hint}"
+
+
+def _expectation(detail: ErrorDetails) -> str:
+    text = detail["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return text[:1].lower() + text[1:]
+
+
+def _toml_type(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "float", str: "string", list: "array", dict: "table"}
+    return names.get(type(value), "not set" if value is None else type(value).__name__)
+
+
+# --- unknown keys --------------------------------------------------------------------------------------------------
+
+
+def _explain_unknown(
+    cls: type[Record], data: Mapping[str, Any], keys: Sequence[int | str], section: type[Record], value: object
+) -> str:
+    path = ".".join(map(str, keys[:-1]))
+    full = (*map(str, keys), *_first_leaf(value))
+    settings = list(iter_settings(cls, data))
+    hint = _similar_field(path, str(keys[-1]), section, settings) or suggest_key(full, settings)
+    where = f"section [{path}]" if path else "the top level"
+    known = ", ".join(sorted(section.model_fields))
+    return f"unknown key {'.'.join(full)!r}{hint or '.'} Keys of {where}: {known}"
+
+
+def _first_leaf(value: object) -> tuple[str, ...]:
+    if not isinstance(value, Mapping) or not value:
+        return ()
+    key = next(iter(value))
+    return (str(key), *_first_leaf(value[key]))
+
+
+def suggest_key(keys: Sequence[str], settings: Sequence[Setting]) -> str:
+    """Return a hint at the settings that ``keys`` probably meant, e.g. "; did you mean 'sft.seed'?"; "" without one."""
+    meant = tuple(SYNONYMS.get(key, key) for key in keys)
+    conditions = [setting.condition for setting in settings if setting.key == tuple(keys) and setting.condition]
+    if conditions:
+        return f"; it needs {' or '.join(dict.fromkeys(conditions))}."
+    best = _best(settings, keys, meant)
+    if not 0 < len(best) <= _MAX_SUGGESTIONS:
+        return ""
+    names = [repr(setting.name) + (f" (with {setting.condition})" if setting.condition else "") for setting in best]
+    return f"; did you mean {' or '.join(names)}?"
+
+
+def _best(settings: Sequence[Setting], keys: Sequence[str], meant: Sequence[str]) -> list[Setting]:
+    """Return the settings of the name meant that share most with its path; else those of a similar name."""
+    unique = {setting.key: setting for setting in sorted(settings, key=lambda one: bool(one.condition), reverse=True)}
+    for wanted in (keys, meant):
+        named = [setting for setting in unique.values() if setting.key[-1] == wanted[-1]]
+        if named:
+            return list(_most_alike(named, wanted))
+    siblings = [setting for setting in unique.values() if setting.key[:-1] == tuple(keys[:-1])]
+    for pool, cutoff in ((siblings, 0.5), (list(unique.values()), 0.8)):
+        near = difflib.get_close_matches(keys[-1], {setting.key[-1] for setting in pool}, n=1, cutoff=cutoff)
+        if near:
+            return list(_most_alike([setting for setting in pool if setting.key[-1] == near[0]], keys))
+    return []
+
+
+def _most_alike(settings: Sequence[Setting], keys: Sequence[str]) -> Iterator[Setting]:
+    def likeness(setting: Setting) -> tuple[bool, int, int]:
+        own = setting.key
+        return not setting.condition, _num_common(own[::-1], keys[::-1]), _num_common(own, keys)
+
+    most = max(map(likeness, settings))
+    return (setting for setting in settings if likeness(setting) == most)
+
+
+def _num_common(one: Sequence[str], other: Sequence[str]) -> int:
+    num = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        num += 1
+    return num
+
+
+def _similar_field(path: str, name: str, section: type[Record], settings: Sequence[Setting]) -> str:
+    """Return a hint inside a list or a table of Records, whose keys are not settings of the tree."""
+    if any(setting.name == path for setting in settings) or not path:
+        return ""
+    nearest = difflib.get_close_matches(SYNONYMS.get(name, name), list(section.model_fields), n=1, cutoff=0.5)
+    return f"; did you mean {f'{path}.{nearest[0]}'!r}?" if nearest else ""
