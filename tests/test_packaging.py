@@ -44,7 +44,9 @@ def declared() -> list[Requirement]:
 
 def test_the_core_needs_no_torch() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"torch", "transformers", "ray", "verl"}.isdisjoint(Requirement(text).name for text in project["dependencies"])
+    assert {"torch", "transformers", "ray", "verl"}.isdisjoint(
+        Requirement(text).name for text in project["dependencies"]
+    )
 
 
 def version_of(entry: list[str]) -> str:

@@ -26,7 +26,7 @@ from repairgym.learning.advantages import Outcome, estimate_advantages
 from repairgym.learning.preferences import Pair, PreferenceTrainer
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.learning.samples import Sample
-from repairgym.training.background import BackgroundUpdates
+from repairgym.training.asynchronous import BackgroundUpdates
 
 NUM_TOKENS, NUM_ACTIONS = 12, 4
 """Every token is an action, ``token % 4``, so policies sample from all they can say; 4 to 11 are observations too."""

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from repairgym.config.watch import AlarmConfig
-from repairgym.training.alarms import METRICS, find_alarms, new_alarms
-from repairgym.training.watching import check_alarms
+from repairgym.training.alarms import METRICS, check_alarms, find_alarms, new_alarms
 
 CONFIG = AlarmConfig()
 HEALTHY = {

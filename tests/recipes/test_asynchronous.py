@@ -20,12 +20,11 @@ from repairgym.learning.samples import policy_sample
 from repairgym.ledger import LedgerBuilder
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.store import RunStore
-from repairgym.training.background import BackgroundUpdates
-from repairgym.training.groups import is_stale
+from repairgym.training.asynchronous import BackgroundUpdates, WeightVersions
 from repairgym.training.rl_loop import RLLoop
+from repairgym.training.rollout_batch import is_stale
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
-from repairgym.training.weight_versions import WeightVersions
 
 RL = RlConfig(
     algorithm=AlgorithmConfig(

@@ -20,10 +20,10 @@ from repairgym.rollout.names import audit_phase
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.studies.exploit_study import PHASE, cheat_shares, run_exploit_study
+from repairgym.studies.scripted import PHASE, cheat_shares, run_exploit_study
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
-from repairgym.training.audit import audit, choose_audited
+from repairgym.training.evaluate import audit, choose_audited
 from repairgym.training.run import Run
 
 STUDY = ExploitStudyConfig(num_steps=3, last_cheat_share=1.0, num_samples=6)

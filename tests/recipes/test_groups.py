@@ -13,7 +13,7 @@ from repairgym.errors import ConfigError, TaskError
 from repairgym.records import StopReason, Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore
 from repairgym.training.demonstrations import Demonstrations, demonstration_coefficient
-from repairgym.training.groups import (
+from repairgym.training.rollout_batch import (
     Group,
     advantages_of,
     make_trajectory_groups,

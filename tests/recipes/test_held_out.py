@@ -3,7 +3,7 @@
 import pytest
 
 from repairgym.inference.loading import shipped_base
-from repairgym.pretraining.held_out import held_out_digests
+from repairgym.pretraining.corpus import held_out_digests
 from repairgym.pretraining.pretraining import DIGEST_CHARS, seen_functions
 from repairgym.tasks.layers.store import LayerStore
 

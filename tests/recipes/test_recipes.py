@@ -35,15 +35,20 @@ from repairgym.errors import ConfigError, InputError, ModelFolderError, TaskErro
 from repairgym.inference.loading import load_model, shipped_base
 from repairgym.learning.samples import Sample, without_thoughts
 from repairgym.learning.sft import Selection, split_validation
-from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, dapo_two_stage, select_tasks_again, solve_rates
+from repairgym.recipes.dapo_two_stage import (
+    STAGE_1,
+    STAGE_2,
+    dapo_two_stage,
+    extend_context,
+    select_tasks_again,
+    solve_rates,
+)
 from repairgym.recipes.distil_then_grpo import distil_then_grpo
 from repairgym.recipes.rft import rft
-from repairgym.recipes.step_dpo import step_dpo
+from repairgym.recipes.step_dpo import action_pairs, step_dpo
 from repairgym.records import VerdictKind
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
-from repairgym.training.action_pairs import action_pairs
-from repairgym.training.longer_context import extend_context
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 

@@ -11,8 +11,7 @@ from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import load_model, load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.pretraining.corpus import corpus_functions
-from repairgym.pretraining.self_correction import Corrections
-from repairgym.pretraining.simulated_search import correction_samples, run_searches, score_searches
+from repairgym.pretraining.simulated_search import Corrections, correction_samples, run_searches, score_searches
 
 SOURCES = {
     "clip": "    if value < low:\n        return low\n    return value if value <= high else high\n",

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from repairgym.rollout.draining import draining_on_interrupt
+from repairgym.rollout.pool import draining_on_interrupt
 
 
 def interrupt() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from repairgym.errors import SandboxError
 from repairgym.records import VerdictKind
-from repairgym.rollout.failures import FailureStreak
+from repairgym.rollout.pool import FailureStreak
 
 
 @pytest.fixture

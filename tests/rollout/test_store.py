@@ -16,8 +16,8 @@ import pytest
 from repairgym.errors import DiskFullError, InputError
 from repairgym.ledger import Branch, TokenLedger
 from repairgym.records import VerdictKind
+from repairgym.rollout.connection import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
 from repairgym.rollout.rows import pack_document, pack_ledger, unpack_ledger
-from repairgym.rollout.schema import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
 from repairgym.rollout.store import RunStore
 
 LEDGER_FIELDS = ("token_id", "is_action", "log_prob", "policy_version")

@@ -9,7 +9,7 @@ import pytest
 
 from repairgym.errors import InputError
 from repairgym.records import VerdictKind
-from repairgym.rollout.schema import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
+from repairgym.rollout.connection import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
 from repairgym.rollout.store import RunStore
 from repairgym.view.filters import TALLIED, TrajectoryFilter, parse_filter
 from repairgym.view.folders import RunFolders

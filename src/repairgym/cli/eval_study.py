@@ -34,7 +34,7 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     from repairgym.rollout.names import audit_phase
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TaskStore
-    from repairgym.training.audit import audit, open_grader
+    from repairgym.training.evaluate import audit, open_grader
     from repairgym.training.run_settings import CallConfig, keep_config
 
     known = {task.id: task for task in TaskStore(tasks).load()}
@@ -73,7 +73,7 @@ def exploit_study(
     resolved = resolve(ExploitStudyConfig, config, overrides, dry_run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
-    from repairgym.studies.exploit_study import cheat_shares, run_exploit_study
+    from repairgym.studies.scripted import cheat_shares, run_exploit_study
     from repairgym.training.run import select_tasks
     from repairgym.training.run_settings import CallConfig
 

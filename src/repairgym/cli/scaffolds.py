@@ -32,7 +32,7 @@ def scaffolds(
     """
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
-    from repairgym.studies.scaffold_check import chosen_tasks, measure_scaffold
+    from repairgym.studies.scripted import chosen_tasks, measure_scaffold
 
     found = []
     for name in pipeline or PIPELINES:

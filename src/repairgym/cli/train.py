@@ -45,7 +45,7 @@ def base(
     """
     from repairgym.cli.progress import ProgressDisplay
     from repairgym.cli.running import refuse_several_processes
-    from repairgym.pretraining.held_out import held_out_digests
+    from repairgym.pretraining.corpus import held_out_digests
     from repairgym.pretraining.pretraining import pretrain
     from repairgym.tasks.layers.store import LayerStore
 
@@ -167,16 +167,16 @@ def rl(
     """
     resolved = resolve(RlCommandConfig, config, overrides, dry_run)
     from repairgym.cli.running import import_checkpoint, open_run
+    from repairgym.rollout.names import RL
     from repairgym.training.processes import lead_or_follow
-    from repairgym.training.rl_loop import PHASE
     from repairgym.training.rl_stage import run_rl_stage
 
     def recipe() -> None:
         call, cluster = CallConfig("train-rl", resolved), resolved.cluster
         with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call, cluster) as opened:
             import_checkpoint(run, start, "start")
-            run_rl_stage(opened, resolved.rl, "start", PHASE, resolved.watch.alarms)
-        typer.echo(f"model: {run / 'checkpoints' / PHASE}")
+            run_rl_stage(opened, resolved.rl, "start", RL, resolved.watch.alarms)
+        typer.echo(f"model: {run / 'checkpoints' / RL}")
 
     lead_or_follow(recipe, resolved.rl.algorithm)
 

@@ -32,7 +32,7 @@ class CollectConfig(Record):
 
 
 class CorrectionConfig(Record):
-    """Pre-training on the policy's own errors (`pretraining/self_correction.py`)."""
+    """Pre-training on the policy's own errors (`pretraining/simulated_search.py`)."""
 
     num_searches: PositiveInt = 1000
     """Searches made anew whenever the training state is saved."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # grading, which renders for the judge, works without transfo
     from transformers import PreTrainedTokenizerFast
 
 
-
 class Message(NamedTuple):
     """One message of a conversation, as text."""
 

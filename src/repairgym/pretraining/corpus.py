@@ -21,6 +21,8 @@ from pathlib import Path
 
 from repairgym.agent.tools.window import docstring_lines
 from repairgym.child_process import end_with_parent
+from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.mutation.operators import FunctionSpan, Site, find_functions, find_sites
 
 _SKIPPED_PARTS = frozenset(
@@ -127,3 +129,22 @@ def _make_function(
         if site.line in place
     ]
     return CorpusFunction(relative, span.qualified_name, tuple(text), tuple(inside)) if inside else None
+
+
+def held_out_digests(layers: LayerStore, catalogue: Path | None = None) -> frozenset[str]:
+    """Digests of all functions of held-out packages.
+
+    Raises:
+        IndexUnavailableError: a package is not in the layer store and no index answers.
+    """
+    packages = [package for package in load_catalogue(catalogue).select() if package.split != "train"]
+    return frozenset(digest for package in packages for digest in package_digests(layers, package))
+
+
+def package_digests(layers: LayerStore, package: Package) -> Iterable[str]:
+    """Digests of the functions of every pinned version of ``package``."""
+    for version in package.sdists:
+        tree = layers.tree(package.sdist(version))
+        files = [(str(path.relative_to(tree)), path) for path in sorted(tree.rglob("*.py"))]
+        for function in corpus_functions(files, frozenset(), set()):
+            yield function_digest(function.lines)

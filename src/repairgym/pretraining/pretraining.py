@@ -30,9 +30,9 @@ from repairgym.learning.checkpoints import load_training_state, save_training_st
 from repairgym.learning.samples import Sample
 from repairgym.learning.sft import SftTrainer
 from repairgym.pretraining.corpus import CorpusFunction, corpus_functions, distribution_files, function_digest
-from repairgym.pretraining.self_correction import Corrections
+from repairgym.pretraining.simulated_search import Corrections
 from repairgym.pretraining.synthetic import Segment, synthesize
-from repairgym.training.progress import Progress, no_progress
+from repairgym.training.run import Progress, no_progress
 from repairgym.training.run_settings import FREE, check_config
 
 NUM_VALIDATION = 300

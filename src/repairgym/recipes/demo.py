@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from repairgym.config.recipes import DemoConfig
 from repairgym.inference.loading import load_tokenizer, shipped_base
-from repairgym.pretraining.held_out import held_out_digests
+from repairgym.pretraining.corpus import held_out_digests
 from repairgym.pretraining.pretraining import pretrain
 from repairgym.recipes.plan import Budget, EvalStage, plan_demo
-from repairgym.records import Task
+from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import PolicyRef, Pool
-from repairgym.rollout.names import CHECKPOINT, CONTINUED, MUTATIONS, RELEASES, VALIDATION, eval_phase
+from repairgym.rollout.names import (
+    BASE,
+    CHECKPOINT,
+    CONTINUED,
+    MUTATIONS,
+    OWN,
+    RELEASES,
+    RFT,
+    RL,
+    SFT,
+    TEACHER,
+    eval_phase,
+)
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
@@ -27,9 +39,8 @@ from repairgym.tasks.build import build_tasks as building
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 from repairgym.training.evaluate import evaluate
-from repairgym.training.progress import Progress, no_progress
-from repairgym.training.rl_loop import RLLoop
-from repairgym.training.run import Run, locked
+from repairgym.training.rl_stage import run_rl_stage
+from repairgym.training.run import Progress, Run, locked, no_progress
 from repairgym.training.supervised import (
     collect_successes,
     continue_supervised,
@@ -68,10 +79,10 @@ class Demo:
         """
         with self._store, locked(self._folder), tracking(self._store, self._config.watch):
             self._store.plan_phases(self._plan.phases())
-            self._phase("base", self._make_base)
+            self._phase(BASE, self._make_base)
             self._phase("tasks", self._build_tasks)
             tasks = self._load_tasks()
-            setup = WorkerSetup(self._config.rollout, str(self._folder / "checkpoints" / "base"))
+            setup = WorkerSetup(self._config.rollout, str(self._folder / "checkpoints" / BASE))
             with self._open_pool(setup) as pool:
                 sandbox = self._config.rollout.sandbox
                 run = Run(self._folder, self._store, pool, tasks, self._config.seed, self._progress, sandbox)
@@ -84,7 +95,7 @@ class Demo:
                 action()
 
     def _make_base(self) -> None:
-        target = self._folder / "checkpoints" / "base"
+        target = self._folder / "checkpoints" / BASE
         if self._config.is_from_scratch:
             pretrain(self._config.pretraining, target, self._progress, excluded=held_out_digests(LayerStore()))
             return
@@ -103,45 +114,23 @@ class Demo:
 
     def _train(self, run: Run) -> None:
         config = self._config
-        self._phase("teacher", lambda: _ignore(collect_successes(run, PolicyRef("teacher"), config.teacher, "teacher")))
-        self._phase("sft", lambda: self._fit(run, "teacher", PolicyRef("teacher"), "base", "sft"))
-        self._phase("own", lambda: _ignore(collect_successes(run, run.policy("sft"), config.own, "own")))
-        self._phase("rft", lambda: self._fit(run, "own", run.policy("sft"), "sft", "rft"))
-        self._phase("rl", lambda: self._reinforce(run))
+        teacher, fine_tuned = PolicyRef(TEACHER), run.policy(SFT)
+        self._phase(TEACHER, lambda: _ignore(collect_successes(run, teacher, config.teacher, TEACHER)))
+        self._phase(SFT, lambda: self._fit(run, collect_successes(run, teacher, config.teacher, TEACHER), BASE, SFT))
+        self._phase(OWN, lambda: _ignore(collect_successes(run, fine_tuned, config.own, OWN)))
+        self._phase(RFT, lambda: self._fit(run, collect_successes(run, fine_tuned, config.own, OWN), SFT, RFT))
+        self._reinforce(run)
 
-    def _fit(self, run: Run, phase: str, policy: PolicyRef, start: str, stage: str) -> None:
-        collect, config = (
-            (self._config.teacher, self._config.sft) if stage == "sft" else (self._config.own, self._config.rft)
-        )
-        kept = collect_successes(run, policy, collect, phase)
-        samples = supervised_samples(kept, config)
+    def _fit(self, run: Run, successes: list[Trajectory], start: str, stage: str) -> None:
+        config = self._config.sft if stage == SFT else self._config.rft
+        samples = supervised_samples(successes, config)
         fit_samples(run.checkpoint(start), run.checkpoint(stage), samples, config, run.store, run.progress)
 
     def _reinforce(self, run: Run) -> None:
-        loop = RLLoop(run, self._config.rl, "rft", self._config.watch.alarms)
-        self._look(run, loop)  # at the start, or at what a kill left undone
-        with closing(loop.iterations()) as iterations:
-            for metrics in iterations:
-                detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
-                self._progress("rl", loop.num_done, 0, detail)
-                self._look(run, loop)
-                if self._budget.is_rl_over():
-                    break
-        loop.keep("rl")
-        loop.close()
-
-    def _look(self, run: Run, loop: RLLoop) -> None:
-        """Validate and keep the weights, every so many iterations; what is done already is not run again."""
-        if loop.num_done % self._config.rl.validation_every == 0:
-            self._validate(run, loop, loop.num_done)
-            if loop.num_done:
-                loop.keep(f"{CHECKPOINT}{loop.num_done:04d}")
-
-    def _validate(self, run: Run, loop: RLLoop, step: int) -> None:
-        tasks = run.select("validation", limit=self._config.rl.num_validation_tasks)
-        if tasks:
-            score = evaluate(run, f"{CHECKPOINT}{step:04d}", loop.policy(), VALIDATION, tasks, 1)
-            run.store.add_metrics("rl", step, {"validation/pass_at_1": score})
+        config = self._config
+        if self._store.phase_status(RL) != "done":
+            alarms, is_over = config.watch.alarms, self._budget.is_rl_over
+            run_rl_stage(run, config.rl, RFT, RL, alarms, is_over=is_over, keeps_checkpoints=True)
 
     def _evaluate(self, run: Run) -> None:
         config = self._config.evaluation
@@ -152,7 +141,7 @@ class Demo:
             tests = run.select("test", limit=stage.num_tasks)
             self._evaluate_once(run, stage.name, _policy(run, stage), MUTATIONS, tests, stage.num_samples)
         releases = run.select("test", "releases", limit=config.num_release_tasks)
-        for name in ("rft", "rl"):
+        for name in (RFT, RL):
             self._evaluate_once(run, name, run.policy(name), RELEASES, releases, config.num_samples)
 
     def _evaluate_once(
@@ -162,11 +151,11 @@ class Demo:
             evaluate(run, stage, policy, test_set, tasks, num_samples)
 
     def _continue(self, run: Run) -> None:
-        """Supervised control: the RFT set, from the RFT policy, for the CPU seconds that RL used."""
-        kept = collect_successes(run, run.policy("sft"), self._config.own, "own")
-        used = next(row.cpu_s for row in self._store.phases() if row.name == "rl")
-        samples = supervised_samples(kept, self._config.rft)
-        continue_supervised(run, "rft", CONTINUED, samples, self._config.rft, used)
+        """Train on the RFT set from the RFT policy for the CPU seconds that RL used (a control)."""
+        successes = collect_successes(run, run.policy(SFT), self._config.own, OWN)
+        rl_cpu_s = next(row.cpu_s for row in self._store.phases() if row.name == RL)
+        samples = supervised_samples(successes, self._config.rft)
+        continue_supervised(run, RFT, CONTINUED, samples, self._config.rft, rl_cpu_s)
 
 
 def _policy(run: Run, stage: EvalStage) -> PolicyRef:

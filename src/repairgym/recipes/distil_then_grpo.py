@@ -10,12 +10,13 @@ from __future__ import annotations
 from repairgym.config.training import DistilThenGrpoConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.names import SFT, TEACHER
 from repairgym.training.rl_stage import OpenRun, run_rl_stage
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 START = "start"
-TEACHER, STUDENT, GRPO = "teacher", "sft", "grpo"
+STUDENT, GRPO = SFT, "grpo"
 
 
 def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
 from repairgym.config.tasks import SplitLimits
-from repairgym.rollout.names import CONTINUED, MUTATIONS, RELEASES, eval_phase
+from repairgym.rollout.names import BASE, CONTINUED, MUTATIONS, OWN, RELEASES, RFT, RL, SFT, TEACHER, eval_phase
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.catalogue import load_catalogue
 
@@ -63,9 +63,9 @@ class Plan:
 
     def phases(self) -> list[str]:
         """Every phase that the demo is going to have, validation during RL apart."""
-        names = ["base", "tasks", "teacher", "sft", "own", "rft", "rl"]
+        names = [BASE, "tasks", TEACHER, SFT, OWN, RFT, RL]
         names += [name for stage in self.stages for name in _phases_of(stage)]
-        return names + [eval_phase(stage, RELEASES) for stage in ("rft", "rl")]
+        return names + [eval_phase(stage, RELEASES) for stage in (RFT, RL)]
 
     def evaluation_s(self, episodes_per_s: float) -> float:
         """Estimated seconds after RL, the continued control's training left out."""
@@ -127,18 +127,18 @@ def plan_demo(config: DemoConfig) -> Plan:
 
 def _stages(config: EvaluationConfig, has_full_controls: bool) -> Iterator[EvalStage]:
     num_few, num = min(config.num_control_tasks, config.num_tasks), config.num_samples
-    yield EvalStage("rft", "rft", config.num_tasks, config.num_main_samples)
-    yield EvalStage("rl", "rl", config.num_tasks, config.num_main_samples, cost=_LONG_COST)
+    yield EvalStage(RFT, RFT, config.num_tasks, config.num_main_samples)
+    yield EvalStage(RL, RL, config.num_tasks, config.num_main_samples, cost=_LONG_COST)
     if has_full_controls and config.is_continued_control:
         yield EvalStage(CONTINUED, CONTINUED, config.num_tasks, config.num_main_samples)
     sizes = (config.num_tasks, config.num_main_samples) if has_full_controls else (num_few, num)
     for temperature in config.temperatures:
-        yield EvalStage(f"rft-t{temperature:g}", "rft", *sizes, temperature)
-    yield EvalStage("base", "base", *sizes)
-    yield EvalStage("sft", "sft", num_few, num)
+        yield EvalStage(f"{RFT}-t{temperature:g}", RFT, *sizes, temperature)
+    yield EvalStage(BASE, BASE, *sizes)
+    yield EvalStage(SFT, SFT, num_few, num)
     for name in SCRIPTS:
         yield EvalStage(name, "", num_few, 1, cost=_SCRIPT_COST)
-    yield EvalStage("rft-pass-at-k", "rft", min(config.num_start_tasks, config.num_tasks), config.num_start_samples)
+    yield EvalStage(f"{RFT}-pass-at-k", RFT, min(config.num_start_tasks, config.num_tasks), config.num_start_samples)
 
 
 def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
@@ -176,7 +176,7 @@ class Budget:
         The continued control trains nearly as long as RL did, so with it RL may use little more than half of the rest.
         """
         rl_s = self.rl_s()
-        next_s = rl_s / max(1, len(self._store.metrics("rl", "time/rollout_s")))
+        next_s = rl_s / max(1, len(self._store.metrics(RL, "time/rollout_s")))
         continued_s = _CONTINUED_SHARE * (rl_s + next_s) * self._plan.has_continued_control
         following_s = self._plan.evaluation_s(self.episodes_per_s()) + continued_s
         return self.spent_s() + next_s + following_s >= 60.0 * self._plan.config.minutes
@@ -184,7 +184,7 @@ class Budget:
     def rl_s(self) -> float:
         """Seconds of RL iterations so far."""
         return sum(
-            sum(value for _, value in self._store.metrics("rl", f"time/{part}_s")) for part in ("rollout", "update")
+            sum(value for _, value in self._store.metrics(RL, f"time/{part}_s")) for part in ("rollout", "update")
         )
 
     def spent_s(self) -> float:
@@ -193,5 +193,5 @@ class Budget:
 
     def episodes_per_s(self) -> float:
         """Measured where the policy collected its own rollouts."""
-        wall_s = sum(row.wall_s for row in self._store.phases() if row.name == "own")
-        return max(1, len(self._store.trajectory_ids(phase="own"))) / max(wall_s, 1e-3)
+        wall_s = sum(row.wall_s for row in self._store.phases() if row.name == OWN)
+        return max(1, len(self._store.trajectory_ids(phase=OWN))) / max(wall_s, 1e-3)

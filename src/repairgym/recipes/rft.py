@@ -11,11 +11,12 @@ from pathlib import Path
 
 from repairgym.config.training import RftCommandConfig
 from repairgym.inference.loading import load_tokenizer
+from repairgym.rollout.names import RFT
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 
 START = "start"
-STAGE = "rft"
+STAGE = RFT
 
 
 def rft(run: Run, config: RftCommandConfig) -> Path:

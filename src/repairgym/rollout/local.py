@@ -13,9 +13,9 @@ from typing import Self
 from repairgym.config.rollout import RolloutConfig
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.failures import FailureStreak
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.policies import PolicyCache
+from repairgym.rollout.pool import FailureStreak
 from repairgym.rollout.runner import Runner
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.tasks.build.validation import TaskLayers

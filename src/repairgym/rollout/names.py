@@ -6,6 +6,7 @@ A phase of training is named after its stage (``sft``, ``rft``, ``rl``; its step
 
 from __future__ import annotations
 
+BASE = "base"
 TEACHER = "teacher"
 OWN = "own"
 """Episodes of the fine-tuned policy itself, from which rejection fine-tuning takes the successes."""

@@ -9,21 +9,99 @@ process, ends every worker and sandbox.
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import RepairGymError
+from repairgym.errors import RepairGymError, SandboxError
 from repairgym.records import Task, Trajectory
-from repairgym.rollout.draining import Drain, draining_on_interrupt
-from repairgym.rollout.failures import FailureStreak
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.runner import never_run
 from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
 from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers
+
+
+@dataclass
+class Drain:
+    """Whether nothing new shall begin, and since when."""
+
+    asked_at_s: float | None = None
+    """On the monotonic clock; None: go on."""
+
+    @property
+    def is_asked(self) -> bool:
+        """True when nothing new shall begin."""
+        return self.asked_at_s is not None
+
+    def is_over(self, timeout_s: float) -> bool:
+        """True when what is in flight has had ``timeout_s`` seconds to end."""
+        return self.asked_at_s is not None and time.monotonic() - self.asked_at_s > timeout_s
+
+
+@contextmanager
+def draining_on_interrupt() -> Iterator[Drain]:
+    """Within, the first SIGINT sets the flag, the next raises KeyboardInterrupt."""
+    drain = Drain()
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield drain
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if drain.is_asked:
+            raise KeyboardInterrupt
+        drain.asked_at_s = time.monotonic()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield drain
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class FailureStreak:
+    """Holds invalid episodes back until a valid one shows that the machine works."""
+
+    def __init__(self, max_in_row: int) -> None:
+        self._max_in_row = max_in_row
+        self._num_in_row = 0
+        self._held: list[Trajectory] = []
+
+    def admit(self, trajectory: Trajectory) -> list[Trajectory]:
+        """The episodes that can be stored now.
+
+        Raises:
+            SandboxError: too many are invalid, one after the other.
+        """
+        self._held.append(trajectory)
+        if trajectory.verdict.is_valid:
+            self._num_in_row = 0
+            return self.release()
+        self._num_in_row += 1
+        if self._num_in_row >= self._max_in_row:
+            raise SandboxError(
+                f"{self._num_in_row} episodes in a row are invalid; the last: {trajectory.verdict.reason}. "
+                "Run `repairgym doctor`, fix the cause, then resume: they are run again"
+            )
+        return []
+
+    def release(self) -> list[Trajectory]:
+        """What is held back; the count goes on, so that a run of small steps stops, too."""
+        held, self._held = self._held, []
+        return held
+
+    def forget(self) -> None:
+        """Drop what a stopped call left."""
+        self._held = []
+
 
 _DRAIN_POLL_S = 1.0
 

@@ -25,12 +25,11 @@ from repairgym.errors import SandboxError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
-from repairgym.inference.base import Policy
+from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, Task, Trajectory, Verdict, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob
-from repairgym.rollout.stage_times import TimedPolicy
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
@@ -184,3 +183,28 @@ def never_run(job: EpisodeJob, policy_id: str, config: RolloutConfig, reason: st
 
 def _invalid(reason: str) -> Verdict:
     return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)
+
+
+GENERATION_STAGES = ("queue", "prefill", "decode")
+
+
+class TimedPolicy:
+    """The policy of one episode, with a clock."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.id = policy.id
+        self.durations_s = dict.fromkeys(GENERATION_STAGES, 0.0)
+        """Stage -> seconds so far."""
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
+        """What the policy answers."""
+        generation = await self._policy.generate(session_id, prompt_ids, sampling)
+        spent_s = (generation.queue_s, generation.prefill_s, generation.decode_s)
+        for stage, seconds in zip(GENERATION_STAGES, spent_s, strict=True):
+            self.durations_s[stage] += seconds
+        return generation
+
+    async def end_session(self, session_id: str) -> None:
+        """Hand it on."""
+        await self._policy.end_session(session_id)

@@ -15,8 +15,7 @@ from typing import Any
 from repairgym.errors import InputError
 from repairgym.records import Trajectory
 from repairgym.rollout.connection import now, where
-from repairgym.rollout.measurements import MeasurementTables
-from repairgym.rollout.phases import PhaseTable
+from repairgym.rollout.phases import MeasurementTables, PhaseTable
 from repairgym.rollout.rows import (
     Document,
     GroupRow,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from repairgym.config.watch import WatchConfig
 from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
-from repairgym.rollout.measurements import MeasurementTables
+from repairgym.rollout.phases import MeasurementTables
 
 
 class Tracker(Protocol):
@@ -109,6 +109,5 @@ def _import(module: str, extra: str) -> Any:
         return __import__(module)
     except ImportError as error:
         raise ConfigError(
-            f"watch.trackers names {extra!r}, but {module} is not installed; {install_hint(extra)}, or leave "
-            "it out"
+            f"watch.trackers names {extra!r}, but {module} is not installed; {install_hint(extra)}, or leave it out"
         ) from error

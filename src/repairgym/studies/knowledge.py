@@ -23,7 +23,7 @@ from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.catalogue import load_catalogue
-from repairgym.training.progress import Progress, no_progress
+from repairgym.training.run import Progress, no_progress
 
 
 def held_out_packages(tasks: Mapping[str, Task], catalogue: Path | None = None) -> frozenset[str]:

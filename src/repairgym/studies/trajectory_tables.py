@@ -21,7 +21,7 @@ from repairgym.records import Trajectory
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.atomic_write import folder_written_whole, written_whole
-from repairgym.training.groups import advantages_of, make_trajectory_groups, samples_of
+from repairgym.training.rollout_batch import advantages_of, make_trajectory_groups, samples_of
 
 Fields = dict[str, Any]
 _BATCH_ROWS = 64

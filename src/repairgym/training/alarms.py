@@ -13,6 +13,9 @@ from typing import Literal
 
 from repairgym.config.watch import AlarmConfig
 from repairgym.records import Record
+from repairgym.rollout.names import ALARM_PREFIX
+from repairgym.rollout.store import RunStore
+from repairgym.training.run import Progress
 
 Series = Mapping[str, Sequence[float]]
 """Name of a metric -> its values, oldest first."""
@@ -228,3 +231,18 @@ def _mean(series: Series, name: str, window: int) -> Iterator[float]:
 
 def _sum(series: Series, name: str, window: int) -> float:
     return math.fsum(series.get(name, ())[-window:])
+
+
+def check_alarms(store: RunStore, phase: str, config: AlarmConfig, progress: Progress) -> list[Alarm]:
+    """Look at the metrics of ``phase`` up to now; returns the alarms that its newest step gives for the first time."""
+    points = {name: store.metrics(phase, name) for name in METRICS}
+    newest = max((values[-1][0] for values in points.values() if values), default=0)
+    known = {(event.kind, event.message) for event in store.events()}
+    found = []
+    for alarm in new_alarms(points, config):
+        kind, message = f"{ALARM_PREFIX}{alarm.kind}", f"iteration {newest}: {alarm.text}"
+        if (kind, message) not in known:
+            store.add_event(kind, message, phase=phase)
+            progress("alarm", 0, 0, message)
+            found.append(alarm)
+    return found

@@ -13,10 +13,11 @@ from repairgym.config.algorithms import DecayingDemonstrationConfig, Demonstrati
 from repairgym.errors import ConfigError
 from repairgym.learning.samples import Sample, split_histories, supervised_sample
 from repairgym.records import Trajectory, VerdictKind
+from repairgym.rollout.names import OWN, TEACHER
 from repairgym.rollout.store import RunStore
-from repairgym.training.groups import Group
+from repairgym.training.rollout_batch import Group
 
-PHASES = ("teacher", "own")
+PHASES = (TEACHER, OWN)
 """Phases whose successes demonstrate: the teacher's episodes, then the policy's own before RL."""
 
 

@@ -1,25 +1,25 @@
-"""One stage of RL from start to end: iterations, validation now and then, a checkpoint under the stage's name.
+"""One stage of RL from start to end: iterations, regular validation, a checkpoint under the stage's name.
 
-Reads a run with tasks and a start checkpoint; makes what `RLLoop` makes, ``validation/pass_at_1`` beside it and the
-checkpoint ``phase``. Invariants: validation never trains; a killed stage goes on from its last update, an ended one
-only when more iterations are asked for.
+Reads a run with tasks and a start checkpoint. Makes what `RLLoop` makes, the metric ``validation/pass_at_1`` and the
+checkpoint ``phase``. Guarantees: validation never trains; a killed stage resumes after its last update; a finished
+stage continues only when `max_iterations` has grown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.watch import AlarmConfig
+from repairgym.rollout.names import VALIDATION
 from repairgym.training.evaluate import evaluate
 from repairgym.training.rl_loop import RLLoop
 from repairgym.training.run import Run
 
 OpenRun = Callable[[RolloutConfig], AbstractContextManager[Run]]
 """Opens the run folder with workers of this configuration: stages differ in turns, context and budgets."""
-VALIDATION = "validation"
 
 
 def run_rl_stage(
@@ -29,21 +29,45 @@ def run_rl_stage(
     phase: str,
     alarms: AlarmConfig | None = None,
     task_ids: Collection[str] | None = None,
+    *,
+    is_over: Callable[[], bool] | None = None,
+    keeps_checkpoints: bool = False,
 ) -> None:
-    """Train from checkpoint ``start`` to checkpoint ``phase`` on the training tasks, or on ``task_ids`` of them."""
+    """Train from checkpoint ``start`` to checkpoint ``phase``.
+
+    Args:
+        run: Open run.
+        config: Sizes, algorithm, reward.
+        start: Checkpoint to begin with.
+        phase: Name of the stage's trajectories, metrics and checkpoint.
+        alarms: Bounds of the metrics.
+        task_ids: Training tasks to use; None: all.
+        is_over: Called after each iteration; True ends the stage before `max_iterations`.
+        keeps_checkpoints: Validate the start as well, and keep the weights of each validation as checkpoint
+            ``<phase>-step-<number>``.
+    """
     loop = RLLoop(run, config, start, alarms, phase=phase, task_ids=task_ids)
     with run.store.phase(phase):
-        for metrics in loop.iterations():
-            detail = f"reward {metrics['rollout/reward_mean']:.2f}"
-            run.progress(phase, loop.num_done, config.max_iterations, detail)
-            if loop.num_done % config.validation_every == 0:
-                _validate(run, loop, config, phase)
-    loop.keep(phase)
+        if keeps_checkpoints:
+            _validate(run, loop, config, phase, keeps_checkpoints)
+        with closing(loop.iterations()) as iterations:
+            for metrics in iterations:
+                detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
+                run.progress(phase, loop.num_done, 0 if is_over else config.max_iterations, detail)
+                _validate(run, loop, config, phase, keeps_checkpoints)
+                if is_over and is_over():
+                    break
+        loop.keep(phase)
     loop.close()
 
 
-def _validate(run: Run, loop: RLLoop, config: RlConfig, phase: str) -> None:
-    tasks = run.select("validation", limit=config.num_validation_tasks)
-    if tasks:
-        score = evaluate(run, f"{phase}-step-{loop.num_done:04d}", loop.policy(), VALIDATION, tasks, 1)
+def _validate(run: Run, loop: RLLoop, config: RlConfig, phase: str, keeps_checkpoints: bool) -> None:
+    """Validate every `validation_every` iterations; stored episodes are not run again."""
+    if loop.num_done % config.validation_every:
+        return
+    stage = f"{phase}-step-{loop.num_done:04d}"
+    if tasks := run.select("validation", limit=config.num_validation_tasks):
+        score = evaluate(run, stage, loop.policy(), VALIDATION, tasks, 1)
         run.store.add_metrics(phase, loop.num_done, {"validation/pass_at_1": score})
+    if keeps_checkpoints and loop.num_done:
+        loop.keep(stage)

@@ -1,80 +1,178 @@
-"""What one iteration of RL sampled, in numbers.
+"""The episodes of one RL iteration: groups, advantages, samples, metrics.
 
-Reads trajectories and their groups; makes metrics and the status of each group. Invariants: an invalid trajectory is
-counted and in no mean; a stale one is counted and in no group.
+Reads the trajectories of one iteration. Makes samples for the learner, metrics and the status of each group.
+Guarantees: a group has one task; an invalid verdict has no reward and enters no mean; a stale trajectory is counted but
+in no group; every group is counted as kept, equal or failed, every over-long episode under the limit that ended it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from repairgym.agent.tools.roles import is_blind_submit
-from repairgym.learning.advantages import GroupAdvantages
-from repairgym.records import StopReason, Trajectory, VerdictKind
+from repairgym.config.learning import AlgorithmConfig
+from repairgym.errors import TaskError
+from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages
+from repairgym.learning.rewards import Rewards, raw_rewards
+from repairgym.learning.samples import Sample, policy_sample, split_histories
+from repairgym.records import OVERLONG, StopReason, Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore
-from repairgym.training.groups import Group
+
+
+@dataclass(frozen=True)
+class Group:
+    """Episodes of one task by one policy."""
+
+    id: str
+    members: tuple[Trajectory, ...]
+    rewards: tuple[float | None, ...]
+    """Rewards for the learner, shaped or raw; None for an invalid verdict."""
+
+    @property
+    def spread(self) -> float:
+        """Population deviation of the valid rewards; 0.0 below two."""
+        valid = [reward for reward in self.rewards if reward is not None]
+        return statistics.pstdev(valid) if len(valid) > 1 else 0.0
 
 
 @dataclass
 class RolloutBatch:
-    """What one iteration sampled."""
+    """The episodes that one iteration sampled."""
 
     step: int = 0
     """The iteration."""
     trajectories: list[Trajectory] = field(default_factory=list)
-    """Those that are not stale."""
+    """All that are not stale."""
     stale: list[Trajectory] = field(default_factory=list)
-    """Those of older weights than `max_staleness` allows: dropped, in no group."""
+    """Trajectories of older weights than `max_staleness` allows; in no group."""
     rollout_s: float = 0.0
     groups: list[Group] = field(default_factory=list)
     advantages: list[GroupAdvantages] = field(default_factory=list)
 
     @property
     def shaped_rewards(self) -> list[float]:
-        """Of the valid trajectories: what the learner gets."""
+        """The learner's rewards of the valid trajectories."""
         return [reward for group in self.groups for reward in group.rewards if reward is not None]
 
     @property
     def num_kept_groups(self) -> int:
-        """Groups that teach something."""
-        return sum(not found.is_dropped for found in self.advantages)
+        """Number of groups to learn from."""
+        return sum(not advantage.is_dropped for advantage in self.advantages)
 
     @property
     def num_equal_groups(self) -> int:
-        """Groups of equal rewards."""
-        return sum(found.drop_reason == "equal_rewards" for found in self.advantages)
+        """Number of groups with equal rewards."""
+        return sum(advantage.drop_reason == "equal_rewards" for advantage in self.advantages)
 
     @property
     def num_failed_groups(self) -> int:
-        """Groups with fewer than two valid members; never mixed up with those of equal rewards."""
-        return sum(found.drop_reason == "too_few_valid" for found in self.advantages)
+        """Number of groups with fewer than two valid members."""
+        return sum(advantage.drop_reason == "too_few_valid" for advantage in self.advantages)
 
 
-def record_group_status(store: RunStore, phase: str, collected: RolloutBatch) -> None:
-    """Say in the store what became of each group."""
-    for group, found in zip(collected.groups, collected.advantages, strict=True):
-        status = f"dropped_{found.drop_reason}" if found.is_dropped else "kept"
+def is_stale(trajectory: Trajectory, num_updates: int, max_staleness: int) -> bool:
+    """Return True when a token's policy version is more than ``max_staleness`` behind ``num_updates``.
+
+    Tokens without a version have no log-probability; `policy_sample` rejects them.
+    """
+    versions = trajectory.ledger.policy_version
+    return bool(((versions >= 0) & (versions < num_updates - max_staleness)).any())
+
+
+def make_trajectory_groups(
+    trajectories: Sequence[Trajectory], reward: Callable[[Sequence[Trajectory]], Rewards] = raw_rewards
+) -> list[Group]:
+    """Return the groups of ``trajectories`` in order of first appearance; ``reward`` gives one group's rewards.
+
+    Raises:
+        TaskError: a group mixes tasks, so its rewards cannot be compared.
+    """
+    members_by_id: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        members_by_id.setdefault(trajectory.group_id, []).append(trajectory)
+    groups = []
+    for group_id, members in members_by_id.items():
+        if len({member.task_id for member in members}) != 1:
+            raise TaskError(f"group {group_id} mixes tasks")
+        groups.append(Group(group_id, tuple(members), reward(members)))
+    return groups
+
+
+def advantages_of(groups: Sequence[Group], config: AlgorithmConfig) -> list[GroupAdvantages]:
+    """Return the advantages of all groups; ``overlong="drop"`` leaves out over-long members like invalid ones."""
+    outcomes = [
+        [
+            Outcome(
+                None if config.overlong == "drop" and member.stop_reason in OVERLONG else reward,
+                int(member.ledger.is_action.sum()),
+            )
+            for member, reward in zip(group.members, group.rewards, strict=True)
+        ]
+        for group in groups
+    ]
+    return estimate_advantages(outcomes, config.advantage)
+
+
+def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], config: AlgorithmConfig) -> list[Sample]:
+    """Return the samples of kept groups: valid members, over-long ones only if they are penalised.
+
+    Negative advantages are weighted by ``negative_weight``.
+    """
+    return [
+        policy_sample(
+            history,
+            value if value > 0 else config.negative_weight * value,
+            reward=reward,
+            is_error_masked=config.is_error_masked,
+        )
+        for group, advantage in zip(groups, advantages, strict=True)
+        if not advantage.is_dropped
+        for member, reward, value in zip(group.members, group.rewards, advantage.values, strict=True)
+        if reward is not None and (config.overlong == "penalise" or member.stop_reason not in OVERLONG)
+        for history in split_histories(member)
+    ]
+
+
+def most_spread(
+    groups: Sequence[Group], advantages: Sequence[GroupAdvantages], share: float
+) -> tuple[list[Group], list[GroupAdvantages]]:
+    """Keep the ``share`` of kept groups whose rewards differ most, in their order, at least one.
+
+    StarPO-S (RAGEN, arXiv 2504.20073) keeps a quarter. With rewards of 0 and 1 this ranks by p (1 - p).
+    """
+    kept = [index for index, advantage in enumerate(advantages) if not advantage.is_dropped]
+    num_chosen = max(1, round(share * len(kept)))
+    chosen = sorted(sorted(kept, key=lambda index: groups[index].spread, reverse=True)[:num_chosen])
+    return [groups[index] for index in chosen], [advantages[index] for index in chosen]
+
+
+def record_group_status(store: RunStore, phase: str, batch: RolloutBatch) -> None:
+    """Store the status of each group: ``kept``, ``dropped_equal_rewards`` or ``dropped_too_few_valid``."""
+    for group, advantage in zip(batch.groups, batch.advantages, strict=True):
+        status = f"dropped_{advantage.drop_reason}" if advantage.is_dropped else "kept"
         task_id = group.members[0].task_id
-        store.set_group_status(group.id, phase=phase, step=collected.step, task_id=task_id, status=status)
+        store.set_group_status(group.id, phase=phase, step=batch.step, task_id=task_id, status=status)
 
 
-def rollout_metrics(collected: RolloutBatch) -> dict[str, float]:
-    """Counts and means of what was sampled; means are over valid trajectories."""
-    valid = [t for t in collected.trajectories if t.verdict.is_valid]
+def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """Return counts and means of a batch; means are over valid trajectories."""
+    valid = [t for t in batch.trajectories if t.verdict.is_valid]
     num = max(1, len(valid))
     metrics = {
-        "rollout/num_trajectories": float(len(collected.trajectories)),
-        "rollout/num_stale": float(len(collected.stale)),
-        "rollout/num_invalid": float(len(collected.trajectories) - len(valid)),
+        "rollout/num_trajectories": float(len(batch.trajectories)),
+        "rollout/num_stale": float(len(batch.stale)),
+        "rollout/num_invalid": float(len(batch.trajectories) - len(valid)),
         "rollout/num_exploited": float(sum(t.verdict.kind is VerdictKind.EXPLOITED for t in valid)),
-        "rollout/num_groups": float(len(collected.groups)),
-        "rollout/reward_spread": sum(group.spread for group in collected.groups) / max(1, len(collected.groups)),
-        "rollout/num_kept_groups": float(collected.num_kept_groups),
-        "rollout/num_equal_groups": float(collected.num_equal_groups),
-        "rollout/num_failed_groups": float(collected.num_failed_groups),
+        "rollout/num_groups": float(len(batch.groups)),
+        "rollout/reward_spread": sum(group.spread for group in batch.groups) / max(1, len(batch.groups)),
+        "rollout/num_kept_groups": float(batch.num_kept_groups),
+        "rollout/num_equal_groups": float(batch.num_equal_groups),
+        "rollout/num_failed_groups": float(batch.num_failed_groups),
         "rollout/reward_mean": sum(t.verdict.reward for t in valid) / num,
-        "rollout/shaped_reward_mean": sum(collected.shaped_rewards) / num,
+        "rollout/shaped_reward_mean": sum(batch.shaped_rewards) / num,
         "rollout/restored_rate": sum(bool(t.verdict.is_restored) for t in valid) / num,
         "rollout/num_turns_mean": sum(len(t.turns) for t in valid) / num,
         "rollout/num_action_tokens_mean": sum(int(t.ledger.is_action.sum()) for t in valid) / num,
@@ -87,7 +185,16 @@ def rollout_metrics(collected: RolloutBatch) -> dict[str, float]:
     return metrics
 
 
+def overlong_metrics(trajectories: Sequence[Trajectory], config: AlgorithmConfig) -> dict[str, float]:
+    """Return the number of valid episodes that each limit ended, and how many of them are not learned."""
+    counts = Counter(trajectory.stop_reason for trajectory in trajectories if trajectory.verdict.is_valid)
+    metrics = {f"rollout/num_{reason.value}": float(counts[reason]) for reason in OVERLONG}
+    num_left_out = 0.0 if config.overlong == "penalise" else sum(metrics.values())
+    totals = {"rollout/num_overlong": sum(metrics.values()), "rollout/num_overlong_left_out": num_left_out}
+    return metrics | totals
+
+
 def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
-    """Updates that the oldest weights among the episodes' were behind; 0 is on-policy."""
+    """Return how many updates the oldest sampling weights were behind; 0 is on-policy."""
     versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
-    return max((float(num_updates - found.min()) for found in versions if len(found)), default=0.0)
+    return max((float(num_updates - version.min()) for version in versions if len(version)), default=0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,14 @@ from repairgym.errors import InputError, TaskError
 from repairgym.records import SourceKind, Split, Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef, Pool
 from repairgym.rollout.store import RunStore
-from repairgym.training.progress import Progress, no_progress
+
+Progress = Callable[[str, int, int, str], None]
+"""(phase, done, total, detail); total 0 when unknown."""
+
+
+def no_progress(phase: str, done: int, total: int, detail: str) -> None:
+    """Reports nothing."""
+
 
 _LOCK_FILE = ".lock"
 _DRAINING = "stopping: episodes in flight end first; Ctrl-C again stops at once"

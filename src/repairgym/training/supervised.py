@@ -37,8 +37,7 @@ from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.store import RunStore
 from repairgym.training.processes import assign
-from repairgym.training.progress import Progress
-from repairgym.training.run import Run
+from repairgym.training.run import Progress, Run
 
 
 def collect_successes(run: Run, policy: PolicyRef, config: CollectConfig, phase: str) -> list[Trajectory]:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, Self
 from repairgym.errors import InputError
 from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
+from repairgym.rollout.connection import OLDEST_READABLE_VERSION, check_schema
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from repairgym.rollout.schema import OLDEST_READABLE_VERSION, check_schema
 from repairgym.view.filters import TALLIED
 from repairgym.view.listing import SELECT, Listed, TrajectoryLists, to_listed
 

@@ -27,8 +27,8 @@ from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Split, Task, Trajectory
-from repairgym.rollout.failures import FailureStreak
 from repairgym.rollout.jobs import EpisodeJob, make_group
+from repairgym.rollout.pool import FailureStreak
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend

@@ -20,11 +20,18 @@ from repairgym.bridges.verl.stages import Stage
 from repairgym.config.watch import AlarmConfig
 from repairgym.learning.rewards import make_shaping
 from repairgym.records import Task, Trajectory, VerdictKind
-from repairgym.rollout.failures import FailureStreak
-from repairgym.training.groups import advantages_of, make_trajectory_groups, overlong_metrics
-from repairgym.training.rollout_batch import RolloutBatch, record_group_status, rollout_metrics, weight_lag
+from repairgym.rollout.pool import FailureStreak
+from repairgym.training.alarms import check_alarms
+from repairgym.training.rollout_batch import (
+    RolloutBatch,
+    advantages_of,
+    make_trajectory_groups,
+    overlong_metrics,
+    record_group_status,
+    rollout_metrics,
+    weight_lag,
+)
 from repairgym.training.run import Run
-from repairgym.training.watching import check_alarms
 
 METRIC_NAMES = {
     "actor/pg_loss": "train/loss",

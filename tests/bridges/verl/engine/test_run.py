@@ -19,7 +19,7 @@ from repairgym.learning.rewards import make_shaping
 from repairgym.learning.rl import PolicyTrainer
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.store import TaskStore
-from repairgym.training.groups import advantages_of, make_trajectory_groups, samples_of
+from repairgym.training.rollout_batch import advantages_of, make_trajectory_groups, samples_of
 
 pytestmark = pytest.mark.verl
 ROOT = Path(__file__).parents[4]

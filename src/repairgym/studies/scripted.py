@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from repairgym.config.evaluation import ExploitStudyConfig
 from repairgym.records import Record, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.training.run import Run
@@ -67,3 +68,27 @@ def _play(run: Run, name: str, policy: str, tasks: Sequence[Task]) -> list[Traje
     jobs = make_groups(phase, 0, [task.id for task in tasks], 1, run.seed)
     with run.store.phase(phase):
         return run.run_jobs(PolicyRef(policy), jobs, phase=phase)
+
+
+PHASE = "exploit-study"
+
+
+def run_exploit_study(run: Run, config: ExploitStudyConfig, tasks: Sequence[Task]) -> list[float]:
+    """Run all steps; returns the mean reported reward of each. What is stored is not run again."""
+    rewards = []
+    detail = {"disabled_gates": list(config.rollout.grading.disabled_gates), "num_tasks": len(tasks)}
+    with run.store.phase(PHASE, detail):
+        for step, share in enumerate(cheat_shares(config)):
+            jobs = make_groups(PHASE, step, [task.id for task in tasks], config.num_samples, config.seed)
+            policy = PolicyRef(f"mixture-{share:.3f}")
+            found = run.run_jobs(policy, jobs, phase=PHASE, step=step, label=f"{PHASE} {step}")
+            valid = [one for one in found if one.verdict.is_valid]
+            rewards.append(sum(one.verdict.kind is VerdictKind.PASSED for one in valid) / max(1, len(valid)))
+            run.store.add_metrics(PHASE, step, {"cheat_share": share, "rollout/reward_mean": rewards[-1]})
+    return rewards
+
+
+def cheat_shares(config: ExploitStudyConfig) -> list[float]:
+    """Share of cheats at each step, in equal steps from the first to the last."""
+    span = config.last_cheat_share - config.first_cheat_share
+    return [config.first_cheat_share + span * step / max(1, config.num_steps - 1) for step in range(config.num_steps)]

@@ -1,19 +1,62 @@
-"""Policy updates in a thread of their own, one after the other, while the caller samples (asynchronous RL).
+"""Model folders of the policy versions that are still sampled from while newer ones are trained.
 
-Reads what the caller has sampled, in its order; makes the metrics of each update. Invariants: sampling stays in the
-caller's thread, where Ctrl-C lets episodes end; an update that has begun is finished, also when the caller stops; what
-an update raises is raised in the caller, unless an error or Ctrl-C ends that anyway.
+Reads model folders; makes one folder per version beside each other, by hard links where the file system has them.
+Invariant: a folder never changes once it is published, so that a worker that loads late loads what it was asked to.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from repairgym.errors import disk_full_as_repairgym_error
 from repairgym.learning.distributed.fsdp import use_training_device
+
+
+class WeightVersions:
+    """The versions in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin with none: what a killed run left in ``folder`` is removed."""
+        self._folder = folder
+        self.clear()
+
+    def path(self, version: int) -> Path:
+        """Model folder of a version."""
+        return self._folder / f"{version:06d}"
+
+    def publish(self, model: Path, version: int) -> None:
+        """Keep the model folder ``model`` as ``version``, whatever becomes of it later.
+
+        Raises:
+            DiskFullError: no room.
+        """
+        with disk_full_as_repairgym_error(self._folder):
+            shutil.copytree(model, self.path(version), copy_function=_link_or_copy)
+
+    def forget_before(self, version: int) -> None:
+        """Remove the versions below ``version``."""
+        for path in self._folder.iterdir():
+            if int(path.name) < version:
+                shutil.rmtree(path)
+
+    def clear(self) -> None:
+        """Remove all versions."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
 
 Batch = TypeVar("Batch")
 
