@@ -1,16 +1,19 @@
-"""Versions of other people's packages that a bridge is made for, checked before anything runs.
+"""Versions of other people's packages that the bridges are tested with, checked before anything runs.
 
-Reads what is installed; makes nothing. Invariant: what a bridge was not tried with is refused, with the command that
-fixes it, never run in the hope that nothing has changed.
+Reads the installed distributions; imports none of them. Guarantees: another version is rejected, with the command that
+installs the right one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
+from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError, install_hint
 
 SUPPORTED: dict[Literal["trl", "verifiers"], str] = {
@@ -18,18 +21,57 @@ SUPPORTED: dict[Literal["trl", "verifiers"], str] = {
     "verifiers": ">=0.4,<0.5",  # the plugin API changes between minor versions
 }
 """Package -> versions, as the extra of the same name has them."""
+VERL = {"verl": "0.9.1", "ray": "2.60.0", "transformers": "5.10.4", "TransferQueue": "0.1.11"}
+"""Of `requirements-verl.txt`, which the marked tests run with."""
+VLLM = {"vllm": "0.24.0"}
+"""Of verl 0.9.1's own extra for vLLM."""
 
 
 def require_extra(package: Literal["trl", "verifiers"]) -> None:
-    """Check that ``package`` is installed in a version that its bridge is made for.
+    """Check that a supported version of ``package`` is installed.
 
     Raises:
         ConfigError: it is not; the message ends with the command that installs one.
     """
-    remedy = f"this bridge needs {package}{SUPPORTED[package]}: {install_hint(package)}"
+    remedy = f"this bridge needs {package}{SUPPORTED[package]}; {install_hint(package)}"
+    installed = _version(package)
+    if installed is None:
+        raise ConfigError(f"{package} is not installed; {remedy}")
+    if not SpecifierSet(SUPPORTED[package]).contains(installed, prereleases=True):
+        raise ConfigError(f"{package} {installed} is installed; {remedy}")
+
+
+def check_verl_versions(config: VerlConfig, installed: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Return the versions that a verl run with ``config`` would use.
+
+    Args:
+        config: Decides whether vLLM is needed.
+        installed: Distribution -> version, None where there is none; by default those of this interpreter.
+
+    Raises:
+        ConfigError: a package is missing or has another version than the tested one.
+    """
+    tested = VERL | (VLLM if config.engine == "vllm" else {})
+    versions = {name: installed.get(name) if installed is not None else _version(name) for name in tested}
+    wrong = [f"{name} {versions[name] or 'is not installed'}" for name in tested if not _fits(versions, tested, name)]
+    if wrong:
+        expected = ", ".join(f"{name} {tested[name]}" for name in tested)
+        command = "make verl-env GPU=1" if config.engine == "vllm" else "make verl-env"
+        raise ConfigError(
+            f"got {', '.join(wrong)}; this bridge needs {expected}. Make their environment with `{command}` and "
+            "run this command from it (.venv-verl/bin/repairgym)"
+        )
+    return {name: text for name, text in versions.items() if text is not None}
+
+
+def _version(name: str) -> str | None:
     try:
-        found = version(package)
+        return version(name)
     except PackageNotFoundError:
-        raise ConfigError(f"{package} is not installed; {remedy}") from None
-    if not SpecifierSet(SUPPORTED[package]).contains(found, prereleases=True):
-        raise ConfigError(f"{package} {found} is installed; {remedy}")
+        return None
+
+
+def _fits(versions: Mapping[str, str | None], tested: Mapping[str, str], name: str) -> bool:
+    # A build for another device has a local part: 0.24.0+cpu.
+    installed = versions[name]
+    return installed is not None and Version(installed).public == Version(tested[name]).public

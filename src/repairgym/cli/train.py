@@ -260,16 +260,15 @@ def verl(
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
         return
-    from repairgym.bridges.verl.stages import check_stages, stages_of
-    from repairgym.bridges.verl.trainer import train_with_verl
-    from repairgym.bridges.verl.versions import check_versions
+    from repairgym.bridges.verl.training import check_stages, stages_of, train_with_verl
+    from repairgym.bridges.versions import check_verl_versions
     from repairgym.cli.running import import_checkpoint, open_run, refuse_several_processes
     from repairgym.recipes.dapo_two_stage import START
 
     refuse_several_processes()
     stages = stages_of(plan.config)
     check_stages(stages, plan.machine)
-    check_versions(plan.machine)
+    check_verl_versions(plan.machine)
     call, machine_call = plan.calls()
     with open_run(run, tasks, start, stages[0].rollout, plan.config.seed, plan.config.watch, call) as opened:
         keep_config(run, machine_call)

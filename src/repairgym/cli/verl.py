@@ -33,14 +33,13 @@ def config(
     """
     from dataclasses import replace
 
-    from repairgym.bridges.verl.stages import stages_of
-    from repairgym.bridges.verl.trainer import places_of, write_stage
+    from repairgym.bridges.verl.training import paths_of, stages_of, write_stage
 
     plan = load_verl_plan(recipe, source, machine, overrides or [])
     for stage in stages_of(plan.config, plan.comments):
-        places = places_of(out, stage.phase, "start", tasks)
-        places = replace(places, folder=out.resolve() / stage.phase, model=model.resolve())
-        typer.echo(f"{stage.phase}: {write_stage(stage, plan.machine, places)}")
+        paths = paths_of(out, stage.phase, "start", tasks)
+        paths = replace(paths, folder=out.resolve() / stage.phase, model=model.resolve())
+        typer.echo(f"{stage.phase}: {write_stage(stage, plan.machine, paths)}")
 
 
 @app.command()
@@ -65,8 +64,8 @@ def check(overrides: Overrides = None, machine: Machine = None) -> None:
 
     Example: repairgym verl check verl.device=cpu verl.engine=embedded verl.rollout_tensor_parallel=1
     """
-    from repairgym.bridges.verl.versions import check_versions
+    from repairgym.bridges.versions import check_verl_versions
 
     given = [text.removeprefix("verl.") for text in overrides or []]
-    found = check_versions(load_config(VerlConfig, machine, given))
+    found = check_verl_versions(load_config(VerlConfig, machine, given))
     typer.echo(", ".join(f"{name} {version}" for name, version in found.items()))

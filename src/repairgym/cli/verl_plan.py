@@ -56,12 +56,12 @@ def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None
         ConfigError: an unknown key, a wrong type, or an engine that does not fit its device.
         InputError: a file cannot be read.
     """
-    from repairgym.bridges.verl.stages import SOURCES
-    from repairgym.bridges.verl.toml_comments import comments_of
+    from repairgym.bridges.verl.config_files import read_comments
+    from repairgym.bridges.verl.training import SOURCES
 
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]
     resolved: RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig = load_config(SOURCES[recipe], config, others)
-    comments = comments_of(config) if config else {}
+    comments = read_comments(config) if config else {}
     changed = {text.partition("=")[0].strip(): "given on the command line" for text in others}
     return VerlPlan(recipe, resolved, load_config(VerlConfig, machine, of_machine), {**comments, **changed})

@@ -1,4 +1,4 @@
-"""Machines and engines of RL under verl: what `bridges/verl/trainer.py` reads beside a recipe's own TOML.
+"""Machines and engines of RL under verl: what `bridges/verl/training.py` reads beside a recipe's own TOML.
 
 What is learned is no part of it: that is the recipe's (`RlConfig`, `RolloutConfig`). Imports no torch and no verl.
 "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Defaults without a source are our choice.

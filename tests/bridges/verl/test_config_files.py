@@ -7,11 +7,10 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from repairgym.bridges.verl.config_files import VerlPaths, command, environment, write_config
+from repairgym.bridges.verl.config_files import VerlPaths, command, environment, read_comments, write_config
 from repairgym.bridges.verl.dataset import write_rows
-from repairgym.bridges.verl.episode_settings import EpisodeSettings
-from repairgym.bridges.verl.toml_comments import comments_of
-from repairgym.bridges.verl.versions import VERL, VLLM, check_versions
+from repairgym.bridges.verl.episodes import EpisodeSettings
+from repairgym.bridges.versions import VERL, VLLM, check_verl_versions
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig
 from repairgym.config.verl import VerlConfig
@@ -22,17 +21,17 @@ CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tenso
 
 
 @pytest.fixture
-def places(tmp_path) -> VerlPaths:
+def paths(tmp_path) -> VerlPaths:
     folder = tmp_path / "verl"
     return VerlPaths(folder, tmp_path / "m", tmp_path / "t", folder / "a.parquet", folder / "b.parquet", tmp_path / "c")
 
 
-def test_every_line_says_where_it_comes_from(places):
+def test_every_line_says_where_it_comes_from(paths):
     source = ROOT / "configs/paper_a/distil_then_grpo.toml"
     config = load_config(DistilThenGrpoConfig, source)
     settings = EpisodeSettings(phase="grpo", tasks="t", tokenizer="m", spool="s", rollout=config.rollout)
     machine = load_config(VerlConfig, ROOT / "configs/paper_a/verl.toml")
-    path = write_config(places, config.rl, settings, machine, comments_of(source))
+    path = write_config(paths, config.rl, settings, machine, read_comments(source))
     body = path.read_text().partition("_self_\n")[2].splitlines()
     values = [line for line in body if not line.split("  #")[0].rstrip().endswith(":")]
     assert len(values) > 70
@@ -44,18 +43,18 @@ def test_every_line_says_where_it_comes_from(places):
     assert any("lr: 1.0e-06  # rl.algorithm.optimizer.learning_rate: our choice: paper B's" in line for line in body)
     found = yaml.safe_load(path.read_text())
     assert found["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-6
-    assert found["data"]["train_files"] == str(places.train_rows)
-    (loop,) = yaml.safe_load((places.folder / "agent_loop.yaml").read_text())
+    assert found["data"]["train_files"] == str(paths.train_rows)
+    (loop,) = yaml.safe_load((paths.folder / "agent_loop.yaml").read_text())
     assert Path(loop["settings"]).is_file()
     assert found["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
-    assert str(places.folder) in command(places)
+    assert str(paths.folder) in command(paths)
     assert found["ray_kwargs"]["ray_init"]["address"] == "local", "never a cluster that happens to run here"
 
 
-def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(places):
-    assert environment(places, VerlConfig())["VERL_USE_EXTERNAL_MODULES"] == "repairgym.bridges.verl.plugin"
-    assert "VERL_PLATFORM" not in environment(places, VerlConfig())
-    assert environment(places, CPU)["VERL_PLATFORM"] == "cpu"
+def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(paths):
+    assert environment(paths, VerlConfig())["VERL_USE_EXTERNAL_MODULES"] == "repairgym.bridges.verl.plugin"
+    assert "VERL_PLATFORM" not in environment(paths, VerlConfig())
+    assert environment(paths, CPU)["VERL_PLATFORM"] == "cpu"
 
 
 def test_rows_name_their_task_and_hide_the_solution(task, tmp_path):
@@ -77,7 +76,7 @@ def test_rows_are_of_one_split(task, tmp_path):
 def test_the_tested_versions_are_those_that_are_installed_by_the_command():
     pins = (ROOT / "requirements-verl.txt").read_text().splitlines()
     assert {f"{name}=={version}" for name, version in VERL.items()} <= set(pins)
-    assert check_versions(CPU, VERL) == VERL
+    assert check_verl_versions(CPU, VERL) == VERL
 
 
 @pytest.mark.parametrize(
@@ -92,10 +91,10 @@ def test_the_tested_versions_are_those_that_are_installed_by_the_command():
 )
 def test_other_versions_are_refused_with_the_command_that_fixes_it(machine, installed, got, command):
     with pytest.raises(ConfigError) as caught:
-        check_versions(machine, {**dict.fromkeys([*VERL, *VLLM]), **installed})
+        check_verl_versions(machine, {**dict.fromkeys([*VERL, *VLLM]), **installed})
     assert got in str(caught.value)
     assert command in str(caught.value)
 
 
 def test_a_build_for_another_device_is_the_same_version():
-    assert check_versions(VerlConfig(), {**VERL, **VLLM, "vllm": f"{VLLM['vllm']}+cu130"})
+    assert check_verl_versions(VerlConfig(), {**VERL, **VLLM, "vllm": f"{VLLM['vllm']}+cu130"})

@@ -3,9 +3,8 @@
 import pytest
 
 from repairgym.agent.scripted import ScriptedPolicy
-from repairgym.bridges.verl.episode_settings import EpisodeSettings, read_settings, write_settings
-from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest
-from repairgym.bridges.verl.spool import spooled
+from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest, EpisodeSettings, read_settings, write_settings
+from repairgym.bridges.verl.spool import read_spool
 from repairgym.config.rewards import StepPenaltyConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
@@ -49,7 +48,7 @@ async def test_an_episode_is_graded_and_spooled(host_with, task, tmp_path, rende
     found, outcome = await host_with().run(asked, ScriptedPolicy("submit-at-once", renderer))
     assert found.verdict.kind is VerdictKind.FAILED
     assert found.id == f"rl/2/{task.id}/01234567#2"
-    ((_, left),) = spooled(tmp_path / "spool")
+    ((_, left),) = read_spool(tmp_path / "spool")
     assert (left.trajectory.id, left.phase, left.step) == (found.id, "rl", 2)
     assert outcome.reward == 0.0
 
@@ -62,7 +61,7 @@ async def test_sandbox_trouble_is_tried_again_and_then_masked_out_and_counted(ho
     found, outcome = await host_with(num_failures=1000).run(EpisodeRequest.of_row(row(task.id, session_id=1)), policy)
     assert found.verdict.kind is VerdictKind.INVALID
     assert outcome.rows == ()
-    kinds = [left.trajectory.verdict.kind for _, left in spooled(tmp_path / "spool")]
+    kinds = [left.trajectory.verdict.kind for _, left in read_spool(tmp_path / "spool")]
     assert kinds == [VerdictKind.PASSED, VerdictKind.INVALID]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from repairgym.bridges.verl.group_rules import keep_groups, positive_members
 from repairgym.bridges.verl.outputs import outcome_of
-from repairgym.bridges.verl.spool import Spooled, spool, spooled
+from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool, write_spool
 from repairgym.config.algorithms import GroupAdvantageConfig
 from repairgym.config.rewards import StepPenaltyConfig, TerminalRewardConfig
 from repairgym.errors import ModelReplyError
@@ -95,11 +95,11 @@ def test_tokens_without_a_version_cannot_be_learned(trajectory_maker, task):
 
 
 def test_the_spool_gives_back_what_was_left_in_it(trajectory_maker, tmp_path):
-    left = [Spooled(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
-    left.append(Spooled(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
+    left = [SpooledTrajectory(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
+    left.append(SpooledTrajectory(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
     for found in left:
-        spool(tmp_path, found)
-    came = [found for _, found in spooled(tmp_path)]
+        write_spool(tmp_path, found)
+    came = [found for _, found in read_spool(tmp_path)]
     assert [(f.trajectory.id, f.phase, f.step, f.split) for f in came] == [
         (f.trajectory.id, f.phase, f.step, f.split) for f in left
     ]

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from repairgym.bridges.verl.flat_config import FlatConfig
-from repairgym.bridges.verl.settings import Setting
-from repairgym.bridges.verl.toml_comments import comments_of
-from repairgym.bridges.verl.translation import translate
+from repairgym.bridges.verl.config_files import read_comments
+from repairgym.bridges.verl.setting_table import FlatConfig
+from repairgym.bridges.verl.translation import Setting, translate
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlConfig
@@ -233,4 +232,4 @@ def test_leaves_name_what_nobody_has_taken():
 
 def test_comments_of_a_file(tmp_path):
     (tmp_path / "a.toml").write_text('top = 1  # first\n[a.b]\nname = "x # y"   # told\nbare = [1, 2]\n')
-    assert comments_of(tmp_path / "a.toml") == {"top": "first", "a.b.name": "told", "a.b.bare": ""}
+    assert read_comments(tmp_path / "a.toml") == {"top": "first", "a.b.name": "told", "a.b.bare": ""}

@@ -1,8 +1,8 @@
 """The agent loop that verl's workers run: one of our episodes per call.
 
-Depends on four things of verl 0.9.1: `AgentLoopBase.run`, `AgentLoopOutput`, `AgentLoopMetrics` and the client's
-`generate`; tokens, masks and log-probabilities are our ledger's. Invariant: an episode without a valid verdict gives no
-output, so that its group goes on without it: no reward of 0, no share in the mean.
+Depends on `AgentLoopBase.run`, `AgentLoopOutput`, `AgentLoopMetrics` and the client's `generate` of verl 0.9.1; tokens,
+masks and log-probabilities are our ledger's. Guarantees: an episode without a valid verdict gives no output, so its
+group continues without it: no reward of 0, no share in the mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repairgym.records import Trajectory
 
 
 class RepairGymAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl is in an environment of its own
-    """Runs an episode of ours against verl's servers."""
+    """Runs our episodes against verl's servers."""
 
     def __init__(self, *args: Any, settings: str, **kwargs: Any) -> None:
         """``settings``: path of ``episodes.toml``; the rest is verl's."""
@@ -26,14 +26,14 @@ class RepairGymAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl is in an e
         self._settings = settings
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """One episode of the row's task.
+        """Run one episode of the row's task.
 
         Returns:
             An `AgentLoopOutput`; a list of them where the history forked; an empty list where nothing can be learned.
 
         Raises:
-            ConfigError: verl asks for another distribution than the plain policy's.
-            InputError: the row names no task of ours.
+            ConfigError: verl requests another distribution than the plain policy's.
+            InputError: the row names none of our tasks.
         """
         require_plain_sampling(sampling_params)
         host = EpisodeHost.shared(self._settings)

@@ -4,34 +4,36 @@ Makes, in one folder::
 
     verl.yaml          verl's own configuration: its defaults, then our settings, each with its source as comment
     agent_loop.yaml    the class that runs our episodes
-    episodes.toml      how episodes run (`episode_settings`)
+    episodes.toml      settings of episodes (`EpisodeSettings`)
 
-Invariants: every line of ``verl.yaml`` below its head names the key of ours that it comes from, with the comment that
-the TOML has there, or says why it is as it is; secrets are in no file.
+Guarantees: every line of ``verl.yaml`` below its head names our key, with the comment that the TOML has there, or a
+reason; no file holds a secret.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repairgym.bridges.verl.episode_settings import EpisodeSettings, write_settings
-from repairgym.bridges.verl.settings import Setting
-from repairgym.bridges.verl.translation import translate
+from repairgym.bridges.verl.episodes import EpisodeSettings, write_settings
+from repairgym.bridges.verl.translation import Setting, translate
 from repairgym.config.recipes import RlConfig
 from repairgym.config.verl import VerlConfig
 
+_TOML_SECTION = re.compile(r"^\s*\[([^\]]+)\]")
+_TOML_KEY = re.compile(r'^\s*([A-Za-z0-9_\-]+)\s*=\s*(?:"[^"]*"|\'[^\']*\'|[^#"\']*)\s*(?:#\s*(.*\S))?\s*$')
 CONFIG_NAME = "verl"
 AGENT_LOOP_FILE = "agent_loop.yaml"
 METRICS_FILE = "metrics.jsonl"
 PLUGIN = "repairgym.bridges.verl.plugin"
 
 _HEAD = """\
-# RL of RepairGym's episodes under verl, written by `repairgym`; a change belongs in the TOML that it was made from.
+# RL of RepairGym's episodes under verl, written by `repairgym`; change the TOML that it was made from instead.
 # python -m verl.trainer.main_ppo --config-path {folder} --config-name {name}
 # needs the environment variables below ray_kwargs.ray_init.runtime_env; `repairgym train verl` sets them.
 hydra:
@@ -44,10 +46,10 @@ defaults:
 
 @dataclass(frozen=True)
 class VerlPaths:
-    """Where a verl run finds things; all absolute."""
+    """Absolute paths of a verl run."""
 
     folder: Path
-    """Of the configuration, the metrics and the trajectories on their way."""
+    """Of the configuration, the metrics and the spool."""
     model: Path
     """Model folder to start from."""
     tasks: Path
@@ -63,7 +65,7 @@ class VerlPaths:
 
 
 def write_config(
-    places: VerlPaths,
+    paths: VerlPaths,
     rl: RlConfig,
     settings: EpisodeSettings,
     machine: VerlConfig,
@@ -72,83 +74,83 @@ def write_config(
     """Write the folder; returns the path of ``verl.yaml``.
 
     Args:
-        places: Where things are.
-        rl: What is learned.
-        settings: How episodes run.
-        machine: Where and with which engine.
-        comments: Dotted key of ours -> what its TOML says there.
+        paths: Paths of the run.
+        rl: RL configuration.
+        settings: Settings of episodes.
+        machine: Machines and engine.
+        comments: Our dotted key -> the TOML's comment on it.
 
     Raises:
-        ConfigError: verl has no counterpart of something.
+        ConfigError: verl has no counterpart of a value.
     """
     translated = translate(rl, settings.rollout, machine, settings.seed)
-    places.folder.mkdir(parents=True, exist_ok=True)
-    path = write_settings(settings, places.folder)
-    loop = places.folder / AGENT_LOOP_FILE
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    settings_file = write_settings(settings, paths.folder)
+    loop = paths.folder / AGENT_LOOP_FILE
     loop.write_text(
         "- name: repairgym\n"
         "  _target_: repairgym.bridges.verl.agent_loop.RepairGymAgentLoop\n"
-        f"  settings: {json.dumps(str(path))}\n",
+        f"  settings: {json.dumps(str(settings_file))}\n",
         encoding="utf-8",
     )
-    all_settings = [*translated, *place_settings(places, settings, machine)]
-    config = places.folder / f"{CONFIG_NAME}.yaml"
-    head = _HEAD.format(folder=places.folder, name=CONFIG_NAME)
+    all_settings = [*translated, *run_settings(paths, settings, machine)]
+    config = paths.folder / f"{CONFIG_NAME}.yaml"
+    head = _HEAD.format(folder=paths.folder, name=CONFIG_NAME)
     config.write_text(head + "\n".join(_lines(all_settings, comments or {})) + "\n", encoding="utf-8")
     return config
 
 
-def environment(places: VerlPaths, machine: VerlConfig) -> dict[str, str]:
-    """Variables that every process of the run needs."""
+def environment(paths: VerlPaths, machine: VerlConfig) -> dict[str, str]:
+    """Return the environment variables that every process of the run needs."""
     variables = {
         "VERL_USE_EXTERNAL_MODULES": PLUGIN,
-        "VERL_FILE_LOGGER_PATH": str(places.folder / METRICS_FILE),
+        "VERL_FILE_LOGGER_PATH": str(paths.folder / METRICS_FILE),
         # verl reads rows through `datasets`, which copies each file that it reads, by default to the home folder.
-        "HF_DATASETS_CACHE": str(places.folder / "datasets"),
+        "HF_DATASETS_CACHE": str(paths.folder / "datasets"),
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
     if machine.device == "cpu":
-        # The training engines are registered for CUDA only; they compute where the platform says.
+        # The training engines are registered for CUDA only; they compute on the platform's device.
         variables |= {"VERL_PLATFORM": "cpu", "VERL_ENGINE_DEVICE": "cuda", "VERL_ENGINE_VENDOR": "nvidia"}
     return variables
 
 
-def place_settings(places: VerlPaths, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
-    """Paths, names and Ray's start: what is of this run and no part of the recipe."""
+def run_settings(paths: VerlPaths, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
+    """Yield paths, names and the start of Ray: settings of this run, not of the recipe."""
 
-    def place(key: str, value: Any, why: str = "of this run") -> Setting:
-        return Setting(key, value, why, is_ours=False)
+    def fixed(key: str, value: Any, reason: str = "of this run") -> Setting:
+        return Setting(key, value, reason, is_ours=False)
 
-    yield place("actor_rollout_ref.model.path", str(places.model))
-    yield place("data.train_files", str(places.train_rows))
-    yield place("data.val_files", str(places.validation_rows))
-    yield place("trainer.default_local_dir", str(places.checkpoints))
-    yield place("trainer.project_name", "repairgym")
-    yield place("trainer.experiment_name", settings.phase)
-    yield place("actor_rollout_ref.rollout.agent.agent_loop_config_path", str(places.folder / AGENT_LOOP_FILE))
+    yield fixed("actor_rollout_ref.model.path", str(paths.model))
+    yield fixed("data.train_files", str(paths.train_rows))
+    yield fixed("data.val_files", str(paths.validation_rows))
+    yield fixed("trainer.default_local_dir", str(paths.checkpoints))
+    yield fixed("trainer.project_name", "repairgym")
+    yield fixed("trainer.experiment_name", settings.phase)
+    yield fixed("actor_rollout_ref.rollout.agent.agent_loop_config_path", str(paths.folder / AGENT_LOOP_FILE))
     ray = "ray_kwargs.ray_init"
-    for name, value in environment(places, machine).items():
-        yield place(f"{ray}.runtime_env.env_vars.{name}", value, "needed by every process")
+    for name, value in environment(paths, machine).items():
+        yield fixed(f"{ray}.runtime_env.env_vars.{name}", value, "needed by every process")
     if machine.ray_address:
         yield Setting(f"{ray}.address", machine.ray_address, "verl.ray_address")
         return
-    yield place(f"{ray}.address", "local", "needed: Ray would join a cluster that runs on this machine")
+    yield fixed(f"{ray}.address", "local", "needed: Ray would join a running cluster of this machine")
     if machine.num_cpus:
         yield Setting(f"{ray}.num_cpus", machine.num_cpus, "verl.num_cpus")
     if machine.device == "cpu":
-        yield place(f"{ray}.num_gpus", machine.gpus_per_node, "needed: verl counts its processes in GPUs, also here")
-        yield place(f"{ray}.include_dashboard", False, "our choice: tests start many")
+        yield fixed(f"{ray}.num_gpus", machine.gpus_per_node, "needed: verl counts its processes in GPUs, also here")
+        yield fixed(f"{ray}.include_dashboard", False, "our choice: tests start many")
 
 
 def _lines(settings: Iterable[Setting], comments: Mapping[str, str]) -> Iterator[str]:
     tree: dict[str, Any] = {}
     for setting in settings:
         *sections, name = setting.key.split(".")
-        place = tree
+        parent = tree
         for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = setting
+            parent = parent.setdefault(section, {})
+        parent[name] = setting
     yield from _tree_lines(tree, comments, 0)
 
 
@@ -165,8 +167,12 @@ def _tree_lines(tree: Mapping[str, Any], comments: Mapping[str, str], depth: int
 def _comment(setting: Setting, comments: Mapping[str, str]) -> str:
     if not setting.is_ours:
         return setting.source
-    told = comments.get(setting.source)
-    return f"{setting.source}: {told}" if told else f"{setting.source}{'' if told is not None else ', its default'}"
+    comment = comments.get(setting.source)
+    return (
+        f"{setting.source}: {comment}"
+        if comment
+        else f"{setting.source}{'' if comment is not None else ', its default'}"
+    )
 
 
 def _yaml(value: Any) -> str:
@@ -175,15 +181,30 @@ def _yaml(value: Any) -> str:
     return text.replace("e", ".0e") if isinstance(value, float) and "e" in text and "." not in text else text
 
 
-def command(places: VerlPaths) -> list[str]:
-    """What runs verl's own trainer with this configuration, in this interpreter."""
+def command(paths: VerlPaths) -> list[str]:
+    """Return the command that runs verl's own trainer with this configuration, in this interpreter."""
     return [
         sys.executable,
         "-m",
         "verl.trainer.main_ppo",
         "--config-path",
-        str(places.folder),
+        str(paths.folder),
         "--config-name",
         CONFIG_NAME,
-        f"hydra.run.dir={places.folder / 'hydra'}",
+        f"hydra.run.dir={paths.folder / 'hydra'}",
     ]
+
+
+def read_comments(file: Path) -> dict[str, str]:
+    """Return dotted key -> the comment behind its value in a TOML file, empty where there is none.
+
+    A value that spans several lines has no comment.
+    """
+    comments: dict[str, str] = {}
+    prefix = ""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if heading := _TOML_SECTION.match(line):
+            prefix = f"{heading[1].strip()}."
+        elif key := _TOML_KEY.match(line):
+            comments[f"{prefix}{key[1]}"] = key[2] or ""
+    return comments

@@ -1,7 +1,7 @@
 """Tasks as rows of verl's data set (`verl.utils.dataset.rl_dataset.RLHFDataset`).
 
-Reads tasks; makes a Parquet file. Needs pyarrow. Invariants: a row names its task and holds nothing that its agent may
-not see; rows of one file are of one split, and only those of the training split are trained on.
+Reads tasks; makes a Parquet file. Needs pyarrow. Guarantees: a row names its task and holds nothing that its agent may
+not see; a file has rows of one split, and verl trains on the training split only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ AGENT_NAME = "repairgym"
 
 
 def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
-    """One row per task.
+    """Make one row per task.
 
-    verl wants a prompt; ours begins with the task's report only for people who look at the file: what an agent reads
-    first is the pipeline's, made when its episode opens.
+    verl requires a prompt. The issue text is there for people who look at the file; the pipeline makes the prompt that
+    an agent reads when its episode opens.
     """
     return [
         {
@@ -41,7 +41,7 @@ def write_rows(tasks: Sequence[Task], path: Path) -> int:
     Raises:
         TaskError: there is none, or they are of several splits.
         ConfigError: pyarrow is not installed.
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the previous file is intact.
     """
     splits = sorted({task.split for task in tasks})
     if len(splits) != 1:

@@ -1,8 +1,8 @@
-"""The embedded engine as a rollout of verl's: its weights come from the learner after every update, in memory.
+"""The embedded engine as a rollout engine of verl: the learner sends its weights after every update, in memory.
 
-verl 0.9.1 knows vLLM, SGLang and TensorRT-LLM and lets others register: a *replica* starts servers, an *adapter* in
-each process of the learner hands weights to its replica's server. Here a replica is one Ray actor with one engine.
-Invariants: a generation has one version, the learner's number of updates; new weights wait for running generations.
+verl 0.9.1 has vLLM, SGLang and TensorRT-LLM and lets others register: a *replica* starts servers, an *adapter* in each
+process of the learner sends weights to its replica's server. Here a replica is one Ray actor with one engine.
+Guarantees: a generation has one version, the learner's number of updates; new weights wait for running generations.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class EmbeddedServer:
             stop_token_ids=tuple(sampling_params["stop_token_ids"]),
             seed=sampling_params["seed"],
         )
-        found = await self._policy.generate(request_id, list(prompt_ids), sampling)
-        # verl gives every turn another id, so nothing would ever end these sessions.
+        generation = await self._policy.generate(request_id, list(prompt_ids), sampling)
+        # verl gives every turn another id, so no session has an end.
         return TokenOutput(
-            token_ids=list(found.token_ids),
-            log_probs=list(found.log_probs),
+            token_ids=list(generation.token_ids),
+            log_probs=list(generation.log_probs),
             stop_reason="completed",
-            extra_fields={"global_steps": found.policy_version},
+            extra_fields={"global_steps": generation.policy_version},
         )
 
     async def load(self, state: Mapping[str, torch.Tensor], version: int) -> None:
@@ -91,7 +91,7 @@ class EmbeddedReplica(RolloutReplica):  # type: ignore[misc] # verl is in an env
 
 
 class EmbeddedAdapter(BaseRollout):  # type: ignore[misc] # verl is in an environment of its own
-    """Hands the learner's weights to the server."""
+    """Sends the learner's weights to the server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Of this process of the learner."""

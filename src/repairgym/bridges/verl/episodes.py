@@ -1,9 +1,9 @@
 """Our episodes in a process of verl's: one sandbox back end, one grader, many episodes at a time.
 
-Reads `EpisodeSettings` and rows of the data set; makes graded trajectories, leaves each in the spool and returns what
-verl learns from. Invariants: the process makes one `Runner` per settings file, on first use; an invalid episode, which
-the runner has tried again, is spooled and has no rows; step k of ours is verl's step k + 1, so that step 0 is sampled
-with version 0.
+Reads ``episodes.toml`` (`EpisodeSettings`) and rows of the data set; makes graded trajectories in the spool and the
+rows that verl learns from. Guarantees: ``episodes.toml`` is complete, so a process on another node runs the same
+episodes; the process makes one `Runner` per settings file, on first use; an invalid episode, which the runner has
+retried, is spooled and has no rows; our step k is verl's step k + 1, so that step 0 is sampled with version 0.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repairgym.bridges.verl.episode_settings import EpisodeSettings, read_settings
 from repairgym.bridges.verl.outputs import Outcome, outcome_of
-from repairgym.bridges.verl.spool import Spooled, spool
+from repairgym.bridges.verl.spool import SpooledTrajectory, write_spool
+from repairgym.config.algorithms import OverlongPolicy
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.rewards import RewardConfig, TerminalRewardConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
 from repairgym.inference.base import Policy
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.learning.rewards import make_shaping
-from repairgym.records import Split, Task, Trajectory
+from repairgym.records import Record, Split, Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, episode_seed
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.runner import Runner
@@ -31,12 +34,47 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
 VALIDATION: Split = "validation"
+SETTINGS_FILE = "episodes.toml"
 _HOSTS: dict[str, EpisodeHost] = {}
+
+
+class EpisodeSettings(Record):
+    """Settings of episodes: pipeline, rewards, folders."""
+
+    phase: str
+    """Phase of the run store."""
+    seed: int = 0
+    tasks: str
+    """Folder of tasks, on every node."""
+    tokenizer: str
+    """Model folder whose tokenizer renders conversations."""
+    spool: str
+    """Folder for finished trajectories, on a file system that the run's own process sees."""
+    overlong: OverlongPolicy = "penalise"
+    reward: RewardConfig = TerminalRewardConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+
+def write_settings(settings: EpisodeSettings, folder: Path) -> Path:
+    """Write ``episodes.toml``."""
+    path = folder / SETTINGS_FILE
+    path.write_text(to_toml(settings), encoding="utf-8")
+    return path
+
+
+def read_settings(path: Path) -> EpisodeSettings:
+    """Read ``episodes.toml``.
+
+    Raises:
+        InputError: the file is not there.
+        ConfigError: it was written by another version.
+    """
+    return load_config(EpisodeSettings, path)
 
 
 @dataclass(frozen=True)
 class EpisodeRequest:
-    """Which episode verl asks for."""
+    """One episode that verl requests."""
 
     task_id: str
     split: str
@@ -48,7 +86,7 @@ class EpisodeRequest:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> EpisodeRequest:
-        """From what verl passes to an agent loop.
+        """Read the arguments that verl passes to an agent loop.
 
         Raises:
             InputError: the row was not made by `repairgym verl data`.
@@ -70,23 +108,22 @@ class EpisodeHost:
         self._settings = settings
         self._runner = runner
         self._tasks = tasks
-        turns = settings.rollout.pipeline.max_episode_turns
-        self._shaping = make_shaping(settings.reward, turns)
+        self._shaping = make_shaping(settings.reward, settings.rollout.pipeline.max_episode_turns)
 
     @classmethod
     def shared(cls, path: str) -> EpisodeHost:
-        """The host of this process for a settings file."""
+        """Return the host of this process for a settings file."""
         if path not in _HOSTS:
             _HOSTS[path] = cls.from_settings(read_settings(Path(path)))
         return _HOSTS[path]
 
     @classmethod
     def from_settings(cls, settings: EpisodeSettings) -> EpisodeHost:
-        """A host with real sandboxes.
+        """Make a host with real sandboxes.
 
         Raises:
             SandboxUnavailableError: this node cannot isolate.
-            InputError: the tasks or the tokenizer are not there.
+            InputError: the tasks or the tokenizer do not exist.
         """
         config = settings.rollout
         store = LayerStore(config=config.layers)
@@ -94,33 +131,33 @@ class EpisodeHost:
         runner = Runner(config, create_backend(config.sandbox), lambda task: task_layers(task, store), renderer)
         return cls(settings, runner, {task.id: task for task in TaskStore(Path(settings.tasks)).load()})
 
-    async def run(self, asked: EpisodeRequest, policy: Policy) -> tuple[Trajectory, Outcome]:
-        """One episode, graded and spooled.
+    async def run(self, request: EpisodeRequest, policy: Policy) -> tuple[Trajectory, Outcome]:
+        """Run, grade and spool one episode.
 
         Raises:
             InputError: the task is not in the folder of tasks.
         """
-        task = self._tasks.get(asked.task_id)
+        task = self._tasks.get(request.task_id)
         if task is None:
-            raise InputError(f"the data set names task {asked.task_id!r}, which {self._settings.tasks} has not")
-        (found,) = [done async for done in self._runner.run([self._job(asked)], {task.id: task}, policy)]
-        phase, step = self._place(asked)
-        spool(Path(self._settings.spool), Spooled(found, phase, step, task.split))
-        return found, outcome_of(task, found, self._shaping, self._settings.overlong)
+            raise InputError(f"the data set names task {request.task_id!r}, which is not in {self._settings.tasks}")
+        (trajectory,) = [done async for done in self._runner.run([self._job(request)], {task.id: task}, policy)]
+        phase, step = self._phase_and_step(request)
+        write_spool(Path(self._settings.spool), SpooledTrajectory(trajectory, phase, step, task.split))
+        return trajectory, outcome_of(task, trajectory, self._shaping, self._settings.overlong)
 
-    def _job(self, asked: EpisodeRequest) -> EpisodeJob:
-        phase, step = self._place(asked)
-        group_id = f"{phase}/{step}/{asked.task_id}/{asked.group[:8]}"
-        trajectory_id = f"{group_id}#{asked.member}"
-        return EpisodeJob(trajectory_id, group_id, asked.task_id, episode_seed(self._settings.seed, trajectory_id))
+    def _job(self, request: EpisodeRequest) -> EpisodeJob:
+        phase, step = self._phase_and_step(request)
+        group_id = f"{phase}/{step}/{request.task_id}/{request.group[:8]}"
+        trajectory_id = f"{group_id}#{request.member}"
+        return EpisodeJob(trajectory_id, group_id, request.task_id, episode_seed(self._settings.seed, trajectory_id))
 
-    def _place(self, asked: EpisodeRequest) -> tuple[str, int]:
-        """Phase and step in the run store; validations are evaluations of the weights after ``step`` updates."""
-        if asked.split == VALIDATION:
-            return validation_phase(self._settings.phase, asked.step), 0
-        return self._settings.phase, asked.step
+    def _phase_and_step(self, request: EpisodeRequest) -> tuple[str, int]:
+        """Return phase and step in the run store; validations are evaluations of the weights after ``step`` updates."""
+        if request.split == VALIDATION:
+            return validation_phase(self._settings.phase, request.step), 0
+        return self._settings.phase, request.step
 
 
 def validation_phase(phase: str, num_updates: int) -> str:
-    """The phase of the validation after ``num_updates`` updates of ``phase``."""
+    """Return the phase of the validation after ``num_updates`` updates of ``phase``."""
     return eval_phase(f"{phase}-step-{num_updates:04d}", VALIDATION)

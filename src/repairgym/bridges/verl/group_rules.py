@@ -1,6 +1,6 @@
-"""Which groups teach something, by the rewards of their valid members: the rule of `learning.advantages`, for verl.
+"""Selection of groups by the rewards of their valid members: the rule of `learning.advantages`, for verl.
 
-Reads rewards; makes a choice and counts. Imports neither verl nor torch.
+Reads rewards; makes a selection and counts. Imports neither verl nor torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from repairgym.learning.advantages import minus_mean, relative_to_group
 
 @dataclass(frozen=True)
 class GroupCounts:
-    """What became of an iteration's groups."""
+    """Numbers of an iteration's groups, by status."""
 
     num_kept: int
     num_equal: int
@@ -23,11 +23,11 @@ class GroupCounts:
 
     @property
     def num_groups(self) -> int:
-        """All of them."""
+        """Number of all groups."""
         return self.num_kept + self.num_equal + self.num_failed
 
     def as_metrics(self) -> dict[str, float]:
-        """For verl's own log."""
+        """Return the counts as metrics of verl's own log."""
         return {
             "groups/num_kept": float(self.num_kept),
             "groups/num_equal": float(self.num_equal),
@@ -36,9 +36,9 @@ class GroupCounts:
 
 
 def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], GroupCounts]:
-    """The groups to learn from, and how many there were of each kind.
+    """Return the groups to learn from, and the counts of each status.
 
-    Where none teaches anything, groups of equal rewards stay: their advantages are 0, and verl needs a batch.
+    Where all groups have equal rewards, they stay: their advantages are 0, and verl needs a batch.
 
     Args:
         rewards: Group -> valid member -> reward; a group without any valid member has none.
@@ -50,7 +50,7 @@ def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], G
 
 
 def positive_members(rewards: Mapping[str, Mapping[str, float]]) -> set[str]:
-    """The members that did better than their group's mean: those with a positive advantage relative to the group.
+    """Return the members with a positive advantage: a reward above the mean of their group.
 
     Args:
         rewards: Group -> valid member -> reward.

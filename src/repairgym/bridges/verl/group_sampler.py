@@ -1,39 +1,43 @@
-"""Which groups verl's trainer learns from: those of which at least two members are valid and differ in reward.
+"""Selection of the groups that verl's trainer learns from, and the credit of their members (ADR 015).
 
-Reads finished groups from verl's replay buffer; makes the batch of one iteration. Stands in for
+Reads finished groups from verl's replay buffer; makes the batch of one iteration. Replaces
 `verl.trainer.ppo.v1.replay_buffer.ReplayBuffer` (verl 0.9.1), which can filter equal groups but then refills without
-bound, which learns from the lone survivor of a failed group with its raw reward as advantage, and which stops at a
-refill without a valid episode. Invariants: the same groups are kept as by `learning.advantages`; a dropped group is
-counted by its reason; an iteration without two valid members in any group stops the run. So does an agent loop that
-raised (an episode that fails for the sandbox's or the server's sake ends as invalid and does not raise), and a process
-of agent loops that has ended, whose groups verl would wait for without end.
+bound, learns from the lone survivor of a failed group with its raw reward as advantage, and stops at a refill without a
+valid episode. Guarantees:
+
+- The kept groups are those of `learning.advantages`; a dropped group is counted by its reason.
+- The run stops when no group has two valid members, when an agent loop raises (an episode that fails because of its
+  sandbox or server is invalid and does not raise), or when a process of agent loops ends, as verl would wait forever.
+- Errors get no credit: their mask changes before the trainer reads the batch, and only in episodes above the mean of
+  their group, so that errors are unlearned in the others. Advantages are verl's GRPO with a factor on negative ones.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import ray
+import torch
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
+from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from repairgym.bridges.verl.credit import mask_errors, register_estimator
 from repairgym.bridges.verl.group_rules import GroupCounts, keep_groups, positive_members
+from repairgym.bridges.verl.setting_table import WEIGHTED_GROUP
 from repairgym.errors import RepairGymError, SandboxError
 
 _VALIDATION = "val"
 _WORKER_PREFIX = "agent_loop_worker_"
-"""Of the names that verl gives the actors which run agent loops."""
+"""verl names the actors that run agent loops so."""
 
 
 class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environment of its own
-    """Samples an iteration's groups; drops what teaches nothing and refills at most ``max_refills`` times.
-
-    Where errors get no credit, what it returns is masked so (`credit`).
-    """
+    """Samples an iteration's groups; drops groups of equal rewards and refills at most ``max_refills`` times."""
 
     def __init__(self, *, sampler_kwargs: Mapping[str, Any], **kwargs: Any) -> None:
         """Take verl's arguments.
@@ -50,7 +54,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
         register_estimator(float(sampler_kwargs.get("negative_weight", 1.0)))
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """The rows of one iteration with metrics.
+        """Return the rows of one iteration with metrics.
 
         Raises:
             RepairGymError: an agent loop raised, or a process of them has ended.
@@ -80,7 +84,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
         return learned, counts.as_metrics()
 
     def _finished(self, partition_id: str, num_groups: int) -> tuple[list[str], KVBatchMeta]:
-        """Ids and rows of the next ``num_groups`` groups that have ended; waits for them."""
+        """Return ids and rows of the next ``num_groups`` groups that have ended; waits for them."""
         workers = _workers()
         while True:
             self._sync_metadata_from_transfer_queue()
@@ -93,7 +97,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
                 break
             if lost := workers - _workers():
                 raise RepairGymError(
-                    f"{', '.join(sorted(lost))}: a process that runs episodes has ended, often for want of memory "
+                    f"{', '.join(sorted(lost))}: a process that runs episodes has ended, often for lack of memory "
                     "(lower rollout.max_in_flight or rollout.num_workers)"
                 )
             time.sleep(self.poll_interval)
@@ -102,12 +106,12 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
 
 
 def _workers() -> set[str]:
-    """Names of the actors that run agent loops and are alive."""
+    """Return the names of the live actors that run agent loops."""
     return {name for name in ray.util.list_named_actors() if name.startswith(_WORKER_PREFIX)}
 
 
 def _learned(partition_id: str, tags: Mapping[str, Any], kept: set[str], counts: GroupCounts) -> KVBatchMeta:
-    """The rows of the kept groups; the others are removed from verl's store."""
+    """Return the rows of the kept groups; the others are removed from verl's store."""
     if not kept:
         raise SandboxError(
             f"none of {counts.num_groups} groups has two valid episodes; the reasons are in the run's trajectories "
@@ -136,3 +140,52 @@ def _group_of(key: str) -> str:
 
 def _member_of(key: str) -> str:
     return str(key).rsplit("_", 1)[0]
+
+
+def mask_errors(partition_id: str, keys: list[str]) -> None:
+    """Mask the turns that ended in an error in these rows of verl's store."""
+    if not keys:
+        return
+    batch = tq.kv_batch_get(keys=keys, partition_id=partition_id, select_fields=["response_mask", "extra_fields"])
+    masked = {
+        key: _unmasked(mask, _plain(extra)["error_spans"])
+        for key, mask, extra in zip(keys, batch["response_mask"], batch["extra_fields"], strict=True)
+        if _plain(extra)["error_spans"]
+    }
+    if masked:
+        # verl keeps one mask under two names: its losses read the first, its count of a batch's tokens the second.
+        rows = [{"response_mask": mask, "loss_mask": mask} for mask in masked.values()]
+        tq.kv_batch_put(keys=list(masked), partition_id=partition_id, fields=list_of_dict_to_tensordict(rows))
+
+
+def register_estimator(negative_weight: float) -> None:
+    """Add verl's GRPO with a factor on negative advantages as ``WEIGHTED_GROUP``; a later call replaces it."""
+    core_algos.ADV_ESTIMATOR_REGISTRY[WEIGHTED_GROUP] = partial(_weighted_group, negative_weight)
+
+
+def _weighted_group(
+    negative_weight: float,
+    token_level_rewards: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Any,
+    config: Any,
+    **_: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return [rows, tokens] advantages, and the same as returns; verl passes these arguments to every estimator."""
+    advantages, _ = core_algos.compute_grpo_outcome_advantage(
+        token_level_rewards, response_mask, index, norm_adv_by_std_in_grpo=config.get("norm_adv_by_std_in_grpo", True)
+    )
+    weighted = torch.where(advantages < 0, negative_weight * advantages, advantages)
+    return weighted, weighted
+
+
+def _unmasked(mask: torch.Tensor, spans: list[list[int]]) -> torch.Tensor:
+    result = mask.clone()
+    for start, end in spans:
+        result[start:end] = 0
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Unwrap a value of verl's store that is not a tensor."""
+    return getattr(value, "data", value)

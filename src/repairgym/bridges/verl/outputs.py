@@ -1,8 +1,8 @@
-"""A finished trajectory as what verl's trainer learns from (`AgentLoopOutput`): rows of ids, mask, log-probabilities.
+"""Rows of token ids, mask and log-probabilities of a finished trajectory, for verl's trainer (`AgentLoopOutput`).
 
-Reads token ledgers, never text; makes plain records. Invariants: a row is one history of the episode as the policy saw
-it; masked-in tokens are those that were sampled in it, with the log-probability and the version they were sampled with;
-a response begins and ends with a sampled token, so its last token carries the reward; an invalid verdict makes no row.
+Reads token ledgers, never text; makes plain records. Guarantees: a row is one history of the episode as the policy saw
+it; the mask selects the tokens sampled in it, with the log-probability and the version of their sampling; a response
+begins and ends with a sampled token, so its last token carries the reward; an invalid verdict makes no row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repairgym.records import OVERLONG, Task, Trajectory
 
 @dataclass(frozen=True)
 class Row:
-    """One history; lists of one length but for ``prompt_ids``."""
+    """One history; all lists except ``prompt_ids`` have one length."""
 
     prompt_ids: list[int]
     """Everything before the first sampled token."""
@@ -31,25 +31,26 @@ class Row:
     response_log_probs: list[float]
     """Under the sampling policy; 0.0 where not sampled."""
     min_version: int
-    """Weights that sampled its first and last tokens."""
+    """Lowest version of the weights that sampled its tokens."""
     max_version: int
+    """Highest."""
     error_spans: tuple[tuple[int, int], ...] = ()
     """Of the response: turns that ended in a format or tool error."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """An episode's rows and what it is worth."""
+    """An episode's rows and reward."""
 
     rows: tuple[Row, ...]
-    """Empty where the group goes on without it: invalid, or over-long and dropped."""
+    """Empty where the group continues without the episode: invalid, or over-long and dropped."""
     reward: float = 0.0
     raw_reward: float = 0.0
     """Of the verdict, before shaping."""
 
 
 def outcome_of(task: Task, trajectory: Trajectory, shaping: RewardShaping, overlong: OverlongPolicy) -> Outcome:
-    """What verl gets of ``trajectory``.
+    """Return rows and reward of ``trajectory`` for verl.
 
     Raises:
         ModelReplyError: a sampled token has no log-probability or no version.
@@ -65,9 +66,9 @@ def outcome_of(task: Task, trajectory: Trajectory, shaping: RewardShaping, overl
 
 def _row(part: Trajectory, is_learned: bool) -> Row:
     ledger = part.ledger
-    at = np.flatnonzero(ledger.is_action)
-    first, end = int(at[0]), int(at[-1]) + 1
-    versions, log_probs = ledger.policy_version[at], ledger.log_prob[at]
+    sampled = np.flatnonzero(ledger.is_action)
+    first, end = int(sampled[0]), int(sampled[-1]) + 1
+    versions, log_probs = ledger.policy_version[sampled], ledger.log_prob[sampled]
     if (versions == UNKNOWN_VERSION).any() or not np.isfinite(log_probs).all():
         raise ModelReplyError("sampled tokens have no log-probability or no version; expected both from verl's servers")
     mask = ledger.is_action[first:end] & is_learned

@@ -1,8 +1,7 @@
-"""verl's servers as a policy of ours: token ids in, token ids with log-probabilities and a version out.
+"""verl's servers as one of our policies: token ids in, token ids with log-probabilities and a version out.
 
-Asks anything with the `generate` of verl 0.9.1's `LLMServerClient`; makes `Generation` records. Invariants: every
-sampling parameter is said explicitly; a reply that lacks what learning needs is trouble of the server, never an answer.
-Imports no verl.
+Calls the `generate` of verl 0.9.1's `LLMServerClient`; makes `Generation` records. Guarantees: every sampling parameter
+is explicit; a reply without the data that learning needs is a server error, never an answer. Imports no verl.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from repairgym.errors import ConfigError, ModelReplyError, ModelServerError, Rep
 from repairgym.inference.base import Generation, SamplingParams
 
 PLAIN_SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
-"""What RL samples with (paper B, section 5.2, finding 2), in verl's words."""
+"""Sampling parameters of RL (paper B, section 5.2, finding 2), under verl's names."""
 
 
 class TokenOutput(Protocol):
-    """What verl's servers answer (`verl.workers.rollout.replica.TokenOutput`)."""
+    """A reply of verl's servers (`verl.workers.rollout.replica.TokenOutput`)."""
 
     token_ids: list[int]
     log_probs: list[float] | None
@@ -28,24 +27,24 @@ class TokenOutput(Protocol):
 
 
 class TokenClient(Protocol):
-    """Asks verl's servers (`verl.workers.rollout.llm_server.LLMServerClient`)."""
+    """A client of verl's servers (`verl.workers.rollout.llm_server.LLMServerClient`)."""
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         """Continue ``prompt_ids``; requests with one id go to one server, whose prefix cache then hits."""
         ...
 
 
-def require_plain_sampling(asked: Mapping[str, Any]) -> None:
-    """Check what verl's trainer asks for.
+def require_plain_sampling(parameters: Mapping[str, Any]) -> None:
+    """Check the sampling parameters of verl's trainer.
 
     Raises:
-        ConfigError: something else than temperature 1.
+        ConfigError: they are not those of the plain policy at temperature 1.
     """
-    wrong = {key: asked[key] for key, value in PLAIN_SAMPLING.items() if asked.get(key, value) != value}
+    wrong = {key: parameters[key] for key, value in PLAIN_SAMPLING.items() if parameters.get(key, value) != value}
     if wrong:
         raise ConfigError(
-            f"verl asks for {wrong}, expected {PLAIN_SAMPLING}: the log-probabilities that are learned from are those "
-            "of the plain policy. Write the configuration with `repairgym verl config`"
+            f"verl requests {wrong}, expected {PLAIN_SAMPLING}: the learner needs the log-probabilities of the plain "
+            "policy. Write the configuration with `repairgym verl config`"
         )
 
 
@@ -53,7 +52,7 @@ class ServerPolicy:
     """A :class:`~repairgym.inference.base.Policy` over verl's servers."""
 
     def __init__(self, client: TokenClient, policy_id: str = "verl") -> None:
-        """Ask ``client``."""
+        """Send requests to ``client``."""
         self.id = policy_id
         self._client = client
 
@@ -61,10 +60,10 @@ class ServerPolicy:
         """Continue ``prompt_ids``.
 
         Raises:
-            ModelServerError: the servers failed, or answered with something that cannot be learned from.
+            ModelServerError: the servers failed, or their reply cannot be learned from.
         """
-        asked_at_s = time.monotonic()
-        asked = PLAIN_SAMPLING | {
+        started_at_s = time.monotonic()
+        parameters = PLAIN_SAMPLING | {
             "temperature": sampling.temperature,
             "logprobs": True,
             "max_tokens": sampling.max_tokens,
@@ -72,12 +71,12 @@ class ServerPolicy:
             "seed": sampling.seed % (1 << 31),
         }
         try:
-            output = await self._client.generate(session_id, prompt_ids=list(prompt_ids), sampling_params=asked)
+            output = await self._client.generate(session_id, prompt_ids=list(prompt_ids), sampling_params=parameters)
         except RepairGymError:
             raise
         except Exception as error:  # Ray wraps what a server raises, and its own death, in classes of its own
             raise ModelServerError(f"verl's servers failed: {' '.join(str(error).split())[-300:]}") from error
-        return self._read(output, sampling, time.monotonic() - asked_at_s)
+        return self._read(output, sampling, time.monotonic() - started_at_s)
 
     async def end_session(self, session_id: str) -> None:
         """Nothing to end: verl's servers keep what their caches have room for."""

@@ -1,7 +1,7 @@
 """Finished trajectories on their way from the processes that ran them to the one that owns ``run.db``.
 
-Reads and writes one file per trajectory in a folder. Invariants: a file is whole or absent; what comes out equals what
-went in, tokens bit for bit; a file is deleted once its trajectory is stored, so a killed run loses none.
+Reads and writes one file per trajectory in a folder. Guarantees: a file is complete or absent; a trajectory is read as
+it was written, tokens bit for bit; a file is deleted once its trajectory is stored, so a killed run loses none.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _SUFFIX = ".trajectory"
 
 
 @dataclass(frozen=True)
-class Spooled:
-    """A trajectory and where it belongs."""
+class SpooledTrajectory:
+    """A trajectory and its place in the run store."""
 
     trajectory: Trajectory
     phase: str
@@ -38,29 +38,29 @@ class Spooled:
     split: str
 
 
-def spool(folder: Path, found: Spooled) -> None:
-    """Leave a trajectory in ``folder``.
+def write_spool(folder: Path, spooled: SpooledTrajectory) -> None:
+    """Write a trajectory to ``folder``.
 
     Raises:
-        DiskFullError: no room; nothing was left.
+        DiskFullError: no room; nothing was written.
     """
-    row = row_values(found.trajectory, found.phase, found.step, found.split)
+    row = row_values(spooled.trajectory, spooled.phase, spooled.step, spooled.split)
     content = {
-        "row": row | {"durations_s": found.trajectory.durations_s},
-        "document": base64.b64encode(pack_document(found.trajectory)).decode(),
-        "ledger": base64.b64encode(pack_ledger(found.trajectory.ledger)).decode(),
+        "row": row | {"durations_s": spooled.trajectory.durations_s},
+        "document": base64.b64encode(pack_document(spooled.trajectory)).decode(),
+        "ledger": base64.b64encode(pack_ledger(spooled.trajectory.ledger)).decode(),
     }
-    name = sha256(found.trajectory.id.encode()).hexdigest()[:24]
+    name = sha256(spooled.trajectory.id.encode()).hexdigest()[:24]
     with written_whole(folder / f"{name}{_SUFFIX}") as stream:
         stream.write(json.dumps(content).encode())
 
 
-def spooled(folder: Path) -> Iterator[tuple[Path, Spooled]]:
-    """What lies in ``folder``, oldest first, with the file to delete once it is stored."""
+def read_spool(folder: Path) -> Iterator[tuple[Path, SpooledTrajectory]]:
+    """Yield the trajectories in ``folder``, oldest first, with the file to delete once it is stored."""
     files = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     for path in files:
         content = json.loads(path.read_text(encoding="utf-8"))
         row = TrajectoryRow.model_validate_json(json.dumps(content["row"]))
         document = unpack_document(base64.b64decode(content["document"]))
         trajectory = join_trajectory(row, document, unpack_ledger(base64.b64decode(content["ledger"])))
-        yield path, Spooled(trajectory, row.phase, row.step, row.split)
+        yield path, SpooledTrajectory(trajectory, row.phase, row.step, row.split)

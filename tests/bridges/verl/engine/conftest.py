@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from repairgym.bridges.verl.session import own_ray_environment
+from repairgym.bridges.verl.trainer_process import own_ray_environment
 from repairgym.config.tasks import RebuildConfig
 from repairgym.config.verl import VerlConfig
 from repairgym.tasks.manifest.manifest import RecipeBook

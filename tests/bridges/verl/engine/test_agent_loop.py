@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from repairgym.bridges.verl.config_files import VerlPaths
-from repairgym.bridges.verl.spool import spooled
-from repairgym.bridges.verl.stages import stages_of
-from repairgym.bridges.verl.trainer import places_of, write_stage
+from repairgym.bridges.verl.spool import read_spool
+from repairgym.bridges.verl.training import paths_of, stages_of, write_stage
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.records import Trajectory
@@ -42,7 +41,7 @@ class Loop:
     config: Any
     server: Any
     worker: Any
-    places: VerlPaths
+    paths: VerlPaths
 
     async def sample(self, rows: list[dict[str, Any]]) -> Any:
         """verl's batch of one episode per row."""
@@ -54,7 +53,7 @@ class Loop:
     def left(self) -> list[Trajectory]:
         """Trajectories in the spool, which are taken out of it."""
         found = []
-        for file, one in list(spooled(self.places.spool)):
+        for file, one in list(read_spool(self.paths.spool)):
             found.append(one.trajectory)
             file.unlink()
         return found
@@ -67,10 +66,10 @@ def loop(tmp_path, tasks, base, cpu, compose) -> Loop:
     from repairgym.bridges.verl.embedded_rollout import EmbeddedServer
 
     (stage,) = stages_of(load_config(RlCommandConfig, None, OVERRIDES))
-    places = replace(places_of(tmp_path, "rl", "start", tasks), model=base)
-    config = compose(write_stage(stage, cpu.model_copy(update={"gpus_per_node": 1}), places))
+    paths = replace(paths_of(tmp_path, "rl", "start", tasks), model=base)
+    config = compose(write_stage(stage, cpu.model_copy(update={"gpus_per_node": 1}), paths))
     server = EmbeddedServer(str(base), stage.rollout.engine)
-    return Loop(config, server, AgentLoopWorker(config, server), places)
+    return Loop(config, server, AgentLoopWorker(config, server), paths)
 
 
 def rows_of(tasks, num_tasks: int, num_members: int, step: int = 1) -> list[dict[str, Any]]:

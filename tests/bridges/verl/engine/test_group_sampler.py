@@ -105,8 +105,8 @@ def test_failures_weigh_less_and_everything_else_is_verls_grpo():
     import numpy as np
     from verl.trainer.ppo import core_algos
 
-    from repairgym.bridges.verl.credit import register_estimator
-    from repairgym.bridges.verl.learned_settings import WEIGHTED_GROUP
+    from repairgym.bridges.verl.group_sampler import register_estimator
+    from repairgym.bridges.verl.setting_table import WEIGHTED_GROUP
 
     rewards, mask = torch.zeros(4, 3), torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 0], [0, 1, 1]])
     rewards[:, -1] = torch.tensor([1.0, 0.0, 0.0, 1.0])

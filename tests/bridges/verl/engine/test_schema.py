@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.verl.config_files import VerlPaths, place_settings
-from repairgym.bridges.verl.episode_settings import EpisodeSettings
-from repairgym.bridges.verl.stages import Stage, stages_of
-from repairgym.bridges.verl.trainer import places_of, write_stage
+from repairgym.bridges.verl.config_files import VerlPaths, run_settings
+from repairgym.bridges.verl.episodes import EpisodeSettings
+from repairgym.bridges.verl.training import Stage, paths_of, stages_of, write_stage
 from repairgym.bridges.verl.translation import translate
 from repairgym.cli.verl_plan import load_verl_plan
 
@@ -52,8 +51,8 @@ def cases():
 
 
 @pytest.fixture
-def places(tmp_path, base) -> VerlPaths:
-    return replace(places_of(tmp_path, "x", "start", tmp_path), model=base)
+def paths(tmp_path, base) -> VerlPaths:
+    return replace(paths_of(tmp_path, "x", "start", tmp_path), model=base)
 
 
 def parts():
@@ -63,14 +62,14 @@ def parts():
 
 
 @pytest.mark.parametrize(("stage", "machine"), [*cases(), *parts()])
-def test_every_key_is_verls(stage: Stage, machine, places):
+def test_every_key_is_verls(stage: Stage, machine, paths):
     from hydra import compose, initialize_config_module
     from omegaconf import OmegaConf
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         theirs = compose("ppo_trainer")
     settings = EpisodeSettings(phase="x", tasks="", tokenizer="", spool="", rollout=stage.rollout)
-    generated = [*translate(stage.rl, stage.rollout, machine, 0), *place_settings(places, settings, machine)]
+    generated = [*translate(stage.rl, stage.rollout, machine, 0), *run_settings(paths, settings, machine)]
     for setting in generated:
         if setting.key.startswith(FREE):
             continue
@@ -81,10 +80,10 @@ def test_every_key_is_verls(stage: Stage, machine, places):
 
 
 @pytest.mark.parametrize(("stage", "machine"), list(cases()))
-def test_verls_own_check_passes(stage: Stage, machine, places, compose, base):
+def test_verls_own_check_passes(stage: Stage, machine, paths, compose, base):
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    config = compose(write_stage(stage, machine, places))
+    config = compose(write_stage(stage, machine, paths))
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     rollout = omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
     algorithm = omega_conf_to_dataclass(config.algorithm)

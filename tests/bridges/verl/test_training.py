@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from repairgym.bridges.verl.episodes import validation_phase
-from repairgym.bridges.verl.receiver import Receiver
-from repairgym.bridges.verl.session import Arrival
-from repairgym.bridges.verl.spool import Spooled, spool, spooled
-from repairgym.bridges.verl.stages import stages_of
-from repairgym.bridges.verl.trainer import places_of, reinforce_with_verl
+from repairgym.bridges.verl.result_recorder import ResultRecorder
+from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool, write_spool
+from repairgym.bridges.verl.trainer_process import Arrival
+from repairgym.bridges.verl.training import paths_of, run_verl_stage, stages_of
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
@@ -44,24 +43,24 @@ def leave(folder: Path, make, kinds: dict[str, list[VerdictKind]], step: int = 0
         for member, kind in enumerate(found):
             group = f"rl/{step}/{task_id}/x"
             trajectory = make(f"{group}#{member}", task_id, kind=kind, group_id=group)
-            spool(folder, Spooled(trajectory, "rl", step, "train"))
+            write_spool(folder, SpooledTrajectory(trajectory, "rl", step, "train"))
 
 
-def take_all(receiver: Receiver, folder: Path) -> None:
-    for file, found in list(spooled(folder)):
-        receiver.take(Arrival(trajectory=found, file=file))
+def take_all(recorder: ResultRecorder, folder: Path) -> None:
+    for file, found in list(read_spool(folder)):
+        recorder.take(Arrival(trajectory=found, file=file))
 
 
 def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker, tmp_path):
     folder = tmp_path / "spool"
     kinds = {"a": [PASSED, FAILED, INVALID], "b": [FAILED, FAILED, FAILED], "c": [INVALID, PASSED, INVALID]}
     leave(folder, trajectory_maker, kinds)
-    receiver = Receiver(run, stage, AlarmConfig())
-    take_all(receiver, folder)
+    recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig())
+    take_all(recorder, folder)
     theirs = {"actor/pg_loss": 0.25, "actor/entropy_loss": 0.01, "perf/throughput": 9.0}
-    receiver.take(Arrival(num_updates=1, metrics=theirs))
+    recorder.take(Arrival(num_updates=1, metrics=theirs))
     assert run.store.num_trajectories() == {"rl": 9}
-    assert not list(spooled(folder)), "what is stored is deleted"
+    assert not list(read_spool(folder)), "what is stored is deleted"
     status = {group.task_id: group.status for group in run.store.groups(phase="rl", step=0)}
     assert status == {"a": "kept", "b": "dropped_equal_rewards", "c": "dropped_too_few_valid"}
     metrics = {name: dict(run.store.metrics("rl", name))[0] for name in run.store.metric_names("rl")}
@@ -78,22 +77,22 @@ def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker
 def test_invalid_episodes_in_a_row_stop_the_run_and_are_not_stored(run, stage, trajectory_maker, tmp_path):
     folder = tmp_path / "spool"
     leave(folder, trajectory_maker, {"a": [INVALID] * stage.rollout.max_failures_in_row})
-    receiver = Receiver(run, stage, AlarmConfig())
+    recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig())
     with pytest.raises(SandboxError, match="in a row"):
-        take_all(receiver, folder)
+        take_all(recorder, folder)
     assert run.store.num_trajectories() == {}
 
 
 def test_a_resumed_run_forgets_the_iterations_that_verl_begins_again(run, stage, trajectory_maker, tmp_path):
-    places = places_of(tmp_path, "rl", "start", tmp_path)
-    places.checkpoints.mkdir(parents=True)
-    (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+    paths = paths_of(tmp_path, "rl", "start", tmp_path)
+    paths.checkpoints.mkdir(parents=True)
+    (paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     for step in (0, 1):
-        leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
+        leave(paths.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
     for num_updates in (1, 2):
         phase = validation_phase("rl", num_updates)
-        spool(places.spool, Spooled(trajectory_maker(f"{phase}#0"), phase, 0, "validation"))
-    Receiver(run, stage, AlarmConfig()).begin(places)
+        write_spool(paths.spool, SpooledTrajectory(trajectory_maker(f"{phase}#0"), phase, 0, "validation"))
+    ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig()).begin(paths)
     assert [row.step for row in run.store.rows(phase="rl")] == [0, 0]
     assert [event.kind for event in run.store.events()] == ["begun_again"]
     assert set(run.store.num_trajectories()) == {"rl", validation_phase("rl", 1)}
@@ -115,11 +114,11 @@ def test_stages_of_the_papers():
 def test_a_run_that_was_killed_at_its_end_is_completed_without_verl(run, stage, trajectory_maker, tmp_path, base):
     """What verl left behind is stored, and its last model becomes the stage's; there is no verl to start here."""
     stage = replace(stage, rl=stage.rl.model_copy(update={"max_iterations": 1}))
-    places = places_of(tmp_path, "rl", "start", tmp_path)
-    shutil.copytree(base, places.checkpoints / "global_step_1/actor/huggingface")
-    (places.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
-    leave(places.spool, trajectory_maker, {"a": [PASSED, FAILED]})
-    reinforce_with_verl(run, stage, CPU, places, AlarmConfig())
+    paths = paths_of(tmp_path, "rl", "start", tmp_path)
+    shutil.copytree(base, paths.checkpoints / "global_step_1/actor/huggingface")
+    (paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
+    leave(paths.spool, trajectory_maker, {"a": [PASSED, FAILED]})
+    run_verl_stage(run, stage, CPU, paths, AlarmConfig())
     assert run.store.num_trajectories() == {"rl": 2}
     assert dict(run.store.metrics("rl", "rollout/num_kept_groups")) == {0: 1.0}
     assert weights_digest(run.checkpoint("rl")) == weights_digest(base)
@@ -133,6 +132,6 @@ def test_a_cluster_of_ours_is_refused_with_the_key_of_verls():
 
 def test_too_few_tasks_are_refused_before_verl_starts(run, tmp_path):
     config = load_config(RlCommandConfig, None, ["rl.algorithm.batch_size=130", "rl.num_groups_sampled=4"])
-    places = places_of(tmp_path, "rl", "start", tmp_path)
+    paths = paths_of(tmp_path, "rl", "start", tmp_path)
     with pytest.raises(ConfigError, match="3 training tasks"):
-        reinforce_with_verl(run, stages_of(config)[0], CPU, places, AlarmConfig())
+        run_verl_stage(run, stages_of(config)[0], CPU, paths, AlarmConfig())

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.verl.child_output import new_lines, read_metrics, reason_of
 from repairgym.bridges.verl.config_files import VerlPaths
-from repairgym.bridges.verl.session import run_verl
+from repairgym.bridges.verl.trainer_process import failure_reason, new_lines, read_metrics, run_verl
 from repairgym.config.verl import VerlConfig
 from repairgym.errors import RepairGymError
 
@@ -16,9 +15,9 @@ CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tenso
 def test_a_child_that_fails_is_an_error_with_what_it_said_and_where_the_rest_is(tmp_path):
     """There is no configuration in the folder, and here no verl either."""
     (tmp_path / "verl").mkdir()
-    places = VerlPaths(tmp_path / "verl", *[tmp_path] * 5)
+    paths = VerlPaths(tmp_path / "verl", *[tmp_path] * 5)
     with pytest.raises(RepairGymError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*goes on from the last"):
-        list(run_verl(places, CPU))
+        list(run_verl(paths, CPU))
     assert "Error" in (tmp_path / "verl/verl.log").read_text()
 
 
@@ -40,14 +39,14 @@ def test_a_port_that_was_taken_meanwhile_is_no_reason_to_give_up_at_once(tmp_pat
     trainer.mkdir(parents=True)
     (trainer / "main_ppo.py").write_text(TRAINER.format(num_starts=num_starts))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    places = VerlPaths(tmp_path / "run", *[tmp_path] * 5)
-    places.folder.mkdir()
+    paths = VerlPaths(tmp_path / "run", *[tmp_path] * 5)
+    paths.folder.mkdir()
     if is_run:
-        assert [arrival.metrics for arrival in run_verl(places, CPU)] == [{"a": 1.0}]
+        assert [arrival.metrics for arrival in run_verl(paths, CPU)] == [{"a": 1.0}]
     else:
         with pytest.raises(RepairGymError, match="address already in use"):
-            list(run_verl(places, CPU))
-    assert (places.folder / "starts").read_text() == "xxx"
+            list(run_verl(paths, CPU))
+    assert (paths.folder / "starts").read_text() == "xxx"
 
 
 def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
@@ -55,11 +54,11 @@ def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
     earlier = b"repairgym.errors.InputError: of an earlier call\n"
     said = b"(pid=3)     raise SandboxError(\n(pid=3) repairgym.errors.SandboxError: no room\nRay: \xff\n"
     log.write_bytes(earlier + said)
-    assert reason_of(log, len(earlier)) == "no room"
+    assert failure_reason(log, len(earlier)) == "no room"
     log.write_bytes(b"(pid=3) ImportError: not that\n(pid=3)   raise\n(pid=3) ValueError: but this\nat exit\n")
-    assert reason_of(log, 0) == "ValueError: but this"
+    assert failure_reason(log, 0) == "ValueError: but this"
     log.write_bytes(earlier + b"\n".join(b"line %d" % number for number in range(20)))
-    assert reason_of(log, len(earlier)) == " | ".join(f"line {number}" for number in range(8, 20))
+    assert failure_reason(log, len(earlier)) == " | ".join(f"line {number}" for number in range(8, 20))
 
 
 def test_metrics_are_read_line_by_line_and_a_line_that_is_being_written_waits(tmp_path: Path):

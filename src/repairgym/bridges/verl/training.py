@@ -1,0 +1,192 @@
+"""RL with verl as the learner (paper A's own stack): our tasks, episodes, verdicts and store, verl's updates.
+
+1. The configuration of `repairgym train rl`, `distil_then_grpo` or `dapo_two_stage` becomes stages. Values that verl
+   cannot carry out are rejected by name before the first stage begins.
+2. verl's trainer runs as a child process: FSDP2 learns, vLLM or the embedded engine samples, our agent loop runs
+   episodes in real sandboxes.
+3. Trajectories and metrics come back to ``run.db`` under the names that `repairgym train rl` uses; so do checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from repairgym.bridges.verl.config_files import VerlPaths, write_config
+from repairgym.bridges.verl.dataset import write_rows
+from repairgym.bridges.verl.episodes import VALIDATION, EpisodeSettings
+from repairgym.bridges.verl.result_recorder import ResultRecorder
+from repairgym.bridges.verl.trainer_process import LOG_FILE, num_saved_updates, run_verl, saved_model
+from repairgym.bridges.verl.translation import translate
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.recipes import RlConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.verl import VerlConfig, VerlRecipe
+from repairgym.config.watch import AlarmConfig
+from repairgym.errors import ConfigError
+from repairgym.inference.loading import copy_folder
+from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
+from repairgym.recipes.distil_then_grpo import GRPO
+from repairgym.training.rl_loop import PHASE
+from repairgym.training.run import Run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of RL under verl."""
+
+    phase: str
+    rl: RlConfig
+    rollout: RolloutConfig
+    seed: int = 0
+    comments: Mapping[str, str] | None = None
+    """Dotted key of ``rl`` and ``rollout`` -> the TOML's comment on it."""
+
+
+VerlSource = RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig
+SOURCES: dict[VerlRecipe, type[VerlSource]] = {
+    "rl": RlCommandConfig,
+    "distil_then_grpo": DistilThenGrpoConfig,
+    "dapo_two_stage": TwoStageConfig,
+}
+"""Recipe -> the configuration of its command."""
+
+
+def stages_of(config: VerlSource, comments: Mapping[str, str] | None = None) -> list[Stage]:
+    """Return the stages of RL of a recipe; paper A's supervised part comes before them and does not use verl.
+
+    Raises:
+        ConfigError: episodes are to run on a cluster of our own.
+    """
+    if isinstance(config, RlCommandConfig) and config.cluster.is_used:
+        raise ConfigError(
+            f"cluster.address={config.cluster.address!r}: verl places episodes next to its own processes; leave "
+            "cluster.* out and name a running Ray cluster as verl.ray_address"
+        )
+    if isinstance(config, TwoStageConfig):
+        return [
+            Stage(phase, stage.rl, stage.rollout, config.seed, _below(comments, name))
+            for phase, name, stage in ((STAGE_1, "stage_1", config.stage_1), (STAGE_2, "stage_2", config.stage_2))
+        ]
+    phase = GRPO if isinstance(config, DistilThenGrpoConfig) else PHASE
+    return [Stage(phase, config.rl, config.rollout, config.seed, comments)]
+
+
+def check_stages(stages: Iterable[Stage], machine: VerlConfig) -> None:
+    """Check that verl can carry out every stage, before the first begins.
+
+    Raises:
+        ConfigError: verl has no counterpart of a value; it is named.
+    """
+    for stage in stages:
+        translate(stage.rl, stage.rollout, machine, stage.seed)
+
+
+def _below(comments: Mapping[str, str] | None, section: str) -> dict[str, str] | None:
+    if comments is None:
+        return None
+    prefix = f"{section}."
+    return {key.removeprefix(prefix): comment for key, comment in comments.items() if key.startswith(prefix)}
+
+
+def train_with_verl(
+    run: Run, config: VerlSource, machine: VerlConfig, tasks: Path, comments: Mapping[str, str] | None = None
+) -> str:
+    """Run all stages of ``config`` from checkpoint ``start``; returns the name of the last checkpoint.
+
+    Raises:
+        ConfigError, RepairGymError: see `stages_of`, `check_stages`, `run_verl_stage`.
+    """
+    stages = stages_of(config, comments)
+    check_stages(stages, machine)
+    start = START
+    task_ids: list[str] | None = None
+    for stage in stages:
+        if stage.phase == STAGE_2 and isinstance(config, TwoStageConfig):
+            task_ids = select_tasks_again(run, config.select)
+            start = extend(run, STAGE_1, config.yarn_factor)
+        paths = paths_of(run.folder, stage.phase, start, tasks)
+        run_verl_stage(run, stage, machine, paths, config.watch.alarms, task_ids)
+        start = stage.phase
+    return start
+
+
+def paths_of(run: Path, phase: str, start: str, tasks: Path) -> VerlPaths:
+    """Return the paths of a stage in a run folder."""
+    run = run.resolve()
+    folder = run / "verl" / phase
+    return VerlPaths(
+        folder=folder,
+        model=run / "checkpoints" / start,
+        tasks=tasks.resolve(),
+        train_rows=folder / "train.parquet",
+        validation_rows=folder / "validation.parquet",
+        checkpoints=run / "checkpoints" / f"{phase}-verl",
+    )
+
+
+def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
+    """Write the stage's configuration for verl; returns ``verl.yaml``.
+
+    Raises:
+        ConfigError: verl has no counterpart of a value.
+    """
+    settings = EpisodeSettings(
+        phase=stage.phase,
+        seed=stage.seed,
+        tasks=str(paths.tasks),
+        tokenizer=str(paths.model),
+        spool=str(paths.spool),
+        overlong=stage.rl.algorithm.overlong,
+        reward=stage.rl.reward,
+        rollout=stage.rollout,
+    )
+    return write_config(paths, stage.rl, settings, machine, stage.comments)
+
+
+def run_verl_stage(
+    run: Run,
+    stage: Stage,
+    machine: VerlConfig,
+    paths: VerlPaths,
+    alarms: AlarmConfig,
+    task_ids: Iterable[str] | None = None,
+) -> None:
+    """Train from ``paths.model`` to checkpoint ``stage.phase``; a killed run resumes from verl's last checkpoint.
+
+    Raises:
+        ConfigError: verl has no counterpart of a value, or there are too few tasks for an iteration.
+        TaskError: no training task.
+        SandboxError: too many episodes in a row are invalid.
+        RepairGymError: verl failed.
+    """
+    if not run.select(VALIDATION):
+        stage = replace(stage, rl=stage.rl.model_copy(update={"num_validation_tasks": 0}))
+    is_unfinished = num_saved_updates(paths) < stage.rl.max_iterations
+    if is_unfinished:
+        _write_data(run, stage, paths, task_ids)
+        write_stage(stage, machine, paths)
+    recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, alarms)
+    recorder.begin(paths)
+    if is_unfinished:
+        run.progress(stage.phase, 0, 0, f"verl is starting; its own output: {paths.folder / LOG_FILE}")
+        with run.store.phase(stage.phase):
+            for arrival in run_verl(paths, machine):
+                recorder.take(arrival)
+    if is_unfinished or not run.checkpoint(stage.phase).exists():
+        copy_folder(saved_model(paths), run.checkpoint(stage.phase))
+
+
+def _write_data(run: Run, stage: Stage, paths: VerlPaths, task_ids: Iterable[str] | None) -> None:
+    selected = None if task_ids is None else set(task_ids)
+    tasks = [task for task in run.training_tasks() if selected is None or task.id in selected]
+    if len(tasks) < stage.rl.num_groups_sampled:
+        raise ConfigError(
+            f"rl.num_groups_sampled={stage.rl.num_groups_sampled}, but there are {len(tasks)} training tasks, and verl "
+            "draws a task once per pass; lower it or give more tasks"
+        )
+    write_rows(tasks, paths.train_rows)
+    # verl wants a file also where nothing is validated.
+    write_rows(run.select(VALIDATION, limit=stage.rl.num_validation_tasks) or tasks[:1], paths.validation_rows)
