@@ -27,21 +27,21 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("name", "version"), [("trl", "1.10.0"), ("trl", "1.17.0"), ("verifiers", "0.3.2")])
-def test_another_version_is_refused_with_the_command(install, name, version) -> None:
+def test_another_version_is_rejected_with_the_command(install, name, version) -> None:
     install(name, version)
     with pytest.raises(ConfigError, match=rf"{name} {version} is installed; .*pip install 'repairgym\[{name}\] @ git"):
         require_extra(name)
 
 
 @pytest.mark.parametrize(("name", "version"), [("trl", "1.16.0"), ("trl", "1.16.2"), ("verifiers", "0.4.0")])
-def test_a_version_that_was_tried_passes(install, name, version) -> None:
+def test_a_tested_version_passes(install, name, version) -> None:
     install(name, version)
     require_extra(name)
 
 
 @pytest.mark.parametrize("name", sorted(SUPPORTED))
-def test_the_extra_installs_what_the_bridge_takes(name) -> None:
+def test_the_extra_installs_a_supported_version(name) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras[name] == [f"{name}{SUPPORTED[name]}"]
+    assert f"{name}{SUPPORTED[name]}" in extras[name]
     pins = (ROOT / "requirements-trl.txt").read_text()
     assert f"\n{name}==" in pins

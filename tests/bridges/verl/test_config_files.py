@@ -1,4 +1,4 @@
-"""The configuration folder: YAML that says where each line comes from; rows; versions."""
+"""The configuration folder: YAML whose lines name their source; rows; versions."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def paths(tmp_path) -> VerlPaths:
     return VerlPaths(folder, tmp_path / "m", tmp_path / "t", folder / "a.parquet", folder / "b.parquet", tmp_path / "c")
 
 
-def test_every_line_says_where_it_comes_from(paths):
+def test_every_line_names_its_source(paths):
     source = ROOT / "configs/paper_a/distil_then_grpo.toml"
     config = load_config(DistilThenGrpoConfig, source)
     settings = EpisodeSettings(phase="grpo", tasks="t", tokenizer="m", spool="s", rollout=config.rollout)
@@ -41,14 +41,14 @@ def test_every_line_says_where_it_comes_from(paths):
         for line in body
     )
     assert any("lr: 1.0e-06  # rl.algorithm.optimizer.learning_rate: our choice: paper B's" in line for line in body)
-    found = yaml.safe_load(path.read_text())
-    assert found["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-6
-    assert found["data"]["train_files"] == str(paths.train_rows)
+    document = yaml.safe_load(path.read_text())
+    assert document["actor_rollout_ref"]["actor"]["optim"]["lr"] == 1e-6
+    assert document["data"]["train_files"] == str(paths.train_rows)
     (loop,) = yaml.safe_load((paths.folder / "agent_loop.yaml").read_text())
     assert Path(loop["settings"]).is_file()
-    assert found["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
+    assert document["actor_rollout_ref"]["rollout"]["agent"]["default_agent_loop"] == loop["name"]
     assert str(paths.folder) in command(paths)
-    assert found["ray_kwargs"]["ray_init"]["address"] == "local", "never a cluster that happens to run here"
+    assert document["ray_kwargs"]["ray_init"]["address"] == "local", "never a cluster that happens to run here"
 
 
 def test_processes_get_our_plug_in_and_on_a_cpu_our_platform(paths):
@@ -73,7 +73,7 @@ def test_rows_are_of_one_split(task, tmp_path):
             write_rows(tasks, tmp_path / "rows.parquet")
 
 
-def test_the_tested_versions_are_those_that_are_installed_by_the_command():
+def test_the_tested_versions_are_those_of_the_requirements():
     pins = (ROOT / "requirements-verl.txt").read_text().splitlines()
     assert {f"{name}=={version}" for name, version in VERL.items()} <= set(pins)
     assert check_verl_versions(CPU, VERL) == VERL
@@ -89,7 +89,7 @@ def test_the_tested_versions_are_those_that_are_installed_by_the_command():
         (VerlConfig(), {**VERL, **VLLM, "vllm": None}, "vllm is not installed", "`make verl-env GPU=1`"),
     ],
 )
-def test_other_versions_are_refused_with_the_command_that_fixes_it(machine, installed, got, command):
+def test_other_versions_are_rejected_with_the_command_that_fixes_it(machine, installed, got, command):
     with pytest.raises(ConfigError) as caught:
         check_verl_versions(machine, {**dict.fromkeys([*VERL, *VLLM]), **installed})
     assert got in str(caught.value)

@@ -1,4 +1,4 @@
-"""Our episodes as verl asks for them: graded, spooled under the names that our own training uses, retried."""
+"""Our episodes at verl's request: graded, spooled under the names of our own training, retried."""
 
 import pytest
 
@@ -43,45 +43,47 @@ def row(task_id: str, split: str = "train", **more) -> dict:
 
 @pytest.mark.asyncio
 async def test_an_episode_is_graded_and_spooled(host_with, task, tmp_path, renderer):
-    asked = EpisodeRequest.of_row(row(task.id, global_steps=3, session_id=2))
+    request = EpisodeRequest.of_row(row(task.id, global_steps=3, session_id=2))
     # A script has no log-probabilities to learn from, so nothing but the reward of a failure comes back here.
-    found, outcome = await host_with().run(asked, ScriptedPolicy("submit-at-once", renderer))
-    assert found.verdict.kind is VerdictKind.FAILED
-    assert found.id == f"rl/2/{task.id}/01234567#2"
-    ((_, left),) = read_spool(tmp_path / "spool")
-    assert (left.trajectory.id, left.phase, left.step) == (found.id, "rl", 2)
+    trajectory, outcome = await host_with().run(request, ScriptedPolicy("submit-at-once", renderer))
+    assert trajectory.verdict.kind is VerdictKind.FAILED
+    assert trajectory.id == f"rl/2/{task.id}/01234567#2"
+    ((_, spooled),) = read_spool(tmp_path / "spool")
+    assert (spooled.trajectory.id, spooled.phase, spooled.step) == (trajectory.id, "rl", 2)
     assert outcome.reward == 0.0
 
 
 @pytest.mark.asyncio
-async def test_sandbox_trouble_is_tried_again_and_then_masked_out_and_counted(host_with, task, tmp_path, renderer):
+async def test_sandbox_trouble_is_tried_again_and_then_mrequest_out_and_counted(host_with, task, tmp_path, renderer):
     policy = ScriptedPolicy("oracle", renderer)
-    found, _ = await host_with(num_failures=1).run(EpisodeRequest.of_row(row(task.id)), policy)
-    assert found.verdict.kind is VerdictKind.PASSED
-    found, outcome = await host_with(num_failures=1000).run(EpisodeRequest.of_row(row(task.id, session_id=1)), policy)
-    assert found.verdict.kind is VerdictKind.INVALID
+    trajectory, _ = await host_with(num_failures=1).run(EpisodeRequest.of_row(row(task.id)), policy)
+    assert trajectory.verdict.kind is VerdictKind.PASSED
+    trajectory, outcome = await host_with(num_failures=1000).run(
+        EpisodeRequest.of_row(row(task.id, session_id=1)), policy
+    )
+    assert trajectory.verdict.kind is VerdictKind.INVALID
     assert outcome.rows == ()
-    kinds = [left.trajectory.verdict.kind for _, left in read_spool(tmp_path / "spool")]
+    kinds = [spooled.trajectory.verdict.kind for _, spooled in read_spool(tmp_path / "spool")]
     assert kinds == [VerdictKind.PASSED, VerdictKind.INVALID]
 
 
 def test_validations_are_evaluations_of_the_weights_after_the_step():
-    asked = EpisodeRequest.of_row(row("t", "validation", global_steps=3))
-    assert asked.step == 3
+    request = EpisodeRequest.of_row(row("t", "validation", global_steps=3))
+    assert request.step == 3
 
 
-def test_rows_of_other_makers_are_refused():
+def test_rows_without_a_task_are_rejected():
     with pytest.raises(InputError, match="repairgym verl data"):
         EpisodeRequest.of_row({"prompt": []})
 
 
 @pytest.mark.asyncio
-async def test_an_unknown_task_is_refused(host_with, renderer):
+async def test_an_unknown_task_is_rejected(host_with, renderer):
     with pytest.raises(InputError, match="task 'other'"):
         await host_with().run(EpisodeRequest.of_row(row("other")), ScriptedPolicy("oracle", renderer))
 
 
-def test_settings_say_everything(tmp_path):
+def test_settings_survive_the_file(tmp_path):
     settings = EpisodeSettings(
         phase="grpo",
         seed=4,

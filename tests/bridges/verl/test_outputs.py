@@ -1,4 +1,4 @@
-"""What verl gets of an episode is what the ledger holds; what says nothing about the policy gives no row."""
+"""Rows for verl equal the ledger; episodes that say nothing about the policy give no row."""
 
 from dataclasses import replace
 
@@ -20,9 +20,9 @@ TERMINAL = make_shaping(TerminalRewardConfig(), 30)
 
 
 def test_a_row_is_the_history_from_its_first_to_its_last_sampled_token(trajectory_maker, task):
-    found = trajectory_maker()
-    (row,) = outcome_of(task, found, TERMINAL, "penalise").rows
-    ledger = found.ledger
+    trajectory = trajectory_maker()
+    (row,) = outcome_of(task, trajectory, TERMINAL, "penalise").rows
+    ledger = trajectory.ledger
     first, last = np.flatnonzero(ledger.is_action)[[0, -1]]
     assert row.prompt_ids + row.response_ids == ledger.token_id[: last + 1].tolist()
     assert len(row.prompt_ids) == first
@@ -49,24 +49,24 @@ def test_a_forked_history_gives_a_row_per_branch_and_each_token_once(trajectory_
 
 
 def test_a_row_says_which_turns_ended_in_an_error(trajectory_maker, task):
-    found = trajectory_maker()
-    first = int(np.flatnonzero(found.ledger.is_action)[0])
-    spans = [(turn.action_span[0] - first, turn.action_span[1] - first) for turn in found.turns]
-    assert outcome_of(task, found, TERMINAL, "penalise").rows[0].error_spans == ()
+    trajectory = trajectory_maker()
+    first = int(np.flatnonzero(trajectory.ledger.is_action)[0])
+    spans = [(turn.action_span[0] - first, turn.action_span[1] - first) for turn in trajectory.turns]
+    assert outcome_of(task, trajectory, TERMINAL, "penalise").rows[0].error_spans == ()
     for error in ("format", "tool"):
-        turns = (*found.turns[:-1], found.turns[-1].model_copy(update={"error": error}))
-        (row,) = outcome_of(task, replace(found, turns=turns), TERMINAL, "penalise").rows
+        turns = (*trajectory.turns[:-1], trajectory.turns[-1].model_copy(update={"error": error}))
+        (row,) = outcome_of(task, replace(trajectory, turns=turns), TERMINAL, "penalise").rows
         assert row.error_spans == (spans[-1],)
-        assert all(row.response_mask[slice(*spans[-1])]), "who masks it knows the group"
+        assert all(row.response_mask[slice(*spans[-1])]), "the sampler masks it, as it knows the group"
 
 
 def test_positive_members_are_those_that_learning_would_reinforce():
     rewards = {"a": {"a_0": 1.0, "a_1": 0.0, "a_2": 0.5}, "b": {"b_0": 1.0, "b_1": 1.0}, "c": {}}
     assert positive_members(rewards) == {"a_0"}
-    (found, _) = estimate_advantages(
+    (advantages, _) = estimate_advantages(
         [[Outcome(reward, 1) for reward in rewards[group].values()] for group in "ab"], GroupAdvantageConfig()
     )
-    assert [value > 0 for value in found.values] == [name in positive_members(rewards) for name in rewards["a"]]
+    assert [value > 0 for value in advantages.values] == [name in positive_members(rewards) for name in rewards["a"]]
 
 
 def test_an_invalid_episode_gives_no_row(trajectory_maker, task):
@@ -75,8 +75,8 @@ def test_an_invalid_episode_gives_no_row(trajectory_maker, task):
 
 @pytest.mark.parametrize(("overlong", "learned"), [("penalise", True), ("baseline_only", False), ("drop", None)])
 def test_over_long_episodes(trajectory_maker, task, overlong, learned):
-    found = trajectory_maker(kind=VerdictKind.FAILED, stop_reason=StopReason.TURN_LIMIT)
-    rows = outcome_of(task, found, TERMINAL, overlong).rows
+    trajectory = trajectory_maker(kind=VerdictKind.FAILED, stop_reason=StopReason.TURN_LIMIT)
+    rows = outcome_of(task, trajectory, TERMINAL, overlong).rows
     assert [any(row.response_mask) for row in rows] == ([] if learned is None else [learned])
 
 
@@ -94,16 +94,16 @@ def test_tokens_without_a_version_cannot_be_learned(trajectory_maker, task):
         outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalise")
 
 
-def test_the_spool_gives_back_what_was_left_in_it(trajectory_maker, tmp_path):
-    left = [SpooledTrajectory(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
-    left.append(SpooledTrajectory(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
-    for found in left:
-        write_spool(tmp_path, found)
-    came = [found for _, found in read_spool(tmp_path)]
-    assert [(f.trajectory.id, f.phase, f.step, f.split) for f in came] == [
-        (f.trajectory.id, f.phase, f.step, f.split) for f in left
+def test_trajectories_are_read_from_the_spool_as_written(trajectory_maker, tmp_path):
+    written = [SpooledTrajectory(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
+    written.append(SpooledTrajectory(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
+    for spooled in written:
+        write_spool(tmp_path, spooled)
+    read = [spooled for _, spooled in read_spool(tmp_path)]
+    assert [(f.trajectory.id, f.phase, f.step, f.split) for f in read] == [
+        (f.trajectory.id, f.phase, f.step, f.split) for f in written
     ]
-    for before, after in zip(left, came, strict=True):
+    for before, after in zip(written, read, strict=True):
         assert np.array_equal(before.trajectory.ledger.log_prob, after.trajectory.ledger.log_prob)
         assert before.trajectory.verdict == after.trajectory.verdict
         assert before.trajectory.durations_s == after.trajectory.durations_s
@@ -115,11 +115,13 @@ def test_groups_are_kept_by_the_rule_of_our_own_learner():
     named = {name: {str(k): reward for k, reward in enumerate(rewards)} for name, rewards in groups.items()}
     kept, counts = keep_groups(named)
     ours = estimate_advantages([[Outcome(r) for r in rewards] for rewards in groups.values()], GroupAdvantageConfig())
-    assert kept == {name for name, found in zip(groups, ours, strict=True) if not found.is_dropped} == {"mixed"}
+    assert (
+        kept == {name for name, advantages in zip(groups, ours, strict=True) if not advantages.is_dropped} == {"mixed"}
+    )
     assert (counts.num_kept, counts.num_equal, counts.num_failed) == (1, 1, 1)
 
 
-def test_where_nothing_teaches_lone_survivors_still_go():
+def test_lone_survivors_are_dropped_also_where_all_groups_are_equal():
     kept, counts = keep_groups({"equal": {"0": 1.0, "1": 1.0}, "lone": {"0": 1.0}})
     assert kept == {"equal"}
     assert counts.num_kept == 0

@@ -1,4 +1,4 @@
-"""verl's trainer as a child: what it says when it fails, and metrics line by line."""
+"""verl's trainer as a child process: its error when it fails, and its metrics line by line."""
 
 from pathlib import Path
 
@@ -12,11 +12,11 @@ from repairgym.errors import RepairGymError
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
 
 
-def test_a_child_that_fails_is_an_error_with_what_it_said_and_where_the_rest_is(tmp_path):
+def test_a_failed_child_raises_its_last_error_and_names_its_log(tmp_path):
     """There is no configuration in the folder, and here no verl either."""
     (tmp_path / "verl").mkdir()
     paths = VerlPaths(tmp_path / "verl", *[tmp_path] * 5)
-    with pytest.raises(RepairGymError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*goes on from the last"):
+    with pytest.raises(RepairGymError, match=r"verl ended with exit code 1: .*verl.*verl\.log.*resumes from the last"):
         list(run_verl(paths, CPU))
     assert "Error" in (tmp_path / "verl/verl.log").read_text()
 
@@ -34,7 +34,7 @@ if len(starts.read_text()) < {num_starts}:
 
 
 @pytest.mark.parametrize(("num_starts", "is_run"), [(3, True), (4, False)])
-def test_a_port_that_was_taken_meanwhile_is_no_reason_to_give_up_at_once(tmp_path, monkeypatch, num_starts, is_run):
+def test_verl_is_started_again_when_its_port_is_taken(tmp_path, monkeypatch, num_starts, is_run):
     trainer = tmp_path / "packages/verl/trainer"
     trainer.mkdir(parents=True)
     (trainer / "main_ppo.py").write_text(TRAINER.format(num_starts=num_starts))
@@ -49,7 +49,7 @@ def test_a_port_that_was_taken_meanwhile_is_no_reason_to_give_up_at_once(tmp_pat
     assert (paths.folder / "starts").read_text() == "xxx"
 
 
-def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
+def test_our_own_error_comes_before_that_of_ray(tmp_path):
     log = tmp_path / "verl.log"
     earlier = b"repairgym.errors.InputError: of an earlier call\n"
     said = b"(pid=3)     raise SandboxError(\n(pid=3) repairgym.errors.SandboxError: no room\nRay: \xff\n"
@@ -61,7 +61,7 @@ def test_our_own_error_is_told_before_what_ray_says_of_it(tmp_path):
     assert failure_reason(log, len(earlier)) == " | ".join(f"line {number}" for number in range(8, 20))
 
 
-def test_metrics_are_read_line_by_line_and_a_line_that_is_being_written_waits(tmp_path: Path):
+def test_metrics_are_read_line_by_line_and_an_unfinished_line_waits(tmp_path: Path):
     file = tmp_path / "metrics.jsonl"
     assert new_lines(file, 0) == ([], 0)
     file.write_bytes(b'{"step": 1, "data": {"a": 1, "b": null, "c": true, "d": 0.5}}\n{"step": 2, "da')

@@ -1,4 +1,4 @@
-"""What verl finishes comes back to run.db as `repairgym train rl` would have left it."""
+"""verl's results are in run.db as `repairgym train rl` stores them."""
 
 import shutil
 from dataclasses import replace
@@ -17,7 +17,8 @@ from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
 from repairgym.config.verl import VerlConfig
 from repairgym.config.watch import AlarmConfig
 from repairgym.errors import ConfigError, SandboxError
-from repairgym.inference.loading import weights_digest
+from repairgym.inference.loading import create_model, save_checkpoint, weights_digest
+from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import VerdictKind
 from repairgym.rollout.store import RunStore
 from repairgym.training.run import Run
@@ -26,11 +27,19 @@ CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tenso
 PASSED, FAILED, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tiny_config) -> Path:
+    tokenizer = train_tokenizer(["user assistant edit test undo submit"] * 9, 400, 40)
+    folder = tmp_path_factory.mktemp("base") / "base"
+    save_checkpoint(create_model(tiny_config(len(tokenizer))), tokenizer, folder)
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path, task, make_pool, base):
+def run(tmp_path, task):
     tasks = {name: task.model_copy(update={"id": name, "split": "train"}) for name in ("a", "b", "c")}
     with RunStore.create(tmp_path / "run.db") as store:
-        yield Run(tmp_path, store, make_pool(tmp_path), tasks)
+        yield Run(tmp_path, store, None, tasks)
 
 
 @pytest.fixture
@@ -38,29 +47,29 @@ def stage():
     return stages_of(RlCommandConfig())[0]
 
 
-def leave(folder: Path, make, kinds: dict[str, list[VerdictKind]], step: int = 0) -> None:
-    for task_id, found in kinds.items():
-        for member, kind in enumerate(found):
+def fill_spool(folder: Path, make, kinds: dict[str, list[VerdictKind]], step: int = 0) -> None:
+    for task_id, members in kinds.items():
+        for member, kind in enumerate(members):
             group = f"rl/{step}/{task_id}/x"
             trajectory = make(f"{group}#{member}", task_id, kind=kind, group_id=group)
             write_spool(folder, SpooledTrajectory(trajectory, "rl", step, "train"))
 
 
 def take_all(recorder: ResultRecorder, folder: Path) -> None:
-    for file, found in list(read_spool(folder)):
-        recorder.take(Arrival(trajectory=found, file=file))
+    for file, spooled in list(read_spool(folder)):
+        recorder.take(Arrival(trajectory=spooled, file=file))
 
 
 def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker, tmp_path):
     folder = tmp_path / "spool"
     kinds = {"a": [PASSED, FAILED, INVALID], "b": [FAILED, FAILED, FAILED], "c": [INVALID, PASSED, INVALID]}
-    leave(folder, trajectory_maker, kinds)
+    fill_spool(folder, trajectory_maker, kinds)
     recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig())
     take_all(recorder, folder)
-    theirs = {"actor/pg_loss": 0.25, "actor/entropy_loss": 0.01, "perf/throughput": 9.0}
-    recorder.take(Arrival(num_updates=1, metrics=theirs))
+    verl_metrics = {"actor/pg_loss": 0.25, "actor/entropy_loss": 0.01, "perf/throughput": 9.0}
+    recorder.take(Arrival(num_updates=1, metrics=verl_metrics))
     assert run.store.num_trajectories() == {"rl": 9}
-    assert not list(read_spool(folder)), "what is stored is deleted"
+    assert not list(read_spool(folder)), "stored trajectories are deleted"
     status = {group.task_id: group.status for group in run.store.groups(phase="rl", step=0)}
     assert status == {"a": "kept", "b": "dropped_equal_rewards", "c": "dropped_too_few_valid"}
     metrics = {name: dict(run.store.metrics("rl", name))[0] for name in run.store.metric_names("rl")}
@@ -76,19 +85,19 @@ def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker
 
 def test_invalid_episodes_in_a_row_stop_the_run_and_are_not_stored(run, stage, trajectory_maker, tmp_path):
     folder = tmp_path / "spool"
-    leave(folder, trajectory_maker, {"a": [INVALID] * stage.rollout.max_failures_in_row})
+    fill_spool(folder, trajectory_maker, {"a": [INVALID] * stage.rollout.max_failures_in_row})
     recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig())
     with pytest.raises(SandboxError, match="in a row"):
         take_all(recorder, folder)
     assert run.store.num_trajectories() == {}
 
 
-def test_a_resumed_run_forgets_the_iterations_that_verl_begins_again(run, stage, trajectory_maker, tmp_path):
+def test_a_resumed_run_deletes_the_iterations_that_verl_repeats(run, stage, trajectory_maker, tmp_path):
     paths = paths_of(tmp_path, "rl", "start", tmp_path)
     paths.checkpoints.mkdir(parents=True)
     (paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     for step in (0, 1):
-        leave(paths.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
+        fill_spool(paths.spool, trajectory_maker, {"a": [PASSED, FAILED]}, step)
     for num_updates in (1, 2):
         phase = validation_phase("rl", num_updates)
         write_spool(paths.spool, SpooledTrajectory(trajectory_maker(f"{phase}#0"), phase, 0, "validation"))
@@ -112,25 +121,25 @@ def test_stages_of_the_papers():
 
 
 def test_a_run_that_was_killed_at_its_end_is_completed_without_verl(run, stage, trajectory_maker, tmp_path, base):
-    """What verl left behind is stored, and its last model becomes the stage's; there is no verl to start here."""
+    """Its trajectories are stored, and its last model becomes the stage's; there is no verl to start here."""
     stage = replace(stage, rl=stage.rl.model_copy(update={"max_iterations": 1}))
     paths = paths_of(tmp_path, "rl", "start", tmp_path)
     shutil.copytree(base, paths.checkpoints / "global_step_1/actor/huggingface")
     (paths.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
-    leave(paths.spool, trajectory_maker, {"a": [PASSED, FAILED]})
+    fill_spool(paths.spool, trajectory_maker, {"a": [PASSED, FAILED]})
     run_verl_stage(run, stage, CPU, paths, AlarmConfig())
     assert run.store.num_trajectories() == {"rl": 2}
     assert dict(run.store.metrics("rl", "rollout/num_kept_groups")) == {0: 1.0}
     assert weights_digest(run.checkpoint("rl")) == weights_digest(base)
 
 
-def test_a_cluster_of_ours_is_refused_with_the_key_of_verls():
+def test_a_cluster_of_ours_is_rejected_with_the_key_of_verl():
     config = load_config(RlCommandConfig, None, ["cluster.address=head:6379"])
     with pytest.raises(ConfigError, match=r"cluster\.address='head:6379'.*verl\.ray_address"):
         stages_of(config)
 
 
-def test_too_few_tasks_are_refused_before_verl_starts(run, tmp_path):
+def test_too_few_tasks_are_rejected_before_verl_starts(run, tmp_path):
     config = load_config(RlCommandConfig, None, ["rl.algorithm.batch_size=130", "rl.num_groups_sampled=4"])
     paths = paths_of(tmp_path, "rl", "start", tmp_path)
     with pytest.raises(ConfigError, match="3 training tasks"):

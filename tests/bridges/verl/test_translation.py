@@ -1,4 +1,4 @@
-"""Our configuration in verl's words: the papers' numbers arrive, what verl cannot do is refused by name."""
+"""Our configuration as verl's: the papers' numbers arrive, values without a counterpart are rejected by name."""
 
 from pathlib import Path
 from typing import Any
@@ -35,31 +35,31 @@ def values(settings: list[Setting]) -> dict[str, Any]:
 def test_paper_a():
     config = load_config(DistilThenGrpoConfig, CONFIGS / "paper_a/distil_then_grpo.toml")
     machine = load_config(VerlConfig, CONFIGS / "paper_a/verl.toml")
-    found = values(translate(config.rl, config.rollout, machine, 0))
-    assert (found["data.train_batch_size"], found["actor_rollout_ref.rollout.n"]) == (8, 4)
-    assert found[f"{ACTOR}.ppo_mini_batch_size"] == 8
-    assert found["trainer.total_training_steps"] == 1000
-    assert found["actor_rollout_ref.rollout.max_model_len"] == 131072
-    assert (found["trainer.nnodes"], found["trainer.n_gpus_per_node"]) == (1, 8)
-    assert found["algorithm.adv_estimator"] == "grpo"
-    assert found[f"{ACTOR}.loss_agg_mode"] == "seq-mean-token-mean"
-    assert found[f"{ACTOR}.ppo_max_token_len_per_gpu"] * machine.sequence_parallel == 131072
+    settings_by_key = values(translate(config.rl, config.rollout, machine, 0))
+    assert (settings_by_key["data.train_batch_size"], settings_by_key["actor_rollout_ref.rollout.n"]) == (8, 4)
+    assert settings_by_key[f"{ACTOR}.ppo_mini_batch_size"] == 8
+    assert settings_by_key["trainer.total_training_steps"] == 1000
+    assert settings_by_key["actor_rollout_ref.rollout.max_model_len"] == 131072
+    assert (settings_by_key["trainer.nnodes"], settings_by_key["trainer.n_gpus_per_node"]) == (1, 8)
+    assert settings_by_key["algorithm.adv_estimator"] == "grpo"
+    assert settings_by_key[f"{ACTOR}.loss_agg_mode"] == "seq-mean-token-mean"
+    assert settings_by_key[f"{ACTOR}.ppo_max_token_len_per_gpu"] * machine.sequence_parallel == 131072
 
 
 def test_paper_b():
     config = load_config(TwoStageConfig, CONFIGS / "paper_b/dapo_two_stage.toml")
     machine = load_config(VerlConfig, CONFIGS / "paper_b/verl.toml")
     stages = [values(translate(s.rl, s.rollout, machine, 0)) for s in (config.stage_1, config.stage_2)]
-    assert [found["data.train_batch_size"] for found in stages] == [300, 100]
-    assert [found[f"{ACTOR}.ppo_mini_batch_size"] for found in stages] == [13, 26]
-    assert [found[f"{ACTOR}.clip_ratio_high"] for found in stages] == [0.3, 0.26]
-    assert [found[f"{ACTOR}.loss_agg_mode"] for found in stages] == ["token-mean"] * 2
-    assert [found["actor_rollout_ref.rollout.max_model_len"] for found in stages] == [65536, 131072]
+    assert [settings_by_key["data.train_batch_size"] for settings_by_key in stages] == [300, 100]
+    assert [settings_by_key[f"{ACTOR}.ppo_mini_batch_size"] for settings_by_key in stages] == [13, 26]
+    assert [settings_by_key[f"{ACTOR}.clip_ratio_high"] for settings_by_key in stages] == [0.3, 0.26]
+    assert [settings_by_key[f"{ACTOR}.loss_agg_mode"] for settings_by_key in stages] == ["token-mean"] * 2
+    assert [settings_by_key["actor_rollout_ref.rollout.max_model_len"] for settings_by_key in stages] == [65536, 131072]
     assert stages[0][f"{ACTOR}.use_kl_loss"] is False
     assert stages[0][f"{ACTOR}.optim.lr"] == 1e-6
 
 
-REFUSED = [
+REJECTED = [
     "rl.spread_share=0.25",
     'rl.curriculum="learnability"',
     "rl.algorithm.batch_size=128",
@@ -79,13 +79,13 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("override", REFUSED)
-def test_what_verl_cannot_do_is_refused_by_name(override):
+@pytest.mark.parametrize("override", REJECTED)
+def test_values_without_a_counterpart_are_rejected_by_name(override):
     with pytest.raises(ConfigError, match=override.partition("=")[0].replace(".", r"\.")):
         translated(override)
 
 
-def test_another_sampler_and_stale_episodes_are_refused_with_one_line_each():
+def test_another_sampler_and_stale_episodes_are_rejected_with_one_line_each():
     with pytest.raises(ConfigError) as caught:
         translated(
             'rl.sampler.type="vllm"',
@@ -99,7 +99,7 @@ def test_another_sampler_and_stale_episodes_are_refused_with_one_line_each():
     assert names == ["rl.algorithm.demonstration.type", "rl.max_staleness", "rl.sampler.type"]
 
 
-def test_a_value_that_is_added_later_is_a_problem_until_somebody_carries_it_out():
+def test_a_value_that_is_added_later_is_a_problem():
     class Later(RlConfig):
         is_new: bool = True
 
@@ -117,13 +117,13 @@ def test_warm_up_counts_the_same_where_an_iteration_is_one_optimiser_step():
 
 def test_a_reference_computes_as_the_learner_does():
     reference = "actor_rollout_ref.ref.fsdp_config"
-    found = translated('rl.algorithm.kl.type="k3"')
-    assert found[f"{reference}.mixed_precision.param_dtype"] == "fp32"
-    assert found[f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"] == "fp32"
+    settings_by_key = translated('rl.algorithm.kl.type="k3"')
+    assert settings_by_key[f"{reference}.mixed_precision.param_dtype"] == "fp32"
+    assert settings_by_key[f"{ACTOR}.fsdp_config.mixed_precision.param_dtype"] == "fp32"
     assert not any(key.startswith(reference) for key in translated())
 
 
-def test_rewards_of_whole_groups_and_forks_that_count_several_times_are_refused():
+def test_rewards_of_whole_groups_and_forks_that_count_several_times_are_rejected():
     with pytest.raises(ConfigError, match=r"rl\.reward\.mode='raw_filtered'"):
         translated('rl.reward.type="step_penalty"', 'rl.reward.mode="raw_filtered"')
     fork = ['rollout.pipeline.context.type="elision"']
@@ -138,10 +138,10 @@ CREDIT = ["rl.algorithm.is_error_masked=true", "rl.algorithm.negative_weight=0.3
 
 
 def test_credit_of_errors_and_failures_goes_to_our_parts_of_verl():
-    found = translated(*CREDIT, 'rl.algorithm.loss.type="grpo"')
-    assert found["algorithm.adv_estimator"] == "repairgym_group"
-    assert found["trainer.v1.sampler.sampler_kwargs.is_error_masked"] is True
-    assert found["trainer.v1.sampler.sampler_kwargs.negative_weight"] == 0.3
+    settings_by_key = translated(*CREDIT, 'rl.algorithm.loss.type="grpo"')
+    assert settings_by_key["algorithm.adv_estimator"] == "repairgym_group"
+    assert settings_by_key["trainer.v1.sampler.sampler_kwargs.is_error_masked"] is True
+    assert settings_by_key["trainer.v1.sampler.sampler_kwargs.negative_weight"] == 0.3
     assert translated(CREDIT[0])["algorithm.adv_estimator"] == "grpo"
     for advantage in ("rloo", "reinforce_pp"):
         with pytest.raises(ConfigError, match=r"is_error_masked=True.*negative_weight=0\.3"):
@@ -150,12 +150,12 @@ def test_credit_of_errors_and_failures_goes_to_our_parts_of_verl():
         translated(CREDIT[1], 'rollout.pipeline.context.type="elision"')
 
 
-def test_a_critic_is_refused():
+def test_a_critic_is_rejected():
     with pytest.raises(ConfigError, match=r"rl\.algorithm\.loss\.type='ppo'.*rl\.algorithm\.advantage\.type='gae'"):
         translated('rl.algorithm.loss.type="ppo"', 'rl.algorithm.advantage.type="gae"')
 
 
-def test_settings_of_the_embedded_engine_are_refused_for_vllm():
+def test_settings_of_the_embedded_engine_are_rejected_for_vllm():
     vllm = VerlConfig()
     assert translated("rollout.engine.max_len_tokens=2048", machine=vllm)["actor_rollout_ref.rollout.name"] == "vllm"
     with pytest.raises(ConfigError, match=r"rollout\.engine\.num_slots=8"):
@@ -195,8 +195,8 @@ def test_settings_of_the_embedded_engine_are_refused_for_vllm():
     ],
 )
 def test_algorithms(overrides, expected):
-    found = translated(*overrides)
-    assert {key: found[key] for key in expected} == expected
+    settings_by_key = translated(*overrides)
+    assert {key: settings_by_key[key] for key in expected} == expected
 
 
 def test_a_batch_can_be_rounded_to_whole_groups():
@@ -216,18 +216,18 @@ def test_a_batch_can_be_rounded_to_whole_groups():
         (["ray_address=head:6379", "num_cpus=8"], "num_cpus=8"),
     ],
 )
-def test_machines_that_do_not_fit_are_refused(overrides, named):
+def test_machines_that_do_not_fit_are_rejected(overrides, named):
     with pytest.raises(ConfigError, match=named):
         load_config(VerlConfig, None, overrides)
 
 
-def test_leaves_name_what_nobody_has_taken():
-    leaves = FlatConfig({"verl": CPU})
-    leaves.take("verl.device")
-    assert "verl.device" not in leaves.left
-    assert "verl.engine" in leaves.left
-    leaves.take_section("verl", keep="verl.engine")
-    assert leaves.left == {"verl.engine"}
+def test_a_flat_config_lists_the_values_that_nobody_has_taken():
+    config = FlatConfig({"verl": CPU})
+    config.take("verl.device")
+    assert "verl.device" not in config.left
+    assert "verl.engine" in config.left
+    config.take("verl", keep="verl.engine")
+    assert config.left == {"verl.engine"}
 
 
 def test_comments_of_a_file(tmp_path):
