@@ -29,7 +29,7 @@ from repairgym.errors import ConfigError
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
 from repairgym.recipes.distil_then_grpo import GRPO
-from repairgym.training.rl_loop import PHASE
+from repairgym.rollout.names import RL
 from repairgym.training.run import Run
 
 
@@ -70,7 +70,7 @@ def stages_of(config: VerlSource, comments: Mapping[str, str] | None = None) -> 
             Stage(phase, stage.rl, stage.rollout, config.seed, _below(comments, name))
             for phase, name, stage in ((STAGE_1, "stage_1", config.stage_1), (STAGE_2, "stage_2", config.stage_2))
         ]
-    phase = GRPO if isinstance(config, DistilThenGrpoConfig) else PHASE
+    phase = GRPO if isinstance(config, DistilThenGrpoConfig) else RL
     return [Stage(phase, config.rl, config.rollout, config.seed, comments)]
 
 

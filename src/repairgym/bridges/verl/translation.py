@@ -30,6 +30,7 @@ _NO_CRITIC = "our value head shares the model, verl's critic is another model"
 _DELTA = 1e-6
 """verl's GRPO adds it to the deviation; it cannot be set."""
 _CARRIED_OUT = (
+    "rl.algorithm.preset",  # `loss` and `advantage` follow from it
     "rollout.pipeline",
     "rollout.grading",
     "rollout.sandbox",
