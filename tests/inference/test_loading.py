@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from repairgym.config.models import ModelConfig
 from repairgym.errors import ModelFolderError
@@ -18,6 +18,7 @@ from repairgym.inference.loading import (
     load_tokenizer,
     replace_folder,
     save_checkpoint,
+    shipped_base,
     weights_digest,
 )
 
@@ -36,6 +37,40 @@ def test_round_trip_and_digest(tmp_path: Path, tokenizer: PreTrainedTokenizerFas
     assert digest == weights_digest(tmp_path / "m")
     assert digest != save_checkpoint(create_model(TINY.model_copy(update={"seed": 1})), tokenizer, tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def generated(folder: Path) -> str:
+    """An answer by plain transformers."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "@1 def f(a):\n@2     return a -= 1\n"}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    out = AutoModelForCausalLM.from_pretrained(folder).generate(**prompt, do_sample=False, max_new_tokens=200)
+    return str(tokenizer.decode(out[0][prompt["input_ids"].shape[1] :]))
+
+
+def test_plain_generate_stops_at_the_end_of_an_answer(tmp_path: Path) -> None:
+    model, tokenizer = load_model(shipped_base()), load_tokenizer(shipped_base())
+    model.config.eos_token_id = model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
+    save_checkpoint(model, tokenizer, tmp_path / "m")
+    for folder in (shipped_base(), tmp_path / "m"):
+        text = generated(folder)
+        assert text.count("<|im_end|>") == 1
+        assert text.endswith("<|im_end|>")
+    config = json.loads((tmp_path / "m" / "generation_config.json").read_text())
+    assert (config["eos_token_id"], config["pad_token_id"]) == (2, 0)
+
+
+def test_stop_tokens_of_a_model_stay(tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> None:
+    model = create_model(TINY)
+    model.config.eos_token_id, model.generation_config.eos_token_id = 7, [7, 8]
+    save_checkpoint(model, tokenizer, tmp_path / "m")
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["eos_token_id"] == 7
+    config = json.loads((tmp_path / "m" / "generation_config.json").read_text())
+    assert config["eos_token_id"] == [tokenizer.eos_token_id, 7, 8]
 
 
 def test_creation_follows_the_seed_and_leaves_torchs_generator_alone() -> None:

@@ -30,6 +30,7 @@ from repairgym.config.models import DtypeName, ModelConfig
 from repairgym.errors import ModelFolderError, disk_full_as_repairgym_error
 from repairgym.inference.engine.attention import ATTENTION_NAME
 from repairgym.inference.engine.forward import check_supported
+from repairgym.inference.renderer import FAMILIES
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -115,14 +116,34 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast |
     logging.disable_progress_bar()
     try:
         with disk_full_as_repairgym_error(folder):
-            model.save_pretrained(temporary)
             if tokenizer is not None:
+                _record_stop_tokens(model, tokenizer)
                 tokenizer.save_pretrained(temporary)
+            model.save_pretrained(temporary)
             digest = weights_digest(temporary)
             replace_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return digest
+
+
+def _record_stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Name the token that ends an answer in the model's configurations, so that `generate` of any tool stops at it.
+
+    The padding token stays out of the model's own configuration, where it would change the embedding.
+    """
+    vocabulary, generation = tokenizer.get_vocab(), model.generation_config
+    ends = (vocabulary[family.message_end] for family in FAMILIES.values() if family.role_start in vocabulary)
+    stop_id = next(ends, tokenizer.eos_token_id)
+    if stop_id is None or generation is None:
+        return
+    if model.config.eos_token_id is None:
+        model.config.eos_token_id = stop_id
+    known = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
+    others = [token_id for token_id in known if token_id not in (None, stop_id)]
+    generation.eos_token_id = [stop_id, *others] if others else stop_id
+    if generation.pad_token_id is None:
+        generation.pad_token_id = tokenizer.pad_token_id
 
 
 def shipped_base() -> Path:
