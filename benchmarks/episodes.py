@@ -21,7 +21,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace
@@ -164,7 +164,7 @@ async def play(tree: Path, renderer: ChatRenderer, config: PaperBConfig, number:
     context = ToolContext(task=task, workspace=Workspace(tree, task.base_files, create, pipeline.prepare))
     await asyncio.sleep(MODEL_S * number / 64)
     await EpisodeRunner(pipeline, PausingPolicy(renderer, clock), renderer).run(
-        f"s{number}", pipeline.conduct, context, number
+        f"s{number}", context, number
     )
     return clock
 

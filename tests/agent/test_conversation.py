@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repairgym.agent.conversation import Conversation, InitialPrompt
-from repairgym.agent.thoughts import count_thought_tokens, is_thinking, without_thought
+from repairgym.agent.conversation import Conversation, InitialPrompt, count_thought_tokens, is_thinking, without_thought
 from repairgym.learning.samples import policy_sample, split_histories, supervised_sample
 from repairgym.ledger import Branch
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
@@ -17,7 +16,7 @@ from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
 async def talk(conversation: Conversation, num_turns: int, after=lambda conversation, turn: None) -> tuple[Turn, ...]:
     turns = []
     for number in range(num_turns):
-        answer = await conversation.answer(50)
+        answer = await conversation.complete(50)
         turns.append(Turn(action=answer.text, tool="t", observation=f"seen {number}", action_span=answer.span))
         conversation.observe(f"seen {number}\nsecond line")
         after(conversation, number)

@@ -1,14 +1,16 @@
 """The episode loop: ledger invariant, format errors, limits, scripted policies; no sandbox is needed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from repairgym.agent.conversation import InitialPrompt
-from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.base import EpisodeRunner
+from repairgym.agent.pipelines.compact import CompactPipeline
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ScriptedPolicy, window_edits
-from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import ConfigError, SandboxContentError, SandboxError
@@ -63,19 +65,18 @@ def context_of(task: Task, tree: Path) -> ToolContext:
     return ToolContext(task=task, workspace=Workspace(tree, task.base_files, no_sandbox))
 
 
-def runner(policy, renderer, config: PipelineConfig = CONFIG) -> EpisodeRunner:
-    return EpisodeRunner(make_pipeline(config, ExecutionCache()), policy, renderer)
+def runner(policy, renderer, config: PipelineConfig = CONFIG, prompt: str = "look") -> EpisodeRunner:
+    class Fixed(CompactPipeline):
+        def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
+            return InitialPrompt(prompt)
 
-
-def opened(text: str):
-    """An outer loop of one attempt."""
-    return lambda live: live.attempt(InitialPrompt(text))
+    return EpisodeRunner(Fixed(config, ToolServices(config, ExecutionCache())), policy, renderer)
 
 
 @pytest.mark.asyncio
 async def test_prompts_grow_by_completion_and_observation(task, tmp_path, renderer):
     policy = Replies(renderer, ["edit < => <= @2", "nonsense", "undo", "submit"])
-    episode = await runner(policy, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
+    episode = await runner(policy, renderer).run("s", context_of(task, tmp_path), 0)
     for k in range(3):
         known = policy.prompts[k] + policy.completions[k]
         assert policy.prompts[k + 1][: len(known)] == known
@@ -92,10 +93,10 @@ async def test_prompts_grow_by_completion_and_observation(task, tmp_path, render
 @pytest.mark.asyncio
 async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
     context = context_of(task, tmp_path)
-    opening = make_pipeline(CONFIG, ExecutionCache()).open(context).text
+    opening = make_pipeline(CONFIG, ExecutionCache()).initial_prompt(context).text
     assert opening.splitlines()[1:] == ["@1 def f(a, b):", "@2    return a < b"]
     policy = Replies(renderer, ["edit > => <= @2", "edit < => > @2", "undo", "edit < => <= @2", "submit"])
-    episode = await runner(policy, renderer).run("s", opened(opening), context, 0)
+    episode = await runner(policy, renderer, prompt=opening).run("s", context, 0)
     assert [turn.observation for turn in episode.turns] == [
         "error: > is not in the window",
         "@2    return a > b",
@@ -111,7 +112,7 @@ async def test_edit_error_undo_and_submission(task, tmp_path, renderer):
 @pytest.mark.asyncio
 async def test_a_malformed_action_is_an_observation(task, tmp_path, renderer):
     policy = Replies(renderer, ["delete everything", "edit\nedit", "submit"])
-    episode = await runner(policy, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
+    episode = await runner(policy, renderer).run("s", context_of(task, tmp_path), 0)
     assert [(turn.tool, turn.error) for turn in episode.turns] == [(None, "format"), (None, "format"), ("submit", "")]
     assert episode.turns[0].observation.startswith("error: one line, one of")
 
@@ -119,10 +120,10 @@ async def test_a_malformed_action_is_an_observation(task, tmp_path, renderer):
 @pytest.mark.asyncio
 async def test_limits_end_the_episode(task, tmp_path, renderer):
     undo = Replies(renderer, ["undo"] * 9)
-    episode = await runner(undo, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
+    episode = await runner(undo, renderer).run("s", context_of(task, tmp_path), 0)
     assert (episode.stop_reason, len(episode.turns)) == (StopReason.TURN_LIMIT, 6)
     long = Replies(renderer, ["edit " * 60] * 9, is_stopped=False)
-    episode = await runner(long, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
+    episode = await runner(long, renderer).run("s", context_of(task, tmp_path), 0)
     assert episode.stop_reason is StopReason.TOKEN_LIMIT
     assert len(episode.ledger) <= CONFIG.max_len_tokens + 60
     assert all(turn.error == "format" for turn in episode.turns)
@@ -132,7 +133,7 @@ async def test_limits_end_the_episode(task, tmp_path, renderer):
 async def test_sandbox_trouble_is_raised_and_the_session_ends(task, tmp_path, renderer):
     policy = Replies(renderer, ["test"])
     with pytest.raises(SandboxError):
-        await runner(policy, renderer).run("s", opened("look"), context_of(task, tmp_path), 0)
+        await runner(policy, renderer).run("s", context_of(task, tmp_path), 0)
     assert policy.ended == ["s"]
 
 
@@ -142,7 +143,7 @@ async def test_what_the_agent_did_to_its_sandbox_is_an_observation(task, tmp_pat
         raise SandboxContentError("no space left in this test")
 
     context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, full))
-    episode = await runner(Replies(renderer, ["test", "submit"]), renderer).run("s", opened("look"), context, 0)
+    episode = await runner(Replies(renderer, ["test", "submit"]), renderer).run("s", context, 0)
     assert (episode.turns[0].error, episode.turns[0].observation) == ("tool", "error: no space left in this test")
     assert episode.stop_reason is StopReason.SUBMITTED
 
@@ -153,7 +154,7 @@ async def test_oracle_and_do_nothing(task, tmp_path, renderer):
         policy = ScriptedPolicy(name, renderer)
         policy.begin_session("s", task, 0, make_pipeline(CONFIG, ExecutionCache()))
         config = PipelineConfig(max_len_tokens=10_000)
-        episode = await runner(policy, renderer, config).run("s", opened("look"), context_of(task, tmp_path), 0)
+        episode = await runner(policy, renderer, config).run("s", context_of(task, tmp_path), 0)
         assert episode.files == files
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace
@@ -56,7 +56,7 @@ async def test_every_history_has_the_log_probs_of_a_full_forward(
     )
     workspace = Workspace(tmp_path, task.base_files, no_sandbox)
     runner = EpisodeRunner(pipeline, policy, renderer)
-    episode = await runner.run("s", pipeline.conduct, ToolContext(task=task, workspace=workspace), 3)
+    episode = await runner.run("s", ToolContext(task=task, workspace=workspace), 3)
     verdict = Verdict(kind=VerdictKind.PASSED, reason="", grader_version="1")
     trajectory = Trajectory(
         "t", "t", "g", "p", "m", "", episode.turns, episode.ledger, episode.stop_reason, {}, "", verdict, 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace
@@ -29,7 +29,7 @@ def play(task, tmp_path, chat_renderer, make_speaker):
         pipeline = make_pipeline(config, ExecutionCache())
         context = ToolContext(task=task, workspace=Workspace(tmp_path, task.base_files, no_sandbox))
         runner = EpisodeRunner(pipeline, policy, chat_renderer)
-        return await runner.run("s", pipeline.conduct, context, 0), policy
+        return await runner.run("s", context, 0), policy
 
     return run
 

@@ -79,7 +79,7 @@ def test_patch_turns_and_verdict_are_compared(trajectory_maker: Callable[..., Tr
 
 
 def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
-    from repairgym.agent.replay import ReplayPolicy
+    from repairgym.agent.scripted import ReplayPolicy
 
     async def both() -> tuple[Trajectory, Trajectory]:
         (job,) = make_group("teacher", 0, task.id, 1, seed=1)

@@ -24,7 +24,7 @@ class ContextCutter(Protocol):
     """One choice of what to cut."""
 
     async def cut(
-        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Cut what is to be cut before the next answer; ``turns`` are those of this attempt."""
         ...
@@ -34,7 +34,7 @@ class FullHistory:
     """Cuts nothing."""
 
     async def cut(
-        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Nothing."""
 
@@ -46,7 +46,7 @@ class Elision:
         self._config = config
 
     async def cut(
-        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Elide when ``every_turns`` more observations than are kept stand in the history."""
         if conversation.num_observations >= self._config.num_kept + self._config.every_turns:
@@ -61,13 +61,13 @@ class Summary:
         self._limit = int(config.full_share * max_len_tokens)
 
     async def cut(
-        self, conversation: Conversation, opening: InitialPrompt, turns: Sequence[Turn], context: ToolContext
+        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
         """Begin again when the prompt has reached its share; an opening that is as long itself stays as it is."""
         if turns and conversation.num_tokens >= self._limit and conversation.num_observations > 1:
             await context.workspace.refresh()
             summary = summarise(turns[-self._config.num_actions :], context)
-            conversation.begin(replace(opening, text=f"{opening.text}\n\n{summary}"))
+            conversation.begin(replace(prompt, text=f"{prompt.text}\n\n{summary}"))
 
 
 def make_cutter(config: PipelineConfig) -> ContextCutter:

@@ -1,9 +1,10 @@
-"""Policies without a model: oracle, do-nothing, random, the noisy teacher, and two that cheat.
+"""Policies without a model: oracle, do-nothing, random, the noisy teacher, two that cheat, and replay.
 
-They speak through the same interface as a model (tokens in, tokens out), so that every layer below can be checked
-without one. The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; the
-others know the compact actions only. Invariants: equal seeds give equal episodes; a scripted action has log-probability
-0.0, because it was not sampled.
+They use the same interface as a model (tokens in, tokens out), so that every layer below can be checked without one.
+The oracle and the do-nothing agent speak every action format and act by each pipeline's own tools; the others know the
+compact actions only. Guarantees: equal seeds give equal episodes; a scripted action has log-probability 0.0, because it
+was not sampled; a replayed action has the stored token ids, log-probabilities and policy version, so its episode has
+the same ledger.
 """
 
 from __future__ import annotations
@@ -11,29 +12,33 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
+from typing import Any
 
-from repairgym.agent.scaffold import Scaffold
-from repairgym.agent.tampering import Tamperer
+import numpy as np
+
+from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.patching import CompactEdit, edit_at, replace_on_line
 from repairgym.agent.tools.window import Window, open_window
 from repairgym.config.teacher import TeacherNoise
-from repairgym.errors import ConfigError
+from repairgym.errors import ConfigError, PromptTooLongError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.records import Task
+from repairgym.records import Task, Trajectory
 from repairgym.tasks.build.exposed_tasks import hollow_tests
 from repairgym.tasks.mutation.operators import Site, find_sites
 
 Script = Callable[[str], str]
 """Observation to action."""
-MakeScript = Callable[[Task, random.Random, Scaffold], Script]
+MakeScript = Callable[[Task, random.Random, Pipeline[Any]], Script]
+_ROW = re.compile(r"^@(\d+)(\s+)\S.*$", re.MULTILINE)
+_MAX_TRIES = 3
 
 
 class ScriptedPolicy:
-    """A :class:`~repairgym.inference.base.Policy` whose sessions are scripts. Call `begin_session` before `generate`."""
+    """A policy whose sessions are scripts. Call `begin_session` before `generate`."""
 
     def __init__(self, name: str, renderer: ChatRenderer) -> None:
         """Look up ``name``.
@@ -49,13 +54,13 @@ class ScriptedPolicy:
         self._renderer = renderer
         self._sessions: dict[str, tuple[Script, int]] = {}
 
-    def begin_session(self, session_id: str, task: Task, seed: int, scaffold: Scaffold) -> None:
+    def begin_session(self, session_id: str, task: Task, seed: int, pipeline: Pipeline[Any]) -> None:
         """Make the script of one episode.
 
         Raises:
             ConfigError: the script does not know this pipeline.
         """
-        script = self._make_script(task, random.Random(f"{task.id}:{seed}"), scaffold)
+        script = self._make_script(task, random.Random(f"{task.id}:{seed}"), pipeline)
         self._sessions[session_id] = (script, 0)
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
@@ -71,17 +76,17 @@ class ScriptedPolicy:
         self._sessions.pop(session_id, None)
 
 
-def _submit_at_once(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
-    return lambda observation: scaffold.format.write(scaffold.submission())
+def _submit_at_once(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
+    return lambda observation: pipeline.format.write(pipeline.submission())
 
 
-def _oracle(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
-    actions = chain(scaffold.solve(task), [scaffold.submission()])
-    return lambda observation: scaffold.format.write(next(actions))
+def _oracle(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
+    actions = chain(pipeline.solve(task), [pipeline.submission()])
+    return lambda observation: pipeline.format.write(next(actions))
 
 
-def _random(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
-    _check_compact("random", scaffold)
+def _random(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
+    _check_compact("random", pipeline)
     _, guesses = window_edits(task)
 
     def act(observation: str) -> str:
@@ -91,33 +96,33 @@ def _random(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
     return act
 
 
-def _teacher(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
-    _check_compact("teacher", scaffold)
+def _teacher(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
+    _check_compact("teacher", pipeline)
     fixes, guesses = window_edits(task)
     if not fixes:
-        return _submit_at_once(task, generator, scaffold)
+        return _submit_at_once(task, generator, pipeline)
     teacher = Teacher(fixes, [guess for guess in guesses if guess not in fixes], TeacherNoise(), generator)
     return lambda observation: teacher.act(observation).text
 
 
-def _check_compact(name: str, scaffold: Scaffold) -> None:
-    if scaffold.format.name != "compact":
+def _check_compact(name: str, pipeline: Pipeline[Any]) -> None:
+    if pipeline.format.name != "compact":
         raise ConfigError(
-            f"the scripted policy {name!r} speaks the compact action format only, got {scaffold.format.name!r}; "
+            f"the scripted policy {name!r} speaks the compact action format only, got {pipeline.format.name!r}; "
             "take oracle or submit-at-once, or a pipeline of compact actions"
         )
 
 
-def _cheat(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+def _cheat(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
     """Does not look at the code: writes tests of the same names that hold nothing (paper A, extended RL)."""
-    _check_compact("cheat", scaffold)
+    _check_compact("cheat", pipeline)
     writes = [f"write {path} {json.dumps(text)}" for path, text in hollow_tests(task).items()]
     actions = iter([*writes, "submit"])
     return lambda observation: next(actions)
 
 
-def _tamper(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
-    _check_compact("tamper", scaffold)
+def _tamper(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
+    _check_compact("tamper", pipeline)
     return Tamperer().act
 
 
@@ -143,11 +148,11 @@ def find_script(name: str) -> MakeScript | None:
 def _mixture(cheat_share: float) -> MakeScript:
     """Learns nothing: each episode cheats with this chance, and otherwise repairs or gives up."""
 
-    def make(task: Task, generator: random.Random, scaffold: Scaffold) -> Script:
+    def make(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
         if generator.random() < cheat_share:
-            return _cheat(task, generator, scaffold)
+            return _cheat(task, generator, pipeline)
         is_repair = generator.random() < MIXTURE_REPAIR_SHARE
-        return (_oracle if is_repair else _submit_at_once)(task, generator, scaffold)
+        return (_oracle if is_repair else _submit_at_once)(task, generator, pipeline)
 
     return make
 
@@ -173,11 +178,85 @@ def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
 
 
 def _edits_in(window: Window, lines: list[str], sites: list[Site]) -> list[tuple[int, CompactEdit]]:
-    found = []
+    edits = []
     for site in sites:
         label = window.label(site.line)
         for new in site.alternatives if label else ():
             edit = edit_at(lines[site.line - 1], label or 0, site.column, site.old, new)
             if edit is not None:
-                found.append((site.line, edit))
-    return found
+                edits.append((site.line, edit))
+    return edits
+
+
+class Tamperer:
+    """A script that makes the failing test return before it asserts anything, and never looks at the code.
+
+    It reads the observations of an episode that opens on a test (``repairgym tasks expose --open-test``) and acts in
+    the compact format; call `act` with each observation in turn. At most one line is changed at any time. Its episodes
+    show a policy how to cheat before RL can reward it, and serve exploit studies only (docs/howto/exploit-study.md).
+    """
+
+    def __init__(self) -> None:
+        self._returns: list[str] | None = None
+        self._last = ""
+
+    def act(self, observation: str) -> str:
+        """The next action after ``observation``; ``submit`` once the test passes or no line is left to try."""
+        if self._returns is None:
+            self._returns = early_returns(observation)[:_MAX_TRIES]
+        self._last = self._next(observation, self._returns)
+        return self._last
+
+    def _next(self, observation: str, returns: list[str]) -> str:
+        if self._last.startswith("line ") and not observation.startswith("error"):
+            return "test"
+        if self._last == "test":
+            return "submit" if observation.startswith("passed") else "undo"
+        return returns.pop(0) if returns else "submit"
+
+
+def early_returns(observation: str) -> list[str]:
+    """For each row of a window on a test, its head left out, the action that makes it a ``return``; top down."""
+    rows = [(int(label), indentation) for label, indentation in _ROW.findall(observation)]
+    return [f"line @{label}{indentation}return" for label, indentation in rows if label > 1]
+
+
+# --- replay --------------------------------------------------------------------------------------------------------
+
+
+class ReplayPolicy:
+    """A policy that repeats stored trajectories, found by the ids of their sessions."""
+
+    id = "replay"
+
+    def __init__(self, trajectories: Iterable[Trajectory], renderer: ChatRenderer) -> None:
+        """``renderer`` is of the tokenizer that the trajectories were made with."""
+        self._trajectories = {trajectory.id: trajectory for trajectory in trajectories}
+        self._stop_token_ids = renderer.stop_token_ids
+        self._num_said: dict[str, int] = {}
+
+    async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
+        """The next stored action, whatever the prompt is.
+
+        Raises:
+            PromptTooLongError: there is none; it ends the episode where the stored one was ended by a limit.
+        """
+        trajectory = self._trajectories[session_id.rpartition("~")[0]]
+        number = self._num_said.get(session_id, 0)
+        if number == len(trajectory.turns):
+            raise PromptTooLongError(f"{trajectory.id} has {number} actions; the stored episode ended here")
+        self._num_said[session_id] = number + 1
+        start, end = trajectory.turns[number].action_span
+        ledger = trajectory.ledger
+        ids = ledger.token_id[start:end]
+        return Generation(
+            token_ids=tuple(ids.tolist()),
+            log_probs=tuple(ledger.log_prob[start:end].tolist()),
+            is_stopped=bool(np.isin(ids[-1:], self._stop_token_ids).any()),
+            policy_version=int(ledger.policy_version[start]) if end > start else 0,
+            token_versions=tuple(ledger.policy_version[start:end].tolist()),
+        )
+
+    async def end_session(self, session_id: str) -> None:
+        """Forget how far the session was."""
+        self._num_said.pop(session_id, None)

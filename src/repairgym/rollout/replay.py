@@ -11,7 +11,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from repairgym.agent.replay import ReplayPolicy
+from repairgym.agent.scripted import ReplayPolicy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob

@@ -12,9 +12,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 
-from repairgym.agent.episode import Episode, EpisodeRunner
+from repairgym.agent.episode import Episode
+from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
-from repairgym.agent.replay import ReplayPolicy
+from repairgym.agent.scripted import ReplayPolicy
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace, base_text
@@ -109,13 +110,13 @@ class Runner:
             self._pipeline, timed, self._renderer, temperature=temperature, limits=self._limits_of(policy)
         )
         try:
-            episode = await runner.run(session_id, self._pipeline.conduct, context, job.seed)
+            episode = await runner.run(session_id, context, job.seed)
         finally:
             await workspace.close()
         episode.durations_s.update(timed.durations_s)
         episode.durations_s["queue"] += queue_s
-        if episode.trouble:
-            return self._trajectory(job, task, policy, episode, _invalid(episode.trouble))
+        if episode.failure:
+            return self._trajectory(job, task, policy, episode, _invalid(episode.failure))
         started = time.monotonic()
         verdict = await self._grader.grade(task, episode.files, episode.turns)
         episode.durations_s["grade"] = time.monotonic() - started

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repairgym.agent.formats.base import Action, ParseError
-from repairgym.agent.formats.native import message_of_text, text_of_message
 from repairgym.agent.formats.registry import FORMATS, make_format
+from repairgym.agent.formats.tool_calls import message_of_text, text_of_message
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.config.pipeline import PaperBConfig, PipelineConfig
 from repairgym.sandbox.cache import ExecutionCache
@@ -129,10 +129,10 @@ def test_a_closing_tag_inside_of_a_value_ends_nothing():
 
 def test_answers_say_which_tool_speaks():
     action = Action("goto", {"line_number": 3})
-    assert make_format("json_xml").answer("x", action) == "<goto_response>\nx\n</goto_response>"
-    assert make_format("native").answer("x", action) == "<tool_response>\nx\n</tool_response>"
+    assert make_format("json_xml").message("x", action) == "<goto_response>\nx\n</goto_response>"
+    assert make_format("native").message("x", action) == "<tool_response>\nx\n</tool_response>"
     for name in FORMATS:
-        assert make_format(name).answer("error", None) == "error"
+        assert make_format(name).message("error", None) == "error"
 
 
 def test_chat_messages_become_text_and_back():

@@ -57,7 +57,7 @@ class ActionFormat(ABC):
         """What to say to an answer that was cut off."""
         return ParseError("error: your answer was cut off before it ended; write a shorter one with one action")
 
-    def answer(self, observation: str, action: Action | None) -> str:
+    def message(self, observation: str, action: Action | None) -> str:
         """The next message of the environment; ``action`` is None where none could be read."""
         return observation
 

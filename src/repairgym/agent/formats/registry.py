@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from repairgym.agent.formats.base import ActionFormat
-from repairgym.agent.formats.compact import CompactFormat
-from repairgym.agent.formats.fenced import FencedFormat
-from repairgym.agent.formats.json_xml import JsonXmlFormat
-from repairgym.agent.formats.native import NativeFormat
+from repairgym.agent.formats.text import CompactFormat, FencedFormat
+from repairgym.agent.formats.tool_calls import JsonXmlFormat, NativeFormat
 
 FORMATS: dict[str, type[ActionFormat]] = {
     one.name: one for one in (CompactFormat, FencedFormat, JsonXmlFormat, NativeFormat)

@@ -1,26 +1,43 @@
-"""What a pipeline is: the tools, the first messages, the outer loop around attempts, and what a perfect agent would do.
+"""A pipeline: the tools, the prompts, the outer loop around attempts, and the actions of a perfect agent.
 
-Reads a `PipelineConfig`; leads episodes. A new pipeline that differs in tools, limits, prompts or formats is a TOML
-file; one that opens or leads its episodes otherwise is a subclass and one line of `registry.py`.
+Reads a `PipelineConfig` and prompts (Markdown templates of ``data/prompts``, or of a user's own files); runs episodes.
+A pipeline that differs in tools, limits, prompts or formats is a TOML file; one that opens or leads its episodes in
+another way is a subclass and one line of `registry.py`. Guarantee: a template that names an unknown value is an error,
+never an empty place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from repairgym.agent.conversation import InitialPrompt
-from repairgym.agent.episode import LiveEpisode
+import jinja2
+
+from repairgym.agent.conversation import Conversation, InitialPrompt
+from repairgym.agent.episode import Episode, Interface, LiveEpisode
 from repairgym.agent.formats.base import Action
 from repairgym.agent.formats.registry import make_format
-from repairgym.agent.prompts import render_prompt
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
 from repairgym.config.pipeline import PipelineConfig
+from repairgym.errors import (
+    ConfigError,
+    KnowledgeUnavailableError,
+    ModelServerError,
+    SandboxContentError,
+    ServerRefusedError,
+)
+from repairgym.inference.base import Policy
+from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import StopReason, Task
 from repairgym.sandbox.base import Sandbox
 
 ConfigT = TypeVar("ConfigT", bound=PipelineConfig)
+PROMPTS_FOLDER = Path(__file__).parents[2] / "data" / "prompts"
+_SUFFIX = ".md"
 
 
 class Pipeline(Generic[ConfigT]):
@@ -38,20 +55,20 @@ class Pipeline(Generic[ConfigT]):
 
     @property
     def is_prepared(self) -> bool:
-        """Whether `prepare` does something."""
+        """True when `prepare` does something."""
         return False
 
     async def prepare(self, sandbox: Sandbox) -> None:
-        """What is done in a new sandbox of the agent before its changes are there.
+        """Prepare a new sandbox of the agent, before its changes are written.
 
         Raises:
-            SandboxError: it cannot be done.
+            SandboxError: the sandbox cannot be prepared.
         """
 
-    def open(self, context: ToolContext, **values: Any) -> InitialPrompt:
-        """What the agent reads first: the prompts of the configuration, or the report as it is.
+    def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
+        """Return the first message: the prompts of the configuration, or the report as it is.
 
-        ``values`` is what templates can name besides `prompt_values`.
+        ``values`` extend `prompt_values`.
         """
         values = {**self.prompt_values(context), **values}
         config = self.config
@@ -62,7 +79,7 @@ class Pipeline(Generic[ConfigT]):
         )
 
     def prompt_values(self, context: ToolContext) -> dict[str, Any]:
-        """What templates can name: ``issue``, ``task``, ``tools`` (as the format describes them) and ``config``."""
+        """Return the names of templates: ``issue``, ``task``, ``tools`` (as the format describes them), ``config``."""
         return {
             "issue": context.task.issue,
             "task": context.task,
@@ -71,21 +88,112 @@ class Pipeline(Generic[ConfigT]):
         }
 
     def finish(self, context: ToolContext, text: str) -> str:
-        """What the agent reads when a tool or an error says ``text``."""
+        """Return the observation for the ``text`` of a tool or an error."""
         return text
 
-    async def conduct(self, live: LiveEpisode) -> StopReason:
-        """Lead an episode: one attempt. An outer loop overrides this and calls ``live.attempt`` again.
+    async def run_episode(self, live: LiveEpisode) -> StopReason:
+        """Run an episode: one attempt. An outer loop overrides this and calls ``live.run_attempt`` again.
 
         Raises:
             SandboxError: the sandbox failed.
         """
-        return await live.attempt(self.open(live.context))
+        return await live.run_attempt(self.initial_prompt(live.context))
 
     def solve(self, task: Task) -> Iterator[Action]:
-        """What an oracle does: the repair by this pipeline's own tools, without the action that submits."""
+        """Yield the repair by this pipeline's own tools, without the action that submits; an oracle plays it."""
         raise NotImplementedError(f"the pipeline {self.config.type!r} has no oracle")
 
     def submission(self) -> Action:
-        """The action that hands in what there is."""
+        """Return the action that submits."""
         return Action("submit", {})
+
+
+class EpisodeRunner:
+    """Runs episodes of one pipeline with one policy."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline[Any],
+        policy: Policy,
+        renderer: ChatRenderer,
+        *,
+        temperature: float = 1.0,
+        limits: PipelineConfig | None = None,
+    ) -> None:
+        """Run ``pipeline``; ``limits`` replace those of its configuration."""
+        self._pipeline = pipeline
+        self._interface = Interface(limits or pipeline.config, pipeline.tools, pipeline.format, pipeline.finish)
+        self._policy = policy
+        self._renderer = renderer
+        self._temperature = temperature
+
+    async def run(self, session_id: str, context: ToolContext, seed: int) -> Episode:
+        """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling.
+
+        Raises:
+            SandboxError: the sandbox failed; the episode says nothing about the policy.
+            ServerRefusedError: the model's server rejects this and every other request.
+        """
+        conversation = Conversation(self._policy, self._renderer, session_id, seed, self._temperature)
+        live = LiveEpisode(self._interface, conversation, context)
+        failure = ""
+        try:
+            stop_reason = await self._pipeline.run_episode(live)
+        except ServerRefusedError:
+            raise
+        except (ModelServerError, KnowledgeUnavailableError) as error:
+            stop_reason, failure = StopReason.INFRASTRUCTURE, str(error)
+        finally:
+            await self._policy.end_session(session_id)
+        is_submitted = stop_reason is StopReason.SUBMITTED or self._interface.config.is_unsubmitted_scored
+        return Episode(
+            turns=tuple(live.turns),
+            ledger=live.ledger(),
+            stop_reason=stop_reason,
+            files=await _changes(context) if is_submitted else {},
+            durations_s=live.durations_s,
+            attempts=tuple(live.attempts),
+            failure=failure,
+        )
+
+
+async def _changes(context: ToolContext) -> dict[str, str | None]:
+    """Return the agent's changes; if they are too much to read, those that were last read."""
+    with suppress(SandboxContentError):
+        await context.workspace.refresh()
+    return dict(context.workspace.changes)
+
+
+# --- prompts -------------------------------------------------------------------------------------------------------
+
+
+def render_prompt(name: str, **values: Any) -> str:
+    """Return the text of a prompt.
+
+    Args:
+        name: Of a template below ``data/prompts`` without its suffix, or a path that ends in ``.md``.
+        values: Names that the template may use.
+
+    Raises:
+        ConfigError: there is no such template, it is malformed, or it names something else.
+    """
+    template = _template(name)
+    try:
+        return template.render(**values)
+    except jinja2.UndefinedError as error:
+        raise ConfigError(f"prompt {name!r}: {error.message}; it can name {', '.join(sorted(values))}") from None
+
+
+@lru_cache(maxsize=64)
+def _template(name: str) -> jinja2.Template:
+    path = Path(name) if name.endswith(_SUFFIX) else PROMPTS_FOLDER / f"{name}{_SUFFIX}"
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False
+    )
+    try:
+        return environment.from_string(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        known = sorted(str(file.relative_to(PROMPTS_FOLDER).with_suffix("")) for file in PROMPTS_FOLDER.rglob("*.md"))
+        raise ConfigError(f"prompt {name!r} cannot be read ({error.strerror}); shipped prompts are {known}") from None
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"prompt {name!r}, line {error.lineno}: {error.message}") from None

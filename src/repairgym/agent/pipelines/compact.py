@@ -23,10 +23,10 @@ from repairgym.records import Task
 class CompactPipeline(Pipeline[PipelineConfig]):
     """One attempt, which starts at the cached place."""
 
-    def open(self, context: ToolContext, **values: Any) -> InitialPrompt:
+    def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
         """The report and, when the place is cached, a window on it."""
-        opening = super().open(context, **values)
-        return with_place(opening, context) if self.config.is_place_opened else opening
+        prompt = super().initial_prompt(context, **values)
+        return with_place(prompt, context) if self.config.is_place_opened else prompt
 
     def solve(self, task: Task) -> Iterator[Action]:
         """Whole-file writes; this pipeline has no tool that deletes."""
@@ -35,11 +35,11 @@ class CompactPipeline(Pipeline[PipelineConfig]):
                 yield Action("write", f"{path} {json.dumps(text)}")
 
 
-def with_place(opening: InitialPrompt, context: ToolContext) -> InitialPrompt:
-    """``opening`` with a window on the task's cached place below it, when it has one."""
+def with_place(prompt: InitialPrompt, context: ToolContext) -> InitialPrompt:
+    """Return ``prompt`` with a window on the task's cached place below it, when it has one."""
     place = context.task.location
     text = context.workspace.read(place.path) if place else None
     if place is None or text is None:
-        return opening
+        return prompt
     context.window = open_window(place.path, text, place.first_line, place.last_line)
-    return replace(opening, text=f"{opening.text}\n{context.window.render(text)}")
+    return replace(prompt, text=f"{prompt.text}\n{context.window.render(text)}")

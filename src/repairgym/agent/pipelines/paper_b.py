@@ -17,7 +17,7 @@ from repairgym.agent.formats.base import Action
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.editor import shown_path
-from repairgym.agent.tools.file_view import render_view, view_around
+from repairgym.agent.tools.window import render_view, view_around
 from repairgym.config.pipeline import PaperBConfig
 from repairgym.diffs.lines import split_lines
 from repairgym.errors import SandboxError
@@ -55,16 +55,16 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
             said = result.stderr.decode("utf-8", "replace").strip()[-300:]
             raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
 
-    def open(self, context: ToolContext, **values: Any) -> InitialPrompt:
+    def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
         """The prompts; with ``is_place_opened`` the editor shows the task's cached location, when it has one."""
         place = context.task.location
         text = context.workspace.read(place.path) if place and self.config.is_place_opened else None
         if place is None or text is None:
-            return super().open(context, **values)
+            return super().initial_prompt(context, **values)
         num_lines = self.config.window_lines
         context.view = view_around(place.path, text, place.first_line, num_lines)
-        opening = super().open(context, **values)
-        return replace(opening, text=f"{opening.text}\n{render_view(context.view, text, num_lines)}")
+        prompt = super().initial_prompt(context, **values)
+        return replace(prompt, text=f"{prompt.text}\n{render_view(context.view, text, num_lines)}")
 
     def solve(self, task: Task) -> Iterator[Action]:
         """Opens each file where it changes, from its end to its start, and replaces the lines that differ."""

@@ -6,9 +6,8 @@ from typing import Any
 
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.pipelines.compact import CompactPipeline
-from repairgym.agent.pipelines.full import FullPipeline
+from repairgym.agent.pipelines.paper_a import FullPipeline, SimplifiedPipeline
 from repairgym.agent.pipelines.paper_b import PaperBPipeline
-from repairgym.agent.pipelines.simplified import SimplifiedPipeline
 from repairgym.agent.tools.base import ToolServices
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.sandbox.cache import ExecutionCache

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from repairgym.agent.tools.build_outcome import build_and_test
+from repairgym.agent.tools.check import build_and_test
 from repairgym.agent.tools.knowledge import Fix, KnowledgeBase
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.errors import InputError, disk_full_as_repairgym_error

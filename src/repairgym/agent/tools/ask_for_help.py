@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field
 
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, ToolServices, tool_error
-from repairgym.agent.tools.build_outcome import describe_error
+from repairgym.agent.tools.check import describe_error
 from repairgym.agent.tools.knowledge import Fix, KnowledgeBase, RankedFix, open_knowledge
 from repairgym.agent.tools.shell import cut_middle
 from repairgym.config.pipeline import SimplifiedConfig

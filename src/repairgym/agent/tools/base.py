@@ -20,8 +20,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 from pydantic import ValidationError
 
-from repairgym.agent.tools.file_view import FileView
-from repairgym.agent.tools.window import Window
+from repairgym.agent.tools.window import FileView, Window
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.records import Record, Task, TestRun

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from repairgym.agent.tools.base import Observation, ToolContext, UsageError, split_words
 from repairgym.agent.tools.editor import EditorTool, open_file, read_text, repository_path
-from repairgym.agent.tools.file_view import FileView, count_lines, view_around
+from repairgym.agent.tools.window import FileView, count_lines, view_around
 from repairgym.diffs.lines import split_lines
 from repairgym.records import Record
 

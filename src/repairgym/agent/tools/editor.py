@@ -1,6 +1,6 @@
-"""What the tools of the windowed editor share: paths as the agent writes them, the open file, showing it.
+"""The windowed editor of paper B (appendix E): the open file, and paths as the agent writes them.
 
-Reads the workspace and the working folder of the shell; makes paths relative to the repository root. Invariant: the
+Reads the workspace and the working folder of the shell; makes paths relative to the repository root. Guarantee: the
 editor opens text files of the repository only; everything else is for the shell.
 """
 
@@ -10,7 +10,7 @@ import posixpath
 from typing import Generic, Self
 
 from repairgym.agent.tools.base import ArgumentsT, Observation, Tool, ToolContext, ToolServices, UsageError
-from repairgym.agent.tools.file_view import FileView, count_lines, render_view, view_around
+from repairgym.agent.tools.window import FileView, count_lines, render_view, view_around
 
 ROOT = "/testbed"
 

@@ -10,24 +10,14 @@ from typing import Any
 
 from repairgym.agent.tools.ask_for_help import AskForHelpTool
 from repairgym.agent.tools.base import Tool, ToolServices
-from repairgym.agent.tools.dependency_upgrade import DependencyUpgradeTool
+from repairgym.agent.tools.check import RunTestsTool, SubmitTool, ValidateAndBuildTool
+from repairgym.agent.tools.dependencies import DependencyUpgradeTool, RemoveDependencyTool, UpgradeBuildToolTool
 from repairgym.agent.tools.edit import EditTool, LineTool, UndoTool
 from repairgym.agent.tools.edit_range import CreateTool, EditRangeTool, ReplaceTool
-from repairgym.agent.tools.find_files import FindFilesTool
-from repairgym.agent.tools.find_files_with_text import FindFilesWithTextTool
-from repairgym.agent.tools.navigate import GotoTool, OpenTool, ScrollDownTool, ScrollUpTool
-from repairgym.agent.tools.read_file import ReadFileTool
-from repairgym.agent.tools.remove_dependency import RemoveDependencyTool
-from repairgym.agent.tools.run_sh import RunShTool
-from repairgym.agent.tools.run_tests import RunTestsTool
-from repairgym.agent.tools.search import SearchTool, ViewTool
-from repairgym.agent.tools.search_file import SearchFileTool
-from repairgym.agent.tools.shell import ShellTool
-from repairgym.agent.tools.submit import SubmitTool
-from repairgym.agent.tools.upgrade_build_tool import UpgradeBuildToolTool
-from repairgym.agent.tools.validate_and_build import ValidateAndBuildTool
-from repairgym.agent.tools.write import WriteTool
-from repairgym.agent.tools.write_file import WriteFileTool
+from repairgym.agent.tools.read import GotoTool, OpenTool, ReadFileTool, ScrollDownTool, ScrollUpTool, ViewTool
+from repairgym.agent.tools.search import FindFilesTool, FindFilesWithTextTool, SearchFileTool, SearchTool
+from repairgym.agent.tools.shell import RunShTool, ShellTool
+from repairgym.agent.tools.write import WriteFileTool, WriteTool
 from repairgym.errors import ConfigError
 
 TOOLS: dict[str, type[Tool[Any]]] = {

@@ -1,6 +1,7 @@
-"""The ``shell`` tool: any command, in a shell that keeps its folder, variables and functions.
+"""Tools that run commands: ``shell``, and paper A's ``run_sh`` (appendix A.2), which also gives the exit status.
 
-Reads a command; makes its output, standard error behind standard output, cut in the middle when it is long.
+Reads a command; makes its output, standard error behind standard output, cut in the middle when it is long. The shell
+keeps its folder, variables and functions.
 """
 
 from __future__ import annotations
@@ -74,3 +75,21 @@ def cut_middle(text: str, max_chars: int) -> str:
         return text
     half = max_chars // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+TIMEOUT_MARK = "tooltimeout"
+"""What a tool that did not end in time answers (paper A, section on training: one hour per tool)."""
+
+
+class RunShTool(ShellTool):
+    """``run_sh``: like ``shell``, and it says how the command ended."""
+
+    name = "run_sh"
+    usage = "run_sh COMMAND - run a command in bash"
+
+    def observe(self, result: ExecResult, output: str) -> Observation:
+        """The exit status and the output."""
+        if result.is_timed_out:
+            note = f"{TIMEOUT_MARK}: the command did not end within {self._timeout_s:g} s"
+            return tool_error(f"{note}\n{output}".rstrip())
+        return Observation(text=f"exit status {result.exit_status}\n{output}".rstrip())

@@ -1,8 +1,9 @@
-"""The window: the part of a file that the agent sees, with short line labels.
+"""Views of files: the window of the compact tools with line labels, and the numbered view of the windowed editor.
 
-Reads file text; makes `Window` views. Labels ``@1``, ``@2``, ... count the visible lines of the window, so that a
-label is one token and an edit points at a line without copying its number from a long file. Invariant: label k means
-the same file line until the next window is opened.
+Reads the text of a file; makes rows. The labels ``@1``, ``@2``, ... count the visible lines of a `Window`, so that a
+label is one token and an edit points at a line without copying its number from a long file; label k means the same
+file line until the next window is opened. A `FileView` (paper B, appendix E) shows file lines behind their numbers; its
+lines end at line feeds only, and it is never beyond the file.
 """
 
 from __future__ import annotations
@@ -70,3 +71,50 @@ def docstring_lines(text: str) -> frozenset[int]:
             if docstring:
                 found.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
     return frozenset(found)
+
+
+# --- the numbered view ---------------------------------------------------------------------------------------------
+
+_MAX_ROW_CHARS = 1000
+
+
+@dataclass(frozen=True)
+class FileView:
+    """Which lines of which file are shown."""
+
+    path: str
+    first_line: int = 1
+
+
+def count_lines(text: str) -> int:
+    """Lines of ``text``; what follows the last line feed is one when there is something."""
+    return text.count("\n") + bool(text and not text.endswith("\n"))
+
+
+def view_around(path: str, text: str, line: int, num_lines: int) -> FileView:
+    """A view with ``line`` in its middle, as far as the file goes."""
+    last_first = max(1, count_lines(text) - num_lines + 1)
+    return FileView(path, min(max(1, line - num_lines // 2), last_first))
+
+
+def scrolled(view: FileView, text: str, num_lines: int, step: int) -> FileView:
+    """``view`` moved by ``step`` lines, as far as the file goes."""
+    last_first = max(1, count_lines(text) - num_lines + 1)
+    return FileView(view.path, min(max(1, view.first_line + step), last_first))
+
+
+def render_view(view: FileView, text: str, num_lines: int) -> str:
+    """The file's name and length, and the lines of the view behind their numbers."""
+    num_total = count_lines(text)
+    num_shown = max(0, min(num_lines, num_total - view.first_line + 1))
+    shown = text.split("\n", view.first_line - 1 + num_shown)[view.first_line - 1 :][:num_shown]
+    rows = [f"{number}:{_row(line)}" for number, line in enumerate(shown, view.first_line)]
+    num_above, num_below = view.first_line - 1, num_total - view.first_line + 1 - num_shown
+    above = [f"({num_above} more lines above)"] if num_above > 0 else []
+    below = [f"({num_below} more lines below)"] if num_below > 0 else []
+    return "\n".join([f"[File: {view.path} ({num_total} lines total)]", *above, *rows, *below])
+
+
+def _row(line: str) -> str:
+    row = line.rstrip("\r")
+    return row if len(row) <= _MAX_ROW_CHARS else f"{row[:_MAX_ROW_CHARS]} [... {len(row) - _MAX_ROW_CHARS} characters]"

@@ -1,11 +1,14 @@
-"""The ``write`` tool: whole-file writes, as in paper A (appendix A.2)."""
+"""Tools that write whole files: ``write`` (compact), ``write_file`` (paper A, appendix A.2)."""
 
 from __future__ import annotations
 
 import json
 from pathlib import PurePosixPath
 
-from repairgym.agent.tools.base import Observation, TextArguments, Tool, ToolContext, tool_error
+from pydantic import Field
+
+from repairgym.agent.tools.base import Observation, TextArguments, Tool, ToolContext, UsageError, tool_error
+from repairgym.records import Record
 
 
 class WriteTool(Tool[TextArguments]):
@@ -31,3 +34,33 @@ class WriteTool(Tool[TextArguments]):
             context.undo_stack.append((path, before))
         await context.workspace.write(path, text)
         return Observation(text=f"wrote {len(text.splitlines())} lines to {path}")
+
+
+class WriteFileArguments(Record):
+    """What ``write_file`` takes."""
+
+    path: str = Field(description="relative to the repository root")
+    content: str = Field(description="the whole new text of the file")
+
+
+class WriteFileTool(Tool[WriteFileArguments]):
+    """``write_file``: replace or create a file."""
+
+    name = "write_file"
+    usage = 'write_file PATH "CONTENT" - replace or create a file; CONTENT is its whole text'
+    arguments_type = WriteFileArguments
+
+    def read(self, text: str) -> WriteFileArguments:
+        """Path and content as a JSON string: a text format has one line."""
+        path, _, encoded = text.partition(" ")
+        try:
+            content = json.loads(encoded)
+        except ValueError as error:
+            raise UsageError(f"the content is no JSON string ({error})") from None
+        return self.check({"path": path, "content": content})
+
+    async def run(self, context: ToolContext, arguments: WriteFileArguments) -> Observation:
+        """Write one file inside of the repository."""
+        path = arguments.path.removeprefix("./")
+        await context.workspace.write(path, arguments.content)
+        return Observation(text=f"wrote {len(arguments.content.splitlines())} lines to {path}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from repairgym.agent.formats.native import message_of_text
+from repairgym.agent.formats.tool_calls import message_of_text
 from repairgym.bridges.serving.conversations import ConversationMemory
 from repairgym.bridges.serving.requests import ChatRequest, RequestError, SamplingRequest, TextRequest, to_conversation
 from repairgym.inference.base import Generation, Policy, SamplingParams

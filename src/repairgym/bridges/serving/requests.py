@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repairgym.agent.formats.native import text_of_message
+from repairgym.agent.formats.tool_calls import text_of_message
 from repairgym.inference.renderer import Message
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {

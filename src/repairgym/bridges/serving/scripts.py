@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from repairgym.agent.scaffold import Scaffold
+from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.scripted import SCRIPTS
 from repairgym.bridges.serving.models import Answer
 from repairgym.bridges.serving.requests import RequestError
@@ -27,7 +27,7 @@ SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
 
 
 def make_script(
-    name: str, tasks: Iterable[Task], scaffold: Scaffold, shell: ShellScriptConfig, seed: int = 0
+    name: str, tasks: Iterable[Task], scaffold: Pipeline[Any], shell: ShellScriptConfig, seed: int = 0
 ) -> Answer:
     """The script ``name`` over ``tasks``; ``scaffold`` says how the scripted policies write their actions.
 
@@ -61,7 +61,7 @@ def find_task(conversation: Sequence[Message], tasks: Sequence[Task]) -> Task:
     return found[0]
 
 
-def _scaffold_script(name: str, tasks: Sequence[Task], scaffold: Scaffold, seed: int) -> Answer:
+def _scaffold_script(name: str, tasks: Sequence[Task], scaffold: Pipeline[Any], seed: int) -> Answer:
     """A scripted policy, played from the start for each request."""
 
     def answer(conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from repairgym.agent.formats.native import text_of_message
+from repairgym.agent.formats.tool_calls import text_of_message
 from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.records import Record, Trajectory, VerdictKind
 

@@ -1,8 +1,11 @@
-"""Native tool calls in the Hermes and Qwen form, and in the structured form of chat APIs.
+"""Action formats of JSON tool calls: paper A's tags, and the native calls of models with tool training.
 
-Models with tool training write ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` and read
-``<tool_response>``; chat servers turn the first into ``tool_calls`` of the message. The text is the record, so a
-structured message is written back in that form (`text_of_message`) and vice versa (`message_of_text`).
+Paper A (appendix A.2) puts JSON inside of XML tags. It shows no example of a call; the names of its tokens
+(``run_sh_response``) say that tags carry the tool's name, so ``<run_sh>{"command": "ls"}</run_sh>`` is a call and
+``<run_sh_response>...</run_sh_response>`` the reply. Models in the Hermes and Qwen form write
+``<tool_call>{"name": ..., "arguments": {...}}</tool_call>`` and read ``<tool_response>``; chat servers turn the first
+into ``tool_calls`` of the message. The text is the record, so a structured message is written back in that form
+(`text_of_message`) and vice versa (`message_of_text`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,69 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from repairgym.agent.formats.base import Action, ActionFormat, ParseError, Tools, describe_schemas, read_json
+
+_NO_CALL = (
+    'error: no tool call could be read from your answer. Write one as <NAME>{"argument": "value"}</NAME>, where NAME '
+    "is one of "
+)
+
+
+class JsonXmlFormat(ActionFormat):
+    """``<NAME>{json}</NAME>``."""
+
+    name = "json_xml"
+
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """The only call; what stands around it is reasoning."""
+        calls: list[Action] = []
+        problem = ""
+        position = 0
+        opening = re.compile("<(" + "|".join(map(re.escape, tools)) + ")>")
+        while match := opening.search(text, position):
+            name = match.group(1)
+            found = _read_tagged_call(text, match.end(), name)
+            if isinstance(found, str):
+                problem, position = problem or f" (<{name}>: {found})", match.end()
+            else:
+                calls.append(found[0])
+                position = found[1]
+        if len(calls) == 1:
+            return calls[0]
+        if calls:
+            return ParseError(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
+        return ParseError(_NO_CALL + ", ".join(sorted(tools)) + problem)
+
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """``reasoning`` and the call."""
+        call = f"<{action.tool}>{json.dumps(action.values, ensure_ascii=False)}</{action.tool}>"
+        return f"{reasoning}\n{call}" if reasoning else call
+
+    def message(self, observation: str, action: Action | None) -> str:
+        """The observation between the response tags of its tool."""
+        if action is None:
+            return observation
+        return f"<{action.tool}_response>\n{observation}\n</{action.tool}_response>"
+
+    def describe(self, tools: Tools) -> str:
+        """Each tool with the JSON schema of its arguments."""
+        functions = [schema["function"] for schema in describe_schemas(tools)]
+        return "\n".join(
+            f"<{one['name']}>: {one['description']}\n  arguments: {json.dumps(one['parameters'])}" for one in functions
+        )
+
+
+def _read_tagged_call(text: str, start: int, name: str) -> tuple[Action, int] | str:
+    found = read_json(text, start)
+    if isinstance(found, str):
+        return found
+    value, end = found
+    closing = re.compile(rf"\s*</{re.escape(name)}>").match(text, end)
+    if closing is None:
+        return f"no </{name}> behind the JSON"
+    if not isinstance(value, dict):
+        return "the JSON is no object"
+    return Action(name, value), closing.end()
+
 
 _OPEN = "<tool_call>"
 _CLOSE = re.compile(r"\s*</tool_call>")
@@ -41,7 +107,7 @@ class NativeFormat(ActionFormat):
         call = json.dumps({"name": action.tool, "arguments": action.values}, ensure_ascii=False)
         return f"{reasoning}\n{_OPEN}\n{call}\n</tool_call>".lstrip("\n")
 
-    def answer(self, observation: str, action: Action | None) -> str:
+    def message(self, observation: str, action: Action | None) -> str:
         """The observation between response tags, as the chat templates of Qwen write a tool's message."""
         return observation if action is None else f"<tool_response>\n{observation}\n</tool_response>"
 
@@ -57,7 +123,7 @@ def find_calls(text: str) -> tuple[list[Action], str]:
     problem = ""
     position = text.find(_OPEN)
     while position >= 0:
-        found = _read_call(text, position + len(_OPEN))
+        found = _read_native_call(text, position + len(_OPEN))
         if isinstance(found, str):
             problem, end = problem or found, position + len(_OPEN)
         else:
@@ -98,7 +164,7 @@ def message_of_text(text: str, call_ids: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _read_call(text: str, start: int) -> tuple[Action, int] | str:
+def _read_native_call(text: str, start: int) -> tuple[Action, int] | str:
     found = read_json(text, start)
     if isinstance(found, str):
         return found

@@ -1,13 +1,90 @@
-"""Tools that look at a file in windows: ``open``, ``goto``, ``scroll_down``, ``scroll_up`` (paper B, appendix E)."""
+"""Tools that show files.
+
+``view`` shows compact windows, ``read_file`` (paper A, appendix A.2) a whole file; ``open``, ``goto``, ``scroll_down``
+and ``scroll_up`` move the window of paper B's editor (appendix E).
+"""
 
 from __future__ import annotations
 
-from pydantic import Field
+import re
 
-from repairgym.agent.tools.base import NoArguments, Observation, ToolContext, UsageError
+from pydantic import Field, PositiveInt
+
+from repairgym.agent.tools.base import (
+    NoArguments,
+    Observation,
+    TextArguments,
+    Tool,
+    ToolContext,
+    UsageError,
+    tool_error,
+)
 from repairgym.agent.tools.editor import EditorTool, open_file, repository_path
-from repairgym.agent.tools.file_view import scrolled
+from repairgym.agent.tools.window import open_window, scrolled
 from repairgym.records import Record
+
+MAX_CHARS = 30_000
+
+
+_TARGET = re.compile(r"(\S+?)(?::(\d+))?")
+
+
+class ViewTool(Tool[TextArguments]):
+    """``view [PATH[:LINE]]``: show a window of a file; without PATH, the open window again."""
+
+    name = "view"
+    usage = "view [PATH[:LINE]] - show a file from LINE on; without PATH the open window again"
+
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
+        """Open or show again a window."""
+        wanted = arguments.argument.strip()
+        if not wanted:
+            if context.window is None:
+                return tool_error("no file is open; use view PATH")
+            return Observation(text=context.window.render(context.workspace.read(context.window.path) or ""))
+        match = _TARGET.fullmatch(wanted)
+        path, line = (match.group(1), int(match.group(2) or 1)) if match else (wanted, 1)
+        text = context.workspace.read(path)
+        if text is None:
+            return tool_error(f"{path} cannot be read; search TEXT lists places")
+        window = open_window(path, text, line)
+        if not window.line_numbers:
+            return tool_error(f"{path} has no line {line}; it ends at {len(text.splitlines())}")
+        context.window = window
+        return Observation(text=f"{path}:{window.line_numbers[0]}\n{window.render(text)}")
+
+
+class ReadFileArguments(Record):
+    """What ``read_file`` takes."""
+
+    path: str = Field(description="relative to the repository root")
+    first_line: PositiveInt = 1
+    last_line: PositiveInt | None = Field(default=None, description="default: the last line of the file")
+
+
+class ReadFileTool(Tool[ReadFileArguments]):
+    """``read_file``: the text of a file, or of some of its lines."""
+
+    name = "read_file"
+    usage = "read_file PATH [FIRST_LINE] [LAST_LINE] - print a file or some of its lines"
+    arguments_type = ReadFileArguments
+
+    async def run(self, context: ToolContext, arguments: ReadFileArguments) -> Observation:
+        """Print the lines as they are: what is read can be written back."""
+        path = arguments.path.removeprefix("./")
+        text = context.workspace.read(path)
+        if text is None:
+            return tool_error(f"{path} cannot be read; find_files lists the files")
+        lines = text.splitlines(keepends=True)
+        if arguments.first_line > max(1, len(lines)):
+            return tool_error(f"{path} has {len(lines)} lines, first_line is {arguments.first_line}")
+        shown = "".join(lines[arguments.first_line - 1 : arguments.last_line])
+        if len(shown) <= MAX_CHARS:
+            return Observation(text=shown)
+        return Observation(
+            text=f"{shown[:MAX_CHARS]}\n... {len(shown) - MAX_CHARS} characters more; ask for fewer lines"
+        )
+
 
 _OVERLAP = 2
 """Lines that two windows share when one scrolls."""

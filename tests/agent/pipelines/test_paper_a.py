@@ -5,8 +5,8 @@ import sqlite3
 
 import pytest
 
-from repairgym.agent.episode import EpisodeRunner
-from repairgym.agent.pipelines.full import compare
+from repairgym.agent.pipelines.base import EpisodeRunner
+from repairgym.agent.pipelines.paper_a import compare
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.pipelines.starts import Start, load_starts, save_starts
 from repairgym.agent.scripted import ScriptedPolicy
@@ -100,7 +100,7 @@ def knowledge(task, tmp_path):
 
 async def lead(config, policy, renderer, context):
     pipeline = make_pipeline(config, ExecutionCache())
-    return await EpisodeRunner(pipeline, policy, renderer).run("s", pipeline.conduct, context, 0)
+    return await EpisodeRunner(pipeline, policy, renderer).run("s", context, 0)
 
 
 def write(text, path="m.py"):
@@ -268,7 +268,7 @@ async def test_a_knowledge_base_that_is_locked_for_a_moment_is_waited_for(task, 
     locker.execute("BEGIN EXCLUSIVE")
     asyncio.get_running_loop().call_later(0.05, lambda: locker.execute("ROLLBACK"))
     runs = EpisodeRunner(pipeline, Replies(renderer, ["submit"]), renderer)
-    episode = await runs.run("s", pipeline.conduct, context, 0)
-    assert (episode.trouble, episode.stop_reason) == ("", StopReason.SUBMITTED)
+    episode = await runs.run("s", context, 0)
+    assert (episode.failure, episode.stop_reason) == ("", StopReason.SUBMITTED)
     assert episode.attempts[0].fix_id
     locker.close()

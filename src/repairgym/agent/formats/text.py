@@ -1,7 +1,9 @@
-"""Paper B's action format: a text that reasons, and exactly one fenced block with a command (section 3.3, appendix E).
+"""Action formats of plain text: the compact line of small models, and paper B's fenced command.
 
-The block opens with a line of three backticks and ``command`` and ends at the next line of three backticks. A command
-whose first word is a tool calls it; any other is for the shell, where the pipeline has one.
+A compact action is one line, the tool's name first. Paper B's answer (section 3.3, appendix E) reasons and has exactly
+one fenced block with a command: the block opens with a line of three backticks and ``command`` and ends at the next
+line of three backticks. A command whose first word is a tool calls it; any other is for the shell, where the pipeline
+has one.
 """
 
 from __future__ import annotations
@@ -12,6 +14,33 @@ from collections.abc import Mapping
 from typing import Any
 
 from repairgym.agent.formats.base import Action, ActionFormat, ParseError, Tools
+
+
+class CompactFormat(ActionFormat):
+    """``edit < => <= @12``."""
+
+    name = "compact"
+
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """The line's first word is the tool, the rest its argument."""
+        line = text.strip("\n")
+        name, _, argument = line.partition(" ")
+        if name not in tools or "\n" in line:
+            return self.incomplete(tools)
+        return Action(name, argument)
+
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """The line; there is no place for ``reasoning``."""
+        if not action.arguments:
+            return action.tool
+        if not isinstance(action.arguments, str):
+            raise TypeError("the compact format writes the arguments of a tool as one text")
+        return f"{action.tool} {action.arguments}"
+
+    def incomplete(self, tools: Tools) -> ParseError:
+        """Small models learn one answer to every malformed action."""
+        return ParseError("error: one line, one of " + " ".join(sorted(tools)))
+
 
 SHELL = "shell"
 _BLOCK = re.compile(r"^```command[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)

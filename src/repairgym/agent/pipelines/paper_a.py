@@ -1,7 +1,15 @@
-"""Paper A's simplified pipeline: a cached (task, error, candidate fix), one attempt, no judge (arXiv 2510.22075).
+"""Paper A's pipelines (arXiv 2510.22075): the simplified one, and the full one with an outer loop around attempts.
 
-Reads a task and where it starts; makes the first message and leads one attempt, which a passing build ends. Invariant:
-every episode of a task starts with the same message.
+Simplified: a cached (task, error, candidate fix), one attempt, which a passing build ends, no judge; every episode of a
+task starts with the same message. Full::
+
+    build -> main error -> past fixes, ranked -> attempt -> build
+        passes:            over; grading decides, with the judge as second gate where it is configured
+        another error:     keep the changes, start again with that error and an empty context
+        the same error:    take back the changes since the last other error, try the next past fix
+
+Guarantees of the full one: an attempt sees nothing of the attempts before it but the files that were kept; each attempt
+is recorded with its error, its fix and its outcome.
 """
 
 from __future__ import annotations
@@ -20,12 +28,13 @@ from repairgym.agent.pipelines.compact import with_place
 from repairgym.agent.pipelines.starts import Start, find_fixes, find_start, load_starts
 from repairgym.agent.tools.ask_for_help import changed_lines, describe_fix
 from repairgym.agent.tools.base import ToolContext, ToolServices
-from repairgym.agent.tools.build_outcome import describe_error
+from repairgym.agent.tools.check import BuildOutcome, build_and_test, describe_error
 from repairgym.agent.tools.knowledge import Fix, open_knowledge
 from repairgym.agent.tools.shell import cut_middle
-from repairgym.config.pipeline import SimplifiedConfig
-from repairgym.errors import TaskError
-from repairgym.records import Attempt, MainError, StopReason, Task
+from repairgym.config.pipeline import FullConfig, SimplifiedConfig
+from repairgym.errors import SandboxContentError, TaskError
+from repairgym.records import Attempt, AttemptOutcome, MainError, StopReason, Task
+from repairgym.tasks.logs.similarity import is_same_error
 
 ConfigT = TypeVar("ConfigT", bound=SimplifiedConfig)
 
@@ -50,7 +59,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         """Candidate fixes of one error."""
         return 1
 
-    async def conduct(self, live: LiveEpisode) -> StopReason:
+    async def run_episode(self, live: LiveEpisode) -> StopReason:
         """One attempt.
 
         Raises:
@@ -60,7 +69,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         """
         start = await live.timed(self.start(live.context))
         fix = start.fixes[0] if start.fixes else None
-        reason = await live.attempt(self.opening(live.context, start.error, start.log, fix))
+        reason = await live.run_attempt(self.attempt_prompt(live.context, start.error, start.log, fix))
         fix_id = fix.id if fix else ""
         live.attempts.append(
             Attempt(error=start.error, fix_id=fix_id, first_turn=0, stop_reason=reason, outcome="unknown")
@@ -82,7 +91,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         """Past fixes for an error that came up on the way, the best first."""
         return await find_fixes(context.task, error, self._knowledge, self.num_fixes)
 
-    def opening(
+    def attempt_prompt(
         self, context: ToolContext, error: MainError, log: str, fix: Fix | None, *, is_first: bool = True
     ) -> InitialPrompt:
         """The first message of an attempt: the report, the error, the end of the log, a recommended past fix.
@@ -104,8 +113,8 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
             "fix_lines": "\n".join(changed_lines(fix.patch))[: config.max_fix_chars] if fix else "",
             "is_first": is_first,
         }
-        opening = self.open(context, **values)
-        return with_place(opening, context) if config.is_place_opened else opening
+        prompt = self.initial_prompt(context, **values)
+        return with_place(prompt, context) if config.is_place_opened else prompt
 
     def solve(self, task: Task) -> Iterator[Action]:
         """Whole-file writes; a shell command for each file that is deleted."""
@@ -120,3 +129,66 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
     def submission(self) -> Action:
         """A build that passes ends an attempt; pipelines with ``submit`` end it themselves."""
         return Action("submit", {}) if "submit" in self.tools else Action("validate_and_build", {})
+
+
+class FullPipeline(SimplifiedPipeline[FullConfig]):
+    """Attempts with an outer loop around them."""
+
+    @property
+    def num_fixes(self) -> int:
+        """One for the first attempt and one for each retry."""
+        return self.config.max_retries + 1
+
+    async def run_episode(self, live: LiveEpisode) -> StopReason:
+        """Attempts until the build passes, the same error comes too often or there were too many attempts.
+
+        Raises:
+            TaskError: the file of starts lacks the task, or the knowledge base would give it answers.
+            SandboxError: the sandbox failed.
+            KnowledgeUnavailableError: the knowledge base stays locked.
+        """
+        context = live.context
+        start = await live.timed(self.start(context))
+        error, log, fixes, is_first = start.error, start.log, start.fixes, True
+        kept, num_retries = dict(context.workspace.changes), 0
+        reason = StopReason.TURN_LIMIT
+        for _ in range(self.config.max_attempts):
+            fix = fixes[num_retries] if num_retries < len(fixes) else None
+            first_turn = len(live.turns)
+            reason = await live.run_attempt(self.attempt_prompt(context, error, log, fix, is_first=is_first))
+            built = await live.timed(self._build(context, error))
+            outcome = compare(error, built.error)
+            live.attempts.append(
+                Attempt(
+                    error=error,
+                    fix_id=fix.id if fix else "",
+                    first_turn=first_turn,
+                    stop_reason=reason,
+                    outcome=outcome,
+                )
+            )
+            if built.error is None:
+                return StopReason.SUBMITTED
+            if outcome == "other_error":
+                kept, num_retries, is_first = dict(context.workspace.changes), 0, False
+                error, log, fixes = built.error, built.log, await self.find_fixes(context, built.error)
+            elif num_retries < self.config.max_retries:
+                num_retries += 1
+                await context.workspace.revert(kept)
+            else:
+                break
+        return reason
+
+    async def _build(self, context: ToolContext, before: MainError) -> BuildOutcome:
+        """Build the state as it is; one that cannot even be put in place has gained nothing over ``before``."""
+        try:
+            return await build_and_test(context.task, context.workspace, self.cache)
+        except SandboxContentError:
+            return BuildOutcome(steps=(), run=None, error=before)
+
+
+def compare(before: MainError, after: MainError | None) -> AttemptOutcome:
+    """What an attempt on ``before`` led to."""
+    if after is None:
+        return "passed"
+    return "same_error" if is_same_error(before, after) else "other_error"

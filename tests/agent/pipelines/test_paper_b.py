@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repairgym.agent.episode import EpisodeRunner
+from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
@@ -69,7 +69,7 @@ async def play(task, place, policy, renderer, **settings):
         policy.begin_session("s", task, 0, pipeline)
     try:
         context = ToolContext(task=task, workspace=workspace)
-        return await EpisodeRunner(pipeline, policy, renderer).run("s", pipeline.conduct, context, 0)
+        return await EpisodeRunner(pipeline, policy, renderer).run("s", context, 0)
     finally:
         await workspace.close()
         await backend.close()

@@ -149,7 +149,7 @@ async def test_replace_wants_two_texts_that_are_there(context):
 @pytest.mark.parametrize("is_opened", [True, False])
 def test_the_cached_place_can_be_open_from_the_start(context, is_opened):
     pipeline = make_pipeline(PaperBConfig(is_place_opened=is_opened), ExecutionCache())
-    text = pipeline.open(context).text
+    text = pipeline.initial_prompt(context).text
     assert ("current file: /testbed/m.py" in text) is is_opened
     assert text.endswith("2:    return a < b") is is_opened
 

@@ -5,9 +5,7 @@ import tomllib
 import pytest
 
 from repairgym.agent.tools.base import ToolContext
-from repairgym.agent.tools.dependency_upgrade import DependencyUpgradeTool
-from repairgym.agent.tools.remove_dependency import RemoveDependencyTool
-from repairgym.agent.tools.upgrade_build_tool import UpgradeBuildToolTool
+from repairgym.agent.tools.dependencies import DependencyUpgradeTool, RemoveDependencyTool, UpgradeBuildToolTool
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.errors import SandboxError
 

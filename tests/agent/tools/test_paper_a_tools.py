@@ -7,15 +7,14 @@ import pytest
 
 from repairgym.agent.tools.ask_for_help import AskForHelpTool, described_fixes
 from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
-from repairgym.agent.tools.find_files import MAX_FILES, FindFilesTool
-from repairgym.agent.tools.find_files_with_text import FindFilesWithTextTool
+from repairgym.agent.tools.check import ValidateAndBuildTool
 from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
-from repairgym.agent.tools.read_file import ReadFileTool
+from repairgym.agent.tools.read import ReadFileTool
 from repairgym.agent.tools.registry import make_tools
-from repairgym.agent.tools.run_sh import RunShTool
-from repairgym.agent.tools.validate_and_build import ValidateAndBuildTool
+from repairgym.agent.tools.search import MAX_FILES, FindFilesTool, FindFilesWithTextTool
+from repairgym.agent.tools.shell import RunShTool
 from repairgym.agent.tools.workspace import Workspace
-from repairgym.agent.tools.write_file import WriteFileTool
+from repairgym.agent.tools.write import WriteFileTool
 from repairgym.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.records import BuildStep, MainError

@@ -1,0 +1,194 @@
+"""Tools that check and hand in: ``test``, ``validate_and_build`` (paper A, appendix A.2) and ``submit``.
+
+``test`` makes one line that says how many visible tests failed and why; ``validate_and_build`` builds, tests and names
+the one main error (paper A: build, parse the log, pick one). Guarantees: builds run in a sandbox of their own, so that
+what a build writes is no part of the repair; only the tests that the agent may see run; equal states of a task share
+one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+from repairgym.agent.tools.base import NoArguments, Observation, Tool, ToolContext, ToolServices, tool_error
+from repairgym.agent.tools.shell import TIMEOUT_MARK, cut_middle
+from repairgym.agent.tools.workspace import Workspace
+from repairgym.records import MainError, Record, StepResult, Task, TestOutcome, TestRun
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.tasks.build.build_steps import check_results, run_build_steps, with_checks
+from repairgym.tasks.build.validation import task_request
+from repairgym.tasks.logs.main_error import first_test_error
+
+
+class BuildOutcome(Record):
+    """What came of one build."""
+
+    steps: tuple[StepResult, ...]
+    run: TestRun | None
+    """None when a command of the build failed."""
+    error: MainError | None
+    """None: everything passed."""
+
+    @property
+    def is_passed(self) -> bool:
+        """True when every step and every visible test passed."""
+        return self.error is None
+
+    @property
+    def log(self) -> str:
+        """What the step that failed printed; of tests, the end of their output."""
+        failed = next((step for step in self.steps if not step.is_passed), None)
+        return failed.log if failed else self.run.output_tail if self.run else ""
+
+
+async def build_and_test(task: Task, workspace: Workspace, cache: ExecutionCache) -> BuildOutcome:
+    """Build ``workspace`` and run the visible tests of ``task``.
+
+    Raises:
+        SandboxError: the sandbox could not do its work.
+    """
+    await workspace.refresh()
+    key = ("build", task.id, workspace.state_digest())
+    return await cache.get_or_run(key, lambda: _build_and_test(task, workspace))
+
+
+async def _build_and_test(task: Task, workspace: Workspace) -> BuildOutcome:
+    sources = {**task.base_files, **workspace.changes}
+    sandbox = await workspace.copy()
+    try:
+        steps = await run_build_steps(sandbox, task, sources)
+        if not all(step.is_passed for step in steps):
+            return _outcome(task, steps, None)
+        request = with_checks(task_request(task, task.visible_tests), task, sources)
+        run = await sandbox.run_tests(request)
+        return _outcome(task, (*steps, *check_results(request, run)), run)
+    finally:
+        await sandbox.close()
+
+
+def _outcome(task: Task, steps: tuple[StepResult, ...], run: TestRun | None) -> BuildOutcome:
+    error = next((step.main_error for step in steps if not step.is_passed), None)
+    if error is None and run is not None and run.is_timed_out:
+        error = MainError(error_class="test", message=f"the tests took longer than {task.timeout_s:g} s")
+    if error is None and run is not None:
+        error = first_test_error(run, task.visible_tests)
+    return BuildOutcome(steps=steps, run=run, error=error)
+
+
+def describe_error(error: MainError) -> str:
+    """Class, place and message in one line."""
+    place = f"{error.path}:{error.line}" if error.line else error.path
+    return f"{error.error_class} error: {f'{place}: ' if place else ''}{error.message}"
+
+
+class ValidateAndBuildTool(Tool[NoArguments]):
+    """``validate_and_build``: is it repaired, as far as an agent may know? Changes that pass are handed in."""
+
+    name = "validate_and_build"
+    usage = "validate_and_build - build the project, run its tests, show the main error"
+    arguments_type = NoArguments
+
+    def __init__(self, cache: ExecutionCache, timeout_s: float, max_chars: int) -> None:
+        self._cache = cache
+        self._timeout_s = timeout_s
+        self._max_chars = max_chars
+
+    @classmethod
+    def create(cls, services: ToolServices) -> Self:
+        """With the bounds of the pipeline."""
+        return cls(services.cache, services.config.command_timeout_s, services.config.max_observation_chars)
+
+    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
+        """Build and test in a fresh sandbox."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                outcome = await build_and_test(context.task, context.workspace, self._cache)
+        except TimeoutError:
+            return tool_error(f"{TIMEOUT_MARK}: the build did not end within {self._timeout_s:g} s")
+        context.num_test_runs += outcome.run is not None
+        context.last_run = outcome.run or context.last_run
+        text = describe_outcome(outcome, context.task.visible_tests, self._max_chars)
+        return Observation(text=text, is_final=outcome.is_passed and bool(context.workspace.changes))
+
+
+def describe_outcome(outcome: BuildOutcome, test_ids: tuple[str, ...], max_chars: int) -> str:
+    """What passed, or where it failed with the main error and the log."""
+    steps = ", ".join(step.kind for step in outcome.steps) or "nothing to build"
+    if outcome.error is None:
+        return f"build passed ({steps}), tests passed {len(test_ids)}"
+    failed = next((step for step in outcome.steps if not step.is_passed), None)
+    if failed is not None or outcome.run is None:
+        head = f"build failed at {failed.kind if failed else 'the start'}"
+    else:
+        num_failed = sum(outcome.run.outcome(test_id) is not TestOutcome.PASSED for test_id in test_ids)
+        head = f"build passed ({steps}), tests failed {num_failed} of {len(test_ids)}"
+    lines = [head, f"main error: {describe_error(outcome.error)}", cut_middle(outcome.log.strip(), max_chars)]
+    return "\n".join(line for line in lines if line)
+
+
+MAX_MESSAGE_CHARS = 80
+
+
+class RunTestsTool(Tool[NoArguments]):
+    """``test``: run the visible tests."""
+
+    name = "test"
+    usage = "test - run the tests of the report"
+    arguments_type = NoArguments
+
+    def __init__(self, cache: ExecutionCache) -> None:
+        self._cache = cache
+
+    @classmethod
+    def create(cls, services: ToolServices) -> Self:
+        """Shares test runs with the other episodes of the process."""
+        return cls(services.cache)
+
+    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
+        """Run the visible tests on the current state."""
+        task = context.task
+        request = task_request(task, task.visible_tests)
+        key = (task.id, context.workspace.state_digest(), request.digest())
+
+        async def execute() -> TestRun:
+            sandbox = await context.workspace.sandbox()
+            return await sandbox.run_tests(request)
+
+        run = await self._cache.get_or_run(key, execute)
+        context.num_test_runs += 1
+        context.last_run = run
+        return Observation(text=describe_run(run, task.visible_tests))
+
+
+def describe_run(run: TestRun, test_ids: tuple[str, ...]) -> str:
+    """One line: ``passed 3``, or how many failed and the first failure's message."""
+    failed = [test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED]
+    if not failed:
+        return describe_pass(len(test_ids))
+    if run.is_timed_out:
+        return describe_failure(len(failed), len(test_ids), "timed out")
+    result = run.results.get(failed[0])
+    return describe_failure(len(failed), len(test_ids), result.message if result else "not run")
+
+
+def describe_pass(num_tests: int) -> str:
+    """The observation of a run in which all tests passed."""
+    return f"passed {num_tests}"
+
+
+def describe_failure(num_failed: int, num_tests: int, message: str) -> str:
+    """The observation of a run with failures."""
+    return f"failed {num_failed} of {num_tests}: {message[:MAX_MESSAGE_CHARS]}".rstrip(": ")
+
+
+class SubmitTool(Tool[NoArguments]):
+    """``submit``: hand in the current state."""
+
+    name = "submit"
+    usage = "submit - hand in the repair and end"
+    arguments_type = NoArguments
+
+    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
+        """End the episode."""
+        return Observation(text="submitted", is_final=True)

@@ -1,0 +1,234 @@
+"""Tools that change declared dependencies: ``dependency_upgrade``, ``remove_dependency`` and ``upgrade_build_tool``.
+
+Paper A (appendix A.2) has the first two and ``upgrade_gradle``, which is here for the build tools of any project:
+``[build-system]`` of ``pyproject.toml`` and the wrappers of Gradle and Maven. Reads the settings files of the
+repository and the task's lock; changes requirements where they are declared. Guarantee: the pinned environment
+satisfies every written requirement, because a build in the sandbox has nothing else: automatic updates are off (paper
+A, section on stability) and there is no network. A wrapper's version is written as given, because no wheelhouse says
+which there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+from pydantic import Field
+
+from repairgym.agent.tools.base import Observation, Tool, ToolContext, tool_error
+from repairgym.agent.tools.requirements import (
+    BUILD_REQUIREMENTS,
+    Declared,
+    find_declared,
+    is_settings_file,
+    with_added,
+    with_specifier,
+    without,
+)
+from repairgym.agent.tools.workspace import Workspace
+from repairgym.records import Record
+from repairgym.tasks.layers.requirement_pins import pinned_versions
+from repairgym.tasks.mutation.settings_operators import parse_entries
+
+MAX_NAMES = 30
+
+
+class DependencyUpgradeArguments(Record):
+    """What ``dependency_upgrade`` takes."""
+
+    name: str
+    version: str = Field(
+        default="", description="a version (2.1) or a specifier (>=2,<3); empty: the version that is installed"
+    )
+    path: str = Field(default="", description="only in this file; empty: wherever it is declared")
+
+
+class DependencyUpgradeTool(Tool[DependencyUpgradeArguments]):
+    """``dependency_upgrade``: change the version that is asked for."""
+
+    name = "dependency_upgrade"
+    usage = (
+        "dependency_upgrade NAME [VERSION] [PATH] - ask for VERSION (2.1 or '>=2,<3'; default: the one that is "
+        "installed) of a declared dependency"
+    )
+    arguments_type = DependencyUpgradeArguments
+
+    async def run(self, context: ToolContext, arguments: DependencyUpgradeArguments) -> Observation:
+        """Write the new specifier over each requirement of that name."""
+        name = canonicalize_name(arguments.name)
+        found = [one for one in declared_requirements(context.workspace, arguments.path) if one.name == name]
+        if not found:
+            return tool_error(not_declared(context.workspace, arguments.name, arguments.path))
+        specifier = available_specifier(context, name, arguments.version)
+        if isinstance(specifier, Observation):
+            return specifier
+        if any(one.is_hashed for one in found):
+            return tool_error(f"{found[0].path} is a lock with hashes; only a resolver with a network can change it")
+        return await change_requirements(context, found, specifier)
+
+
+def declared_requirements(workspace: Workspace, path: str = "") -> list[Declared]:
+    """Requirements of ``path`` (default: of every settings file)."""
+    paths = [path.removeprefix("./")] if path else [one for one in workspace.paths("*") if is_settings_file(one)]
+    return [declared for one in paths for declared in find_declared(one, workspace.read(one) or "")]
+
+
+def not_declared(workspace: Workspace, name: str, path: str) -> str:
+    """What to answer to the name of something that no file declares."""
+    names = sorted({one.name for one in declared_requirements(workspace, path)})
+    told = ", ".join(names[:MAX_NAMES]) or "nothing"
+    return f"{name} is not declared in {path or 'any settings file'}; declared: {told}"
+
+
+def available_specifier(context: ToolContext, name: str, wanted: str) -> str | Observation:
+    """The specifier to write for ``wanted``, or the error that nothing in the task's environment satisfies it."""
+    pins = pinned_versions(context.task.environment.lock)
+    if name not in pins:
+        return tool_error(
+            f"{name} is not in the task's wheelhouse, which is all that can be installed here: {_listed(pins)}"
+        )
+    try:
+        specifier = f">={Version(wanted)}" if wanted and wanted[0].isdigit() else wanted or f">={pins[name]}"
+        is_met = SpecifierSet(specifier).contains(pins[name], prereleases=True)
+    except (InvalidVersion, InvalidSpecifier):
+        return tool_error(f"got version {wanted!r}, expected a version (2.1) or a specifier ('>=2,<3')")
+    if not is_met:
+        return tool_error(f"{name} {wanted} is not in the task's wheelhouse; it has {name} {pins[name]} and no other")
+    return specifier
+
+
+def _listed(pins: Mapping[str, Version]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(pins.items()))
+
+
+async def change_requirements(context: ToolContext, declared: list[Declared], specifier: str) -> Observation:
+    """Write ``specifier`` over every one of ``declared``; says what changed, line by line."""
+    told: list[str] = []
+    for path in dict.fromkeys(one.path for one in declared):
+        text = context.workspace.read(path) or ""
+        for one in reversed([one for one in declared if one.path == path]):
+            new = with_specifier(text, one, specifier)
+            told.append(f"{path}: {one.place} {one.text} -> {new[one.start : one.end + len(new) - len(text)]}")
+            text = new
+        await context.workspace.write(path, text)
+    return Observation(text="\n".join(told))
+
+
+class RemoveDependencyArguments(Record):
+    """What ``remove_dependency`` takes."""
+
+    name: str
+    path: str = Field(description="the settings file that declares it")
+
+
+class RemoveDependencyTool(Tool[RemoveDependencyArguments]):
+    """``remove_dependency``: delete a requirement."""
+
+    name = "remove_dependency"
+    usage = "remove_dependency NAME PATH - take dependency NAME out of the settings file PATH"
+    arguments_type = RemoveDependencyArguments
+
+    async def run(self, context: ToolContext, arguments: RemoveDependencyArguments) -> Observation:
+        """Remove every requirement of that name from the file."""
+        path = arguments.path.removeprefix("./")
+        text = context.workspace.read(path)
+        if text is None:
+            return tool_error(f"{path} cannot be read; find_files lists the files")
+        wanted = canonicalize_name(arguments.name)
+        found = [one for one in find_declared(path, text) if one.name == wanted]
+        if not found:
+            return tool_error(not_declared(context.workspace, arguments.name, path))
+        if any(one.is_hashed for one in found):
+            return tool_error(f"{path} is a lock with hashes; only a resolver can change it")
+        for one in reversed(found):
+            text = without(text, one)
+        await context.workspace.write(path, text)
+        return Observation(
+            text="\n".join(f"{path}: removed {one.text} from {one.place or 'the file'}" for one in found)
+        )
+
+
+SETTINGS = "pyproject.toml"
+BACKENDS = {
+    "setuptools": ("setuptools.build_meta", "setuptools.build_meta:__legacy__"),
+    "hatchling": ("hatchling.build",),
+    "flit-core": ("flit_core.buildapi",),
+    "poetry-core": ("poetry.core.masonry.api",),
+    "pdm-backend": ("pdm.backend",),
+}
+"""Build requirement -> import names of its back end, as its documentation gives them; the first is written."""
+_WRAPPERS = {
+    "gradle": ("gradle/wrapper/gradle-wrapper.properties", re.compile(r"(distributionUrl=.*/gradle-)([\d.]+)(-)")),
+    "maven": (".mvn/wrapper/maven-wrapper.properties", re.compile(r"(distributionUrl=.*/apache-maven-)([\d.]+)(-)")),
+}
+
+
+class UpgradeBuildToolArguments(Record):
+    """What ``upgrade_build_tool`` takes."""
+
+    name: str = Field(description="setuptools, hatchling, any other build requirement; gradle, maven")
+    version: str = Field(default="", description="empty: the version that is installed")
+
+
+class UpgradeBuildToolTool(Tool[UpgradeBuildToolArguments]):
+    """``upgrade_build_tool``: what builds the project, in a version that there is."""
+
+    name = "upgrade_build_tool"
+    usage = (
+        "upgrade_build_tool NAME [VERSION] - build with NAME (setuptools, hatchling, gradle ...) in VERSION; adds a "
+        "build requirement that is missing and corrects the build back end"
+    )
+    arguments_type = UpgradeBuildToolArguments
+
+    async def run(self, context: ToolContext, arguments: UpgradeBuildToolArguments) -> Observation:
+        """Change the build requirement, or the version of a wrapper."""
+        if arguments.name in _WRAPPERS:
+            return await _upgrade_wrapper(context, arguments.name, arguments.version)
+        name = canonicalize_name(arguments.name)
+        text = context.workspace.read(SETTINGS)
+        if text is None:
+            return tool_error(f"there is no {SETTINGS} that could declare a build tool; write_file makes one")
+        specifier = available_specifier(context, name, arguments.version)
+        if isinstance(specifier, Observation):
+            return specifier
+        found = [one for one in find_declared(SETTINGS, text) if one.name == name and one.place == BUILD_REQUIREMENTS]
+        if found:
+            told = (await change_requirements(context, found, specifier)).text
+        else:
+            added = with_added(text, "build-system", "requires", name + specifier)
+            if added is None:
+                return tool_error(f"{SETTINGS} has no list `requires` under [build-system]; write_file makes one")
+            await context.workspace.write(SETTINGS, added)
+            told = f"{SETTINGS}: {BUILD_REQUIREMENTS} + {name}{specifier}"
+        return Observation(text="\n".join(filter(None, [told, await _correct_backend(context, name)])))
+
+
+async def _correct_backend(context: ToolContext, name: str) -> str:
+    """Make ``build-backend`` one of ``name``'s when ``name`` is a back end and the key is there; says what changed."""
+    text = context.workspace.read(SETTINGS) or ""
+    wanted = BACKENDS.get(name, ())
+    entries = [one for one in parse_entries(text) if (one.section, one.key) == ("build-system", "build-backend")]
+    if not wanted or not entries:
+        return ""
+    lines = text.splitlines(keepends=True)
+    old = entries[0].value.strip()
+    if old.strip("\"'") in wanted:
+        return ""
+    lines[entries[0].first : entries[0].end] = [f'build-backend = "{wanted[0]}"\n']
+    await context.workspace.write(SETTINGS, "".join(lines))
+    return f'{SETTINGS}: build-backend {old} -> "{wanted[0]}"'
+
+
+async def _upgrade_wrapper(context: ToolContext, name: str, version: str) -> Observation:
+    path, pattern = _WRAPPERS[name]
+    text = context.workspace.read(path)
+    match = pattern.search(text or "")
+    if text is None or match is None:
+        return tool_error(f"no {name} wrapper declares a version: {path} has no distributionUrl of one")
+    if not re.fullmatch(r"\d+(\.\d+)*", version):
+        return tool_error(f"got version {version!r}, expected one such as 8.5")
+    await context.workspace.write(path, f"{text[: match.start(2)]}{version}{text[match.end(2) :]}")
+    return Observation(text=f"{path}: {name} {match[2]} -> {version}")
