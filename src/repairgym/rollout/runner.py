@@ -15,8 +15,7 @@ from contextlib import aclosing
 from repairgym.agent.episode import Episode
 from repairgym.agent.pipelines.base import EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
-from repairgym.agent.scripted import ReplayPolicy
-from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.agent.scripted import ReplayPolicy, ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.workspace import Workspace, base_text
 from repairgym.config.pipeline import PipelineConfig

@@ -1,7 +1,7 @@
 """Tools that find files and text.
 
-``search`` is compact, ``find_files`` and ``find_files_with_text`` come from paper A (appendix A.2), ``search_file`` from
-paper B (appendix E).
+``search`` is compact; ``find_files`` and ``find_files_with_text`` are in paper A (appendix A.2), ``search_file`` in paper
+B (appendix E).
 """
 
 from __future__ import annotations
