@@ -15,8 +15,7 @@ from typing import Any
 
 import typer
 
-from repairgym.cli.lazy import LazyCommand
-from repairgym.cli.main import create_app
+from repairgym.cli.main import LazyCommand, create_app
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

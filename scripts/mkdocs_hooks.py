@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from repairgym.cli.lazy import LazyCommand
-from repairgym.cli.main import create_app
+from repairgym.cli.main import LazyCommand, create_app
 
 MARKER = "<!-- commands -->"
 

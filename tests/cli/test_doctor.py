@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from repairgym.cli import layers, machine, stack
+from repairgym.cli import stack, machine, stack
 from repairgym.cli.doctor import DoctorReport, default_checks, examine, worst_status
 from repairgym.cli.machine import Finding, Status
 from repairgym.cli.main import create_app
@@ -198,11 +198,11 @@ def test_collection_says_what_it_removed_and_what_stays(layer: Path) -> None:
     (found,) = report.findings
     assert (found.status, found.facts["num_removed"], found.facts["num_in_use"]) == ("warn", 0, 1)
     assert layer.is_dir()
-    (store,) = layers.check_layers(layer.parents[1], LayersConfig(max_bytes=1))
+    (store,) = stack.check_layers(layer.parents[1], LayersConfig(max_bytes=1))
     assert (store.status, store.remedy) == ("warn", "repairgym doctor --collect-layers")
     (layer.parent / "unused").mkdir()
     (layer.parent / "unused" / "file").write_text("x" * 10)
-    (found,) = layers.collect_layers(layer.parents[1], LayersConfig(max_bytes=10, min_idle_s=0))
+    (found,) = stack.collect_layers(layer.parents[1], LayersConfig(max_bytes=10, min_idle_s=0))
     assert (found.status, found.facts["num_removed"], found.facts["num_bytes_freed"]) == ("ok", 1, 10)
 
 

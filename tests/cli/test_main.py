@@ -15,8 +15,7 @@ from typer.testing import CliRunner, Result
 
 from repairgym import errors
 from repairgym.cli.exit_codes import BUG, EXIT_CODES, find_repairgym_error
-from repairgym.cli.lazy import CommandEntry
-from repairgym.cli.main import COMMANDS, create_app
+from repairgym.cli.main import COMMANDS, CommandEntry, create_app
 
 ROOT = Path(__file__).parents[2]
 OWN_ENTRIES = (
@@ -169,7 +168,7 @@ def start(tmp_path: Path, body: str, **options: Any) -> subprocess.Popen[str]:
     """Start `repairgym act` in a process of its own, where ``act`` runs ``body``."""
     (tmp_path / "actor.py").write_text(f"import time\ndef act():\n    {body}\n")
     code = (
-        "from repairgym.cli.lazy import CommandEntry\nfrom repairgym.cli.main import create_app\n"
+        "from repairgym.cli.main import CommandEntry\nfrom repairgym.cli.main import create_app\n"
         "create_app((CommandEntry('act', 'actor', ''),))(['act'])"
     )
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT / 'src'}"}

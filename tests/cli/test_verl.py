@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from repairgym.cli.main import create_app
-from repairgym.cli.verl_plan import load_verl_plan
+from repairgym.cli.verl import load_verl_plan
 from repairgym.errors import InputError
 from repairgym.training.run_settings import keep_config
 

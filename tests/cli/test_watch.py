@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
+from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.main import main
-from repairgym.cli.progress import ProgressDisplay
-from repairgym.cli.run_view import iteration_line, read_snapshot, render, sparkline
+from repairgym.cli.watch import iteration_line, read_snapshot, render, sparkline
 from repairgym.rollout.store import RunStore
 from repairgym.training.run import is_locked, locked
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from repairgym.cli.progress import ProgressDisplay
+from repairgym.cli.display import ProgressDisplay
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.recipes import DemoConfig
 from repairgym.errors import ConfigError, InputError

@@ -1,6 +1,6 @@
 """`repairgym doctor`: what this machine can do, and how to fix what is missing.
 
-Reads the findings of `machine`, `stack` and `layers`; prints them as words or as JSON (schema in ``docs/reference/doctor.md``).
+Reads the findings of `machine` and `stack`; prints them as words or as JSON (schema in ``docs/reference/doctor.md``).
 Invariant: the exit code is 0 unless a finding has the status ``fail``.
 """
 
@@ -37,7 +37,6 @@ class DoctorReport(Record):
 
 def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
     """Every check by name, in the order of the report."""
-    from repairgym.cli import layers
     from repairgym.tasks.layers.store import cache_root
 
     return {
@@ -49,21 +48,20 @@ def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
         "torch": stack.check_torch,
         "uv": stack.check_uv,
         "index": stack.check_index,
-        "layers": lambda: layers.check_layers(cache_root(), config or LayersConfig()),
+        "layers": lambda: stack.check_layers(cache_root(), config or LayersConfig()),
         "sandbox": stack.check_sandbox,
     }
 
 
 def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: bool) -> dict[str, Check]:
     """The checks of the layer store that were asked for; a collection comes first."""
-    from repairgym.cli import layers
     from repairgym.tasks.layers.store import cache_root
 
     checks: dict[str, Check] = {}
     if is_collecting:
-        checks["layers.collected"] = lambda: layers.collect_layers(cache_root(), config)
+        checks["layers.collected"] = lambda: stack.collect_layers(cache_root(), config)
     if is_verifying:
-        checks["layers.verified"] = lambda: layers.verify_layers(cache_root())
+        checks["layers.verified"] = lambda: stack.verify_layers(cache_root())
     return checks
 
 

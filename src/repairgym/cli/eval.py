@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from repairgym.cli.eval_matrix import matrix
-from repairgym.cli.eval_study import audit_command, exploit_study
+from repairgym.cli.eval_studies import audit_command, exploit_study, matrix
 from repairgym.config.evaluation import EvalCommandConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.sandbox import SandboxConfig
@@ -86,7 +85,7 @@ def _show(run: Path, tasks: Path, phase: str) -> None:
         selection_tables,
         stage_table,
     )
-    from repairgym.cli.tables import print_table
+    from repairgym.cli.display import print_table
     from repairgym.evaluation.breakdown import by_label, labels_of
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.summary import build_summary
@@ -124,7 +123,7 @@ def compare(
     Example: repairgym eval compare runs/a runs/b --phase eval/rl/test-mutations
     """
     from repairgym.analysis.tables import comparison_table
-    from repairgym.cli.tables import print_table
+    from repairgym.cli.display import print_table
     from repairgym.evaluation.across_runs import choose_phase
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.significance import compare as compare_verdicts
@@ -176,7 +175,7 @@ def regrade(
 
     Example: repairgym eval regrade runs/demo-20260101-120000
     """
-    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.cli.display import ProgressDisplay
     from repairgym.records import VerdictKind
     from repairgym.rollout.names import AUDIT
     from repairgym.rollout.store import RunStore
@@ -204,7 +203,7 @@ def agreement(
 
     Example: repairgym eval agreement tasks --per-package 2
     """
-    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.cli.display import ProgressDisplay
     from repairgym.grading.agreement import compare_warm_and_cold, one_per_package
     from repairgym.tasks.store import TaskStore
 

@@ -53,7 +53,7 @@ def grade(
 
 
 def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: ResultsFolder) -> GradingSummary:
-    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.cli.display import ProgressDisplay
     from repairgym.grading.predictions.batch import grade_predictions
     from repairgym.grading.predictions.pool import GradingPool
     from repairgym.grading.predictions.reading import read_predictions, refuse_unknown

@@ -117,7 +117,7 @@ def starts(
 
 async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> list[Start]:
     from repairgym.agent.tools.knowledge import KnowledgeBase
-    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.cli.display import ProgressDisplay
     from repairgym.sandbox.probe import create_backend
     from repairgym.studies.knowledge import find_starts
     from repairgym.tasks.build.validation import task_layers

@@ -11,34 +11,85 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from repairgym import __version__
 from repairgym.cli.exit_codes import BROKEN_PIPE, BUG, EXIT_CODES, find_repairgym_error
-from repairgym.cli.lazy import CommandEntry, LazyGroup
+
+
+class CommandEntry(NamedTuple):
+    """Where a command is and what it is for."""
+
+    name: str
+    module: str
+    """Module with a Typer ``app``, or with a function called ``name``."""
+    summary: str
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command in listings; becomes the real one when its arguments are parsed."""
+
+    def __init__(self, entry: CommandEntry) -> None:
+        super().__init__(entry.name, help=entry.summary, rich_help_panel=None)
+        self._entry = entry
+
+    def load(self) -> Any:
+        """The real command (a group where the module has several)."""
+        module = import_module(self._entry.module)
+        app = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer(add_completion=False)
+            app.command(name=self.name)(getattr(module, self._entry.name))
+        command = typer.main.get_command(app)
+        command.name = self.name
+        return command
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse ``args`` with the real command."""
+        return self.load().make_context(info_name, args, parent=parent, **extra)
+
+
+class LazyGroup(TyperGroup):
+    """A group over `CommandEntry` rows; subclasses set ``entries``."""
+
+    entries: Sequence[CommandEntry] = ()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names of the commands whose modules exist, in the order of the table."""
+        return [entry.name for entry in self.entries if find_spec(entry.module)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The stand-in for ``cmd_name``, or None."""
+        return next(
+            (LazyCommand(entry) for entry in self.entries if entry.name == cmd_name and find_spec(entry.module)), None
+        )
+
 
 COMMANDS = (
     CommandEntry("demo", "repairgym.cli.demo", "Run the whole loop on this machine and write its report."),
     CommandEntry("doctor", "repairgym.cli.doctor", "Say what this machine can do and how to fix what is missing."),
     CommandEntry("tasks", "repairgym.cli.tasks", "Build, verify and show validated repair tasks."),
     CommandEntry("grade", "repairgym.cli.grade", "Grade the patches of any agent against tasks."),
-    CommandEntry("rollout", "repairgym.cli.rollout", "Run a policy on tasks and grade what it delivers."),
-    CommandEntry("scaffolds", "repairgym.cli.scaffolds", "Check each pipeline with an oracle and a do-nothing agent."),
+    CommandEntry("rollout", "repairgym.cli.episodes", "Run a policy on tasks and grade what it delivers."),
+    CommandEntry("scaffolds", "repairgym.cli.episodes", "Check each pipeline with an oracle and a do-nothing agent."),
     CommandEntry("knowledge", "repairgym.cli.knowledge", "Fill and ask the knowledge base of past fixes."),
     CommandEntry("serve", "repairgym.cli.serve", "Serve a model or a script to agents of any make."),
-    CommandEntry("replay", "repairgym.cli.replay", "Replay stored episodes in new sandboxes and compare."),
+    CommandEntry("replay", "repairgym.cli.episodes", "Replay stored episodes in new sandboxes and compare."),
     CommandEntry("trajectories", "repairgym.cli.trajectories", "Trajectories for other systems and from them."),
     CommandEntry("plan", "repairgym.cli.plan", "Reckon memory and time of RL on given machines."),
     CommandEntry("cluster", "repairgym.cli.cluster", "Prove a Ray cluster before money is spent on it."),
     CommandEntry("train", "repairgym.cli.train", "Train a model: sft, rft, rl."),
     CommandEntry("verl", "repairgym.cli.verl", "Configurations and data sets of RL under verl."),
     CommandEntry("eval", "repairgym.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
-    CommandEntry("analyse", "repairgym.cli.analyse", "Show how a run's policy behaves, in tables and figures."),
+    CommandEntry("analyse", "repairgym.cli.reports", "Show how a run's policy behaves, in tables and figures."),
     CommandEntry("watch", "repairgym.cli.watch", "Look at a run while another process works on it."),
-    CommandEntry("report", "repairgym.cli.report", "Write the HTML report of a run folder, or compare runs."),
-    CommandEntry("view", "repairgym.cli.view", "Look at runs and trajectories in a web browser."),
+    CommandEntry("report", "repairgym.cli.reports", "Write the HTML report of a run folder, or compare runs."),
+    CommandEntry("view", "repairgym.cli.reports", "Look at runs and trajectories in a web browser."),
 )
 
 

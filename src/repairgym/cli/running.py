@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 from repairgym.bridges.ray.pool import open_pool
-from repairgym.cli.progress import ProgressDisplay
+from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.rollout import RolloutConfig

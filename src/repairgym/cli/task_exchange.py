@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from repairgym.cli.progress import ProgressDisplay
+from repairgym.cli.display import ProgressDisplay
 from repairgym.errors import ConfigError, InputError, Interrupted
 from repairgym.tasks.formats.base import Format
 from repairgym.tasks.formats.clones import CloneFolder

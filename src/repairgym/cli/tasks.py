@@ -1,6 +1,6 @@
-"""`repairgym tasks`: build and lock; the other commands of the group are in modules of their own.
+"""`repairgym tasks` build, lock and record; the other commands of the group are in `task_*` modules.
 
-Reads options; prints what the layers below do. Invariant: no task logic is here.
+Reads options; prints results of the layers below. Guarantee: no task logic is here.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from repairgym.cli.task_curation import curate_tasks
+from repairgym.cli.display import ProgressDisplay
 from repairgym.cli.task_exchange import export_tasks, import_tasks
-from repairgym.cli.task_exposing import expose_tasks
-from repairgym.cli.task_recipes import rebuild, record
-from repairgym.cli.task_verification import verify
+from repairgym.cli.task_selection import curate_tasks, expose_tasks, verify
 from repairgym.cli.task_views import show, stats
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.tasks import RebuildConfig, TasksConfig
-from repairgym.errors import Interrupted
+from repairgym.errors import InputError, Interrupted, TaskError
 from repairgym.records import Task
 from repairgym.tasks.build import build_tasks as building
 from repairgym.tasks.build.build_tasks import build as build_tasks
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import lock_name, resolve_lock, shipped_locks_folder
+from repairgym.tasks.manifest.manifest import RecipeBook
+from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_book
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 
 app = typer.Typer(help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True)
 
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
 app.command("curate")(curate_tasks)
-app.command()(record)
 app.command("expose")(expose_tasks)
 app.command()(verify)
 app.command()(show)
@@ -125,3 +125,51 @@ def lock(
         path = folder / lock_name(requirements)
         path.write_text(resolve_lock(requirements, exclude_newer), encoding="utf-8")
         typer.echo(path)
+
+
+@app.command()
+def record(
+    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
+    book: Annotated[Path, typer.Argument(help="TOML file of the book.")],
+    catalogue: Annotated[
+        Path | None, typer.Option("--catalogue", help="Catalogue of the packages; default: the one of the build.")
+    ] = None,
+) -> None:
+    """Add the recipes of certified tasks to a book; those that are in it stay as they are.
+
+    Example: repairgym tasks record tasks catalog/real.toml
+    """
+    store = TaskStore(folder)
+    used = store.load_document(MANIFEST_FILE).get("config", {}).get("catalogue", "")
+    path = catalogue or (Path(used) if used else None)
+    packages = {package.name: package for package in load_catalogue(path).package}
+    tasks = [task for task in store.load() if task.certificate.is_valid]
+    counts = RecipeBook(book).record(tasks, packages)
+    for name, count in sorted(counts.items()):
+        typer.echo(f"{count} {name.replace('_', ' ')}")
+
+
+def rebuild(folder: Path, book_path: Path, config: RebuildConfig) -> None:
+    """Rebuild the tasks of a book into ``folder`` and say what came out.
+
+    Raises:
+        TaskError: some could not be rebuilt.
+    """
+    book, console = RecipeBook(book_path), Console()
+    if (folder / "units").is_dir():
+        raise InputError(f"{folder} holds a build from a catalogue; name a folder of its own for the tasks of a book")
+    with ProgressDisplay() as progress:
+
+        def report(done: RebuildProgress) -> None:
+            progress("rebuild", done.num_done, done.num_packages, f"{done.num_tasks} tasks")
+            if done.error:
+                console.print(f"[yellow]{escape(done.package)}[/]: {escape(done.error)}")
+
+        try:
+            store = rebuild_book(book, folder, config, report=report)
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted; what was fetched is kept, run the same command again") from error
+    counts = store.load_document(FUNNEL_FILE)["total"]["rebuild"]
+    console.print(f"{counts['rebuilt']} of {counts['recipes']} tasks in {folder}", highlight=False)
+    if counts["rebuilt"] < counts["recipes"]:
+        raise TaskError(f"{counts['recipes'] - counts['rebuilt']} tasks could not be rebuilt: {folder / FUNNEL_FILE}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repairgym.cli.options import Config, DryRun, Overrides, resolve
-from repairgym.cli.verl_plan import Machine, VerlRecipeOption, load_verl_plan
+from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.learning import SftConfig
 from repairgym.config.recipes import PretrainingConfig
@@ -43,7 +43,7 @@ def base(
 
     Example: repairgym train base models/base num_tokens=2000000
     """
-    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.cli.display import ProgressDisplay
     from repairgym.cli.running import refuse_several_processes
     from repairgym.pretraining.corpus import held_out_digests
     from repairgym.pretraining.pretraining import pretrain
@@ -105,7 +105,7 @@ def rft(
 
 def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
     """Learn from what a run holds."""
-    from repairgym.cli.progress import ProgressDisplay
+    from repairgym.cli.display import ProgressDisplay
     from repairgym.inference.loading import load_tokenizer
     from repairgym.rollout.store import RunStore
     from repairgym.training.processes import lead_or_follow

@@ -1,4 +1,4 @@
-"""`repairgym trajectories`: episodes for other systems, and episodes of theirs."""
+"""`repairgym trajectories`: episodes for other systems, and episodes of other systems."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.trajectory_tables import parquet
+from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.config.trajectory_tables import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from repairgym.inference.renderer import ChatRenderer
 
 app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True)
-app.command()(parquet)
 
 AUTO = "auto"
 _FORMATS = "mini_swe_agent, swe_agent, atif or chat"
@@ -103,3 +103,24 @@ def _renderer(model: Path | None) -> ChatRenderer:
     from repairgym.inference.renderer import ChatRenderer
 
     return ChatRenderer(load_tokenizer(model or shipped_base()))
+
+
+@app.command()
+def parquet(
+    run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
+    out: Annotated[Path, typer.Argument(help="File (layout=parquet) or folder (layout=dataset) to make.")],
+    overrides: Overrides = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Write trajectories or samples of a run as Parquet; `datasets.load_dataset(OUT)` reads the folder.
+
+    Example: repairgym trajectories parquet runs/rl samples what=samples phase=rl
+    """
+    resolved = resolve(TrajectoryTablesConfig, config, overrides, dry_run)
+    from repairgym.rollout.store import RunStore
+    from repairgym.studies.trajectory_tables import export_run
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        num_rows = export_run(store, out, resolved)
+    typer.echo(f"{out}: {num_rows} {resolved.what}")

@@ -1,16 +1,140 @@
-"""`repairgym watch`: look at a run that another process is working on, or that has ended."""
+"""`repairgym watch`: phases, iterations and alarms of a run that another process works on, or that has ended."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from repairgym.cli.run_view import Snapshot
+from repairgym.rollout.names import ALARM_PREFIX
+from repairgym.rollout.rows import Event, PhaseRow
+from repairgym.rollout.store import RunStore
+
+RL_PHASE = "rl"
+STAGES = ("queue", "prefill", "decode", "tool", "grade")
+_COLUMNS = (
+    ("reward", "rollout/reward_mean", ".3f"),
+    ("turns", "rollout/num_turns_mean", ".1f"),
+    ("kept", "rollout/num_kept_groups", ".0f"),
+    ("of", "rollout/num_groups", ".0f"),
+    ("invalid", "rollout/num_invalid", ".0f"),
+    ("exploit", "rollout/num_exploited", ".0f"),
+    ("long", "rollout/num_overlong", ".0f"),
+    ("entropy", "policy/entropy", ".3f"),
+    ("gap", "policy/log_prob_gap", ".4f"),
+    ("grad", "optim/grad_norm", ".2f"),
+    ("roll s", "time/rollout_s", ".0f"),
+    ("upd s", "time/update_s", ".0f"),
+)
+_NUM_ITERATIONS = 8
+_NUM_ALARMS = 4
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment."""
+
+    phases: list[PhaseRow]
+    num_trajectories: dict[str, int]
+    """Phase -> stored episodes."""
+    columns: dict[str, dict[int, float]]
+    """Metric -> iteration -> value."""
+    stage_s: dict[str, float]
+    """Stage -> seconds per episode of the newest iteration."""
+    alarms: list[Event]
+
+    @property
+    def iterations(self) -> list[int]:
+        """Those that have a reward."""
+        return sorted(self.columns[_COLUMNS[0][1]])
+
+
+def read_snapshot(store: RunStore) -> Snapshot:
+    """What ``store`` holds now."""
+    columns = {name: dict(store.metrics(RL_PHASE, name)) for _, name, _ in _COLUMNS}
+    return Snapshot(
+        phases=store.phases(),
+        num_trajectories=store.num_trajectories(),
+        columns=columns,
+        stage_s=_stage_s(store, max(columns[_COLUMNS[0][1]], default=0)),
+        alarms=[event for event in store.events() if event.kind.startswith(ALARM_PREFIX)],
+    )
+
+
+def _stage_s(store: RunStore, step: int) -> dict[str, float]:
+    rows = store.rows(phase=RL_PHASE, step=step)
+    total: Counter[str] = Counter()
+    for row in rows:
+        total.update({stage: row.durations_s.get(stage, 0.0) for stage in STAGES})
+    return {stage: total[stage] / len(rows) for stage in STAGES} if rows else {}
+
+
+def iteration_line(snapshot: Snapshot, iteration: int) -> str:
+    """One iteration in one line, for a pipe."""
+    parts = [f"{title} {values[iteration]:{form}}" for title, values, form in _known(snapshot) if iteration in values]
+    return f"{RL_PHASE} {iteration}: {', '.join(parts)}"
+
+
+def render(snapshot: Snapshot) -> RenderableType:
+    """The snapshot for a terminal."""
+    parts: list[RenderableType] = [_phases(snapshot)]
+    if snapshot.iterations:
+        parts += [_curve(snapshot), _iterations(snapshot)]
+    if snapshot.stage_s:
+        spent = "   ".join(f"{stage} {seconds:.2f} s" for stage, seconds in snapshot.stage_s.items() if seconds)
+        parts.append(Text(f"per episode of the newest iteration: {spent}", style="dim"))
+    parts += [Text(f"! {event.message}", style="bold red") for event in snapshot.alarms[-_NUM_ALARMS:]]
+    return Panel(Group(*parts), title="run", title_align="left", border_style="dim")
+
+
+def _phases(snapshot: Snapshot) -> RenderableType:
+    if not snapshot.phases:
+        return Text("nothing has begun yet", style="dim")
+    shown = [f"{phase.name} {phase.status}{_count(snapshot, phase.name)}" for phase in snapshot.phases]
+    return Text("   ".join(shown), style="dim")
+
+
+def _count(snapshot: Snapshot, phase: str) -> str:
+    num = snapshot.num_trajectories.get(phase, 0)
+    return f" ({num} episodes)" if num else ""
+
+
+def _curve(snapshot: Snapshot) -> RenderableType:
+    rewards = snapshot.columns[_COLUMNS[0][1]]
+    return Text(f"reward {sparkline([rewards[step] for step in snapshot.iterations])}", style="green")
+
+
+def _iterations(snapshot: Snapshot) -> RenderableType:
+    table = Table(box=None, header_style="dim", padding=(0, 1, 0, 0))  # fits into 80 columns
+    known = _known(snapshot)
+    for title in ("it", *(title for title, _, _ in known)):
+        table.add_column(title, justify="right")
+    for step in snapshot.iterations[-_NUM_ITERATIONS:]:
+        table.add_row(str(step), *(f"{values[step]:{form}}" if step in values else "" for _, values, form in known))
+    return table
+
+
+def _known(snapshot: Snapshot) -> list[tuple[str, dict[int, float], str]]:
+    return [(title, snapshot.columns[name], form) for title, name, form in _COLUMNS if snapshot.columns[name]]
+
+
+def sparkline(values: Sequence[float], width: int = 60) -> str:
+    """The last ``width`` values as bars between their least and their greatest."""
+    shown = values[-width:]
+    low, high = min(shown), max(shown)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in shown)
 
 
 def watch(
@@ -25,7 +149,6 @@ def watch(
     from rich.console import Console
     from rich.live import Live
 
-    from repairgym.cli.run_view import read_snapshot, render
     from repairgym.rollout.store import RunStore
     from repairgym.training.run import is_locked
 
@@ -56,8 +179,6 @@ class _Lines:
 
     def show(self, snapshot: Snapshot) -> None:
         """Lines for iterations and alarms that were not shown yet."""
-        from repairgym.cli.run_view import iteration_line
-
         for iteration in snapshot.iterations[self._num_iterations :]:
             typer.echo(iteration_line(snapshot, iteration))
         for event in snapshot.alarms[self._num_alarms :]:

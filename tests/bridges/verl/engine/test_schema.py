@@ -11,7 +11,7 @@ from repairgym.bridges.verl.config_files import VerlPaths, run_settings
 from repairgym.bridges.verl.episodes import EpisodeSettings
 from repairgym.bridges.verl.training import Stage, paths_of, stages_of, write_stage
 from repairgym.bridges.verl.translation import translate
-from repairgym.cli.verl_plan import load_verl_plan
+from repairgym.cli.verl import load_verl_plan
 
 pytestmark = pytest.mark.verl
 CONFIGS = Path(__file__).parents[4] / "configs"

@@ -1,7 +1,7 @@
-"""Progress of recipes: on a terminal live bars above a view of the run, in a pipe a line now and then.
+"""Progress bars and tables of commands.
 
-Reads what recipes report and, where the run is known, its store; prints to stderr. Invariant: a message (no count, no
-total) is always shown.
+Reads what recipes report, run stores and `Table` records; prints. Guarantees: a pipe gets a line now and then instead
+of bars; text of a model or program is shown, never interpreted (no markup, no control characters).
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from repairgym.errors import RepairGymError
+
+if TYPE_CHECKING:
+    from repairgym.analysis.tables import Table, Value
 
 _PIPE_EVERY_S = 10.0
 _VIEW_EVERY_S = 2.0
@@ -92,7 +98,7 @@ class _RunView:
     def render(self) -> RenderableType | None:
         """The panel; None before there is a store."""
         if time.monotonic() - self._read_at >= _VIEW_EVERY_S and self._path.is_file():
-            from repairgym.cli.run_view import read_snapshot, render
+            from repairgym.cli.watch import read_snapshot, render
             from repairgym.rollout.store import RunStore
 
             self._read_at = time.monotonic()
@@ -102,3 +108,36 @@ class _RunView:
             except RepairGymError:  # a store that is being made or migrated; the next look finds it
                 self._panel = None
         return self._panel
+
+
+_MAX_CHARS = 60
+_PIPE_WIDTH = 200
+_PRINTED_BELOW = ("sentence",)
+"""Columns that the commands print as text of their own."""
+
+
+def print_table(one: Table, max_rows: int = 0) -> None:
+    """Print a table, at most ``max_rows`` rows of it (0: all)."""
+    from repairgym.report.safe_text import visible
+
+    shown = one.rows[: max_rows or None]
+    drawn = RichTable(title=Text(visible(one.title)), title_justify="left", header_style="bold")
+    kept = [index for index, name in enumerate(one.columns) if name not in _PRINTED_BELOW]
+    for index in kept:
+        name = one.columns[index]
+        is_number = all(isinstance(row[index], (int, float, type(None))) for row in shown)
+        drawn.add_column(Text(visible(name).replace("_", " ")), justify="right" if is_number else "left")
+    for row in shown:
+        drawn.add_row(*(Text(visible(_text(row[index]))) for index in kept))
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(drawn)
+    if len(shown) < len(one.rows):
+        typer.echo(f"... and {len(one.rows) - len(shown)} rows more, in the files")
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = str(value)
+    return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"

@@ -1,0 +1,201 @@
+"""`repairgym rollout`, `repairgym scaffolds` and `repairgym replay`: run episodes, or run stored ones again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.config.commands import ReplayCommandConfig, RolloutCommandConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.rollout import RolloutConfig
+from repairgym.errors import ConfigError, InputError, TaskError
+
+if TYPE_CHECKING:
+    from repairgym.records import Task, Trajectory
+    from repairgym.rollout.replay import Replay
+
+PHASE = "rollout"
+
+
+def rollout(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks build).")],
+    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted one is continued.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    policy: Annotated[
+        str, typer.Option(help="Model folder; openai or vllm (endpoint.*); oracle, submit-at-once, random, teacher.")
+    ] = "oracle",
+    model: Annotated[
+        Path | None, typer.Option(help="Folder with the tokenizer of scripted and served policies.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+) -> None:
+    """Run a policy on tasks and count the verdicts.
+
+    Example: repairgym rollout tasks runs/oracle --policy oracle select.split=test
+
+    Example: repairgym rollout tasks runs/many cluster.address=ray://head:10001 rollout.num_workers=16
+
+    Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
+    """
+    from repairgym.cli.running import check_policy, describe_losses, describe_usage, open_run, policy_of
+    from repairgym.inference.loading import shipped_base
+    from repairgym.rollout.jobs import make_groups
+    from repairgym.training.run import select_tasks
+    from repairgym.training.run_settings import CallConfig
+
+    resolved = load_config(RolloutCommandConfig, config, overrides or [])
+    if dry_run:
+        typer.echo(to_toml(resolved), nl=False)
+        return
+    ref = policy_of(policy, resolved.rollout.temperature, resolved.endpoint)
+    folder = model or (Path(ref.folder) if ref.folder else shipped_base())
+    check_policy(ref, folder, resolved.rollout)
+    call = CallConfig(f"rollout-{ref.name}", resolved, free=("select.*", "num_samples"))
+    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster, call=call) as opened:
+        chosen = select_tasks(opened, resolved.select)
+        jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
+        with opened.store.phase(PHASE):
+            found = opened.run_jobs(ref, jobs, phase=PHASE)
+        counters = opened.pool.counters()
+    counts = Counter(trajectory.verdict.kind.value for trajectory in found)
+    typer.echo(
+        f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items())
+    )
+    for line in filter(None, (describe_usage(counters), describe_losses(counters))):
+        typer.echo(line)
+
+
+PIPELINES = ("compact", "simplified", "full", "paper_b")
+_UNBOUNDED = "rollout.engine.max_len_tokens=1048576"
+"""Scripts have no engine; a pipeline's context must fit it all the same."""
+
+
+def scaffolds(
+    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
+    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted one is continued.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value, for every pipeline")] = None,
+    pipeline: Annotated[
+        list[str] | None, typer.Option(help="Type of a pipeline, or a TOML file; default: every type.")
+    ] = None,
+    num_tasks: Annotated[int, typer.Option("--tasks", min=0, help="Tasks of all splits and sources; 0 for all.")] = 0,
+) -> None:
+    """Check that an oracle solves every task by each pipeline's own tools, and that doing nothing solves none.
+
+    Example: repairgym scaffolds tasks runs/scaffolds --pipeline paper_b --tasks 20
+    """
+    from repairgym.cli.running import open_run
+    from repairgym.inference.loading import shipped_base
+    from repairgym.studies.scripted import chosen_tasks, measure_scaffold
+
+    found = []
+    for name in pipeline or PIPELINES:
+        with open_run(run, tasks, shipped_base(), _load(name, overrides or []), seed=0) as opened:
+            found.append(measure_scaffold(opened, Path(name).stem, chosen_tasks(opened, num_tasks)))
+    typer.echo(f"{'pipeline':<16}{'oracle':>14}{'do nothing':>14}{'invalid':>9}{'turns':>7}")
+    for one in found:
+        rates = [f"{count} of {one.num_tasks}" for count in (one.num_solved, one.num_solved_by_nothing)]
+        typer.echo(f"{one.pipeline:<16}{rates[0]:>14}{rates[1]:>14}{one.num_invalid:>9}{one.mean_turns:>7.1f}")
+    if unsound := [one for one in found if not one.is_sound]:
+        names = ", ".join(f"{one.pipeline} ({', '.join(one.unsolved[:3]) or 'solved by nothing'})" for one in unsound)
+        raise TaskError(f"not as it should be: {names}; see repairgym report, or the trajectories in {run}")
+
+
+def _load(name: str, overrides: list[str]) -> RolloutConfig:
+    if name.endswith(".toml"):
+        return load_config(RolloutCommandConfig, Path(name), [_UNBOUNDED, *overrides]).rollout
+    return load_config(RolloutCommandConfig, None, [f"rollout.pipeline.type={name}", _UNBOUNDED, *overrides]).rollout
+
+
+_NUM_SHOWN = 10
+
+
+def replay(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    overrides: Overrides = None,
+    tasks: Annotated[Path | None, typer.Option(help="Folder of its tasks; default: RUN/tasks.")] = None,
+    model: Annotated[Path | None, typer.Option(help="Folder with the tokenizer of the run.")] = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Replay stored episodes in new sandboxes and compare what the agent read, byte for byte.
+
+    Times, temporary names and addresses are the only things that may differ. rollout.pipeline must be that of the run.
+
+    Example: repairgym replay runs/teacher --tasks tasks num_episodes=100
+    """
+    from repairgym.rollout.store import RunStore
+    from repairgym.tasks.store import TaskStore
+
+    resolved = resolve(ReplayCommandConfig, config, overrides, dry_run)
+    known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        stored = store.trajectories(phase=resolved.phase or None)
+        chosen = _choose(stored, known, resolved)
+    found = asyncio.run(_replay(chosen, known, model, resolved))
+    _print(found)
+    if different := [one for one in found if one.difference]:
+        raise TaskError(f"{len(different)} of {len(found)} episodes came out differently")
+
+
+def _choose(stored: Iterable[Trajectory], known: Mapping[str, Task], config: ReplayCommandConfig) -> list[Trajectory]:
+    pipeline = config.rollout.pipeline.type
+    chosen: list[Trajectory] = []
+    for one in stored:
+        if not one.turns or one.task_id not in known or len(chosen) == config.num_episodes:
+            continue
+        if one.pipeline != pipeline:
+            raise ConfigError(
+                f"{one.id} was made in the pipeline {one.pipeline!r}, got rollout.pipeline.type={pipeline!r}; "
+                "give the configuration of the run"
+            )
+        chosen.append(one)
+    if not chosen:
+        raise InputError("no stored episode with actions is of these tasks; see --tasks and phase=")
+    return chosen
+
+
+async def _replay(
+    chosen: list[Trajectory], known: Mapping[str, Task], model: Path | None, config: ReplayCommandConfig
+) -> list[Replay]:
+    from repairgym.cli.display import ProgressDisplay
+    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.renderer import ChatRenderer
+    from repairgym.rollout.replay import replay as play
+    from repairgym.rollout.runner import Runner
+    from repairgym.sandbox.probe import create_backend
+    from repairgym.tasks.build.validation import task_layers
+    from repairgym.tasks.layers.store import LayerStore
+
+    renderer = ChatRenderer(load_tokenizer(model or shipped_base()))
+    store = LayerStore(config=config.rollout.layers)
+    backend = create_backend(config.rollout.sandbox)
+    found: list[Replay] = []
+    try:
+        runner = Runner(config.rollout, backend, lambda task: task_layers(task, store), renderer)
+        with ProgressDisplay() as progress:
+            async for one in play(chosen, known, runner, renderer):
+                found.append(one)
+                num_different = sum(bool(one.difference) for one in found)
+                progress("replay", len(found), len(chosen), f"{num_different} different")
+    finally:
+        await backend.close()
+    return found
+
+
+def _print(found: list[Replay]) -> None:
+    different = [one for one in found if one.difference]
+    for one in different[:_NUM_SHOWN]:
+        typer.echo(f"{one.trajectory_id}: {one.difference}")
+    num_turns, num_equal = sum(one.num_turns for one in found), sum(one.num_equal for one in found)
+    num_normalised = sum(one.num_normalised for one in found)
+    typer.echo(
+        f"{len(found) - len(different)} of {len(found)} episodes are the same; of {num_turns} observations {num_equal} "
+        f"are equal byte for byte and {num_normalised} once times, temporary names and addresses are replaced"
+    )

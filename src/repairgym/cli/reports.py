@@ -1,0 +1,127 @@
+"""`repairgym analyze`, `repairgym report` and `repairgym view`: a run in tables, figures and web pages.
+
+Reads run folders; prints tables, paths and the address of the pages. Guarantee: no analysis or page logic is here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.config.evaluation import AnalysisConfig, DataFilesConfig
+from repairgym.config.loading import load_config
+from repairgym.errors import ConfigError, InputError, install_hint
+
+FOLDER = "analysis"
+_MAX_ROWS = 20
+
+
+def analyse(
+    run: Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for tables and figures; default: RUN/analysis.")] = None,
+    config: Config = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Tools, policy shift, loops, errors, exploits, reward against validation, drift: of stored trajectories.
+
+    Example: repairgym analyse runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
+    """
+    resolved = resolve(AnalysisConfig, config, overrides, dry_run)
+    from repairgym.analysis.overview import analyse_run
+    from repairgym.analysis.tables import analysis_tables
+    from repairgym.analysis.tool_use import tools_by_use
+    from repairgym.cli.display import print_table
+    from repairgym.report.data_files import export
+    from repairgym.report.figures import NUM_COLOURS, exploit_plot, gap_plot, share_plot
+    from repairgym.report.wording import gap_claim, shift_claim
+    from repairgym.rollout.store import RunStore
+
+    with RunStore.open(run / "run.db", is_read_only=True) as store:
+        found = analyse_run(store, resolved)
+    tables = analysis_tables(found)
+    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLOURS]), gap_plot(found.gap))
+    drawn = [figure for figure in (*figures, exploit_plot(found.exploits, list(found.tools_by_step))) if figure]
+    for one in tables:
+        print_table(one, _MAX_ROWS)
+    for claim in (shift_claim(found.shift) if found.shift else "", gap_claim(found.trend) if found.trend else ""):
+        if claim:
+            typer.echo(claim)
+    paths = export(tables, drawn, out or run / FOLDER, resolved.export)
+    typer.echo(f"{len(tables)} tables, {len(drawn)} figures, {len(paths)} files in {out or run / FOLDER}")
+
+
+COMPARISON_FILE = "comparison.html"
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folder of the run; it holds run.db. Several with --compare.")],
+    is_opened: Annotated[bool, typer.Option("--open", help="Show the report in the web browser.")] = False,
+    is_comparison: Annotated[
+        bool,
+        typer.Option("--compare", help="Compare the runs on what they have in common; the first is the reference."),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File of the comparison; default: comparison.html in the last run's folder.")
+    ] = None,
+    is_data_written: Annotated[
+        bool, typer.Option("--data", help="Also write every table and figure as files, into RUN/data.")
+    ] = False,
+    export: Annotated[
+        list[str] | None, typer.Option("--set", help='Setting of --data, e.g. tables=["csv"] or png_dpi=200.')
+    ] = None,
+) -> None:
+    """Write report.html and summary.json into a run folder; a run that is not finished gets one too.
+
+    Example: repairgym report runs/demo --open
+
+    Example: repairgym report --compare runs/seed0 runs/seed1 --out seeds.html
+    """
+    from repairgym.report.comparison import write_comparison
+    from repairgym.report.html import write_data, write_report
+
+    if is_comparison:
+        path = write_comparison(runs, out or runs[-1] / COMPARISON_FILE)
+    elif len(runs) > 1 or out:
+        raise ConfigError(f"got {len(runs)} runs{' and --out' if out else ''}; to compare runs, add --compare")
+    else:
+        path = write_report(runs[0])
+        if is_data_written:
+            for written in write_data(runs[0], load_config(DataFilesConfig, None, export or [])):
+                typer.echo(str(written))
+    typer.echo(str(path))
+    if is_opened:
+        typer.launch(path.resolve().as_uri())
+
+
+def view(
+    runs: Annotated[Path, typer.Argument(help="Folder of a run, or a folder that holds runs.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; other machines reach it only with a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8320,
+    token: Annotated[
+        str, typer.Option(envvar="REPAIRGYM_VIEW_TOKEN", help="What a browser must show (made up where it is needed).")
+    ] = "",
+    is_opened: Annotated[bool, typer.Option("--open", help="Show the first page in the web browser.")] = False,
+) -> None:
+    """Show runs, groups, trajectories and tokens as web pages, live while a run goes on; changes nothing in a run.
+
+    Example: repairgym view runs --open
+    """
+    try:
+        from repairgym.view.server import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("starlette", "uvicorn"):
+            raise
+        raise InputError(f"{error.name} is not installed; install it: {install_hint('view')}") from error
+
+    def tell(address: str) -> None:
+        typer.echo(f"{address}  (Ctrl-C ends it)")
+        if is_opened:
+            typer.launch(address)
+
+    serve(runs, host=host, port=port, token=token, tell=tell)

@@ -1,0 +1,212 @@
+"""`repairgym tasks` verify, curate and expose: prove tasks again, filter them, copy them for exploit studies.
+
+Reads task folders, evidence and run folders; prints what holds and the funnel. Guarantee: no rule is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from repairgym.cli.display import ProgressDisplay
+from repairgym.config.curation import CurationConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.errors import InputError, Interrupted, TaskError
+from repairgym.records import Task, VerdictKind
+from repairgym.rollout.store import RunStore
+from repairgym.tasks.build.exposed_tasks import expose
+from repairgym.tasks.build.validation import pinned_tree
+from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, explain_failure, verify_tasks
+from repairgym.tasks.curation.candidate import SolveRate
+from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
+from repairgym.tasks.layers.store import LayerStore
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
+    ids: Annotated[list[str] | None, typer.Argument(help="Task ids; all when none is given.")] = None,
+    num_runs: Annotated[int, typer.Option("--runs", min=1, help="Empty runs and gold runs per task.")] = 3,
+    num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 2,
+    share: Annotated[
+        float, typer.Option("--share", min=0, max=1, help="Only this share of the tasks, drawn by --seed.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the tasks of --share.")] = 0,
+    evidence: Annotated[
+        Path | None, typer.Option("--evidence", help="File to add each task's runs to; tasks in it are not run again.")
+    ] = None,
+) -> None:
+    """Prove tasks again: the empty patch fails and the gold patch passes, each time, in fresh sandboxes.
+
+    With --evidence the runs are written down for `repairgym tasks curate`, and a killed command goes on where it was.
+
+    Example: repairgym tasks verify tasks --runs 50 --evidence evidence.jsonl
+
+    Example: repairgym tasks verify tasks --share 0.1
+    """
+    tasks = _draw(TaskStore(folder).load(ids=ids or ()), share, seed)
+    file = EvidenceFile(evidence) if evidence else None
+    known = _enough_evidence(file.load(), tasks, num_runs) if file else {}
+    failures = {task_id: explain_failure(found) for task_id, found in known.items()}
+    console = Console()
+    for task_id, failure in failures.items():
+        _print_failure(console, task_id, failure)
+    try:
+        failures |= asyncio.run(_run(console, tasks, set(known), num_runs, num_concurrent, file))
+    except KeyboardInterrupt as error:
+        kept = "finished tasks are in the evidence file, " if file else ""
+        raise Interrupted(f"interrupted; {kept}run the same command again") from error
+    num_broken = sum(bool(failure) for failure in failures.values())
+    if num_broken:
+        raise TaskError(f"{num_broken} of {len(tasks)} tasks do not hold; build them again or leave them out")
+    console.print(f"{len(tasks)} tasks hold ({num_runs} empty and {num_runs} gold runs each)", highlight=False)
+
+
+def _draw(tasks: Sequence[Task], share: float, seed: int) -> Sequence[Task]:
+    """``share`` of ``tasks``, at least one of them, in their order."""
+    if share == 1.0:
+        return tasks
+    drawn = {task.id for task in random.Random(seed).sample(tasks, max(1, round(share * len(tasks))))}
+    return [task for task in tasks if task.id in drawn]
+
+
+async def _run(
+    console: Console,
+    tasks: Sequence[Task],
+    known: set[str],
+    num_runs: int,
+    num_concurrent: int,
+    file: EvidenceFile | None,
+) -> dict[str, str]:
+    """Task id -> why it does not hold, of the tasks that are not ``known``; each is reported when it is done."""
+    left = [task for task in tasks if task.id not in known]
+    failures: dict[str, str] = {}
+    record = file.add if file else lambda found: None
+    with ProgressDisplay() as progress:
+        async for task, failure in verify_tasks(left, num_runs, num_concurrent, record=record):
+            failures[task.id] = failure
+            progress("verify", len(known) + len(failures), len(tasks), "")
+            _print_failure(console, task.id, failure)
+    return failures
+
+
+def _print_failure(console: Console, task_id: str, failure: str) -> None:
+    if failure:
+        console.print(f"[red]broken[/] {escape(task_id)}: {escape(failure)}")
+
+
+def _enough_evidence(found: dict[str, TaskEvidence], tasks: Sequence[Task], num_runs: int) -> dict[str, TaskEvidence]:
+    """Evidence of these very tasks, with as many runs as are asked for."""
+    digests = {task.id: task.digest() for task in tasks if task.id in found}
+    return {
+        task_id: found[task_id]
+        for task_id, digest in digests.items()
+        if found[task_id].task_digest == digest
+        and min(found[task_id].num_empty_runs, found[task_id].num_gold_runs) >= num_runs
+    }
+
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides: a.b=value")]
+
+
+def curate_tasks(
+    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the tasks that stay; it must not hold anything.")],
+    overrides: Overrides = None,
+    config: Annotated[Path | None, typer.Option("--config", help="TOML file with the configuration.")] = None,
+    evidence: Annotated[
+        Path | None, typer.Option("--evidence", help="File that repairgym tasks verify --evidence wrote.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Option("--run", help="Run folder for solve rates; may be given several times.")
+    ] = None,
+    phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "rl",
+    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
+) -> None:
+    """Leave out tasks by named filters with the papers' bounds, and write down what each left out and why.
+
+    Example: repairgym tasks curate tasks curated --evidence evidence.jsonl size.max_files=3 'filters=["size", "trivial"]'
+
+    Example: repairgym tasks curate tasks stage2 'filters=["solve_rate"]' --run runs/stage1
+    """
+    resolved = load_config(CurationConfig, config, overrides or [])
+    if is_dry_run:
+        typer.echo(to_toml(resolved))
+        return
+    if evidence and not evidence.is_file():
+        raise InputError(f"there is no {evidence}; make it with: repairgym tasks verify {folder} --evidence {evidence}")
+    seen = EvidenceFile(evidence).load() if evidence else {}
+    funnel = curate(TaskStore(folder), output, resolved, seen, read_solve_rates(runs or [], phase))
+    print_funnel(Console(), funnel)
+    typer.echo(f"{funnel.num_kept} tasks in {output}; ids and reasons of the others: {output / CURATION_FILE}")
+
+
+def read_solve_rates(runs: list[Path], phase: str) -> dict[str, SolveRate]:
+    """Task id -> passed and valid samples of ``phase`` over all ``runs``; exploits count as not solved.
+
+    Raises:
+        InputError: a folder is no run, or no run has samples of ``phase``.
+    """
+    passed: Counter[str] = Counter()
+    valid: Counter[str] = Counter()
+    for run in runs:
+        path = run / "run.db"
+        if not path.is_file():
+            raise InputError(f"{run} is no run folder: it has no run.db")
+        with RunStore.open(path) as store:
+            for row in store.rows(phase=phase):
+                valid[row.task_id] += row.verdict is not VerdictKind.INVALID
+                passed[row.task_id] += row.verdict is VerdictKind.PASSED
+    if runs and not valid:
+        raise InputError(f"no run has samples of the phase {phase}; name another with --phase")
+    return {task_id: SolveRate(passed[task_id], count) for task_id, count in valid.items() if count}
+
+
+def print_funnel(console: Console, funnel: CurationFunnel) -> None:
+    """The funnel as a table."""
+    table = Table("filter", "left out", "not measured", "left", "rule of")
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    table.add_row("candidates", "", "", str(funnel.num_candidates), "")
+    if funnel.num_repeated_ids:
+        left = funnel.num_candidates - funnel.num_repeated_ids
+        table.add_row("(repeated ids)", str(funnel.num_repeated_ids), "", str(left), "always")
+    for outcome in funnel.filters:
+        counts = (outcome.num_removed, outcome.num_unmeasured, outcome.num_before - outcome.num_removed)
+        table.add_row(outcome.name, *map(str, counts), outcome.source)
+    console.print(table)
+
+
+def expose_tasks(
+    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the exposed copies; it must hold no tasks.")],
+    opens_test: Annotated[
+        bool, typer.Option("--open-test", help="Open every second episode on the failing test instead of the source.")
+    ] = False,
+) -> None:
+    """Copy tasks with every test visible and in the agent's reach; nothing else about them changes.
+
+    Example: repairgym tasks expose tasks exposed --open-test
+    """
+    store = TaskStore(folder)
+    if (output / "tasks.jsonl").exists():
+        raise InputError(f"{output} holds tasks already; name a new folder")
+    layers = LayerStore()
+    found = []
+    for number, task in enumerate(store.load()):
+        is_test = opens_test and number % 2 == 1
+        one = expose(task, "test", pinned_tree(task, layers)) if is_test else expose(task)
+        if one:
+            found.append(one)
+    documents = [store.load_document(name) for name in (FUNNEL_FILE, MANIFEST_FILE)]
+    TaskStore(output).save(found, documents[0], documents[1])
+    typer.echo(f"{len(found)} exposed tasks in {output}; grade policies trained on them with every gate")
