@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from repairgym.cli import stack, machine, stack
+from repairgym.cli import machine, stack
 from repairgym.cli.doctor import DoctorReport, default_checks, examine, worst_status
 from repairgym.cli.machine import Finding, Status
 from repairgym.cli.main import create_app
@@ -18,7 +18,7 @@ from repairgym.config.layers import LayersConfig
 from repairgym.sandbox.probe import BackendProbe
 from repairgym.tasks.layers.store import LayerStore
 
-DOCS = Path(__file__).parents[2] / "docs" / "doctor.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
 
 
 def finding(status: Status) -> Finding:

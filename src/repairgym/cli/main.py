@@ -144,7 +144,7 @@ def create_app(entries: Sequence[CommandEntry] = COMMANDS) -> typer.Typer:
         name="repairgym",
         no_args_is_help=True,
         add_completion=False,
-        epilog=f"Exit codes: {', '.join(f'{row.code} {row.word}' for row in EXIT_CODES)} (docs/exit-codes.md).",
+        epilog=f"Exit codes: {', '.join(f'{row.code} {row.word}' for row in EXIT_CODES)} (docs/reference/exit-codes.md).",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
