@@ -27,8 +27,8 @@ from repairgym.config.pipeline import GradingConfig
 from repairgym.config.tasks import TasksConfig
 from repairgym.grading.grader import Grader
 from repairgym.records import Certificate, Environment, Provenance, Task, TestOutcome, TestRun, VerdictKind
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.tasks.build.validation import TaskLayers, run_fresh, task_layers
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.store import LayerStore, tree_digest

@@ -30,10 +30,10 @@ from pathlib import Path
 import psutil
 
 from repairgym.config.sandbox import ContainerConfig, SandboxConfig
+from repairgym.sandbox.backends.cgroups import find_mounts
+from repairgym.sandbox.backends.engine import Engine, find_engine, shown_folders
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
-from repairgym.sandbox.cgroups import find_mounts
 from repairgym.sandbox.conformance import make_environment, make_tree
-from repairgym.sandbox.engine import Engine, find_engine, shown_folders
 from repairgym.sandbox.guest import groups
 from repairgym.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, probe_backend
 

@@ -27,10 +27,10 @@ from pathlib import Path
 import psutil
 
 from repairgym.errors import SandboxError
+from repairgym.sandbox.backends.cgroups import find_mounts
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import ExecResult, Sandbox, SandboxSpec
-from repairgym.sandbox.cgroups import find_mounts
 from repairgym.sandbox.conformance import make_environment, make_tree
-from repairgym.sandbox.namespace import NamespaceBackend
 
 _MARK = "REPAIRGYM_SOAK"
 _NAP = f"907.{os.getpid()}{time.time_ns() % 10**6}"
@@ -146,7 +146,7 @@ _HOST = """
 import asyncio, sys
 from pathlib import Path
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 async def main():
     backend = NamespaceBackend()
     spec = SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2]))

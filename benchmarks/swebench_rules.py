@@ -189,7 +189,7 @@ async def compare(tasks: list[Any], python: str, folder: Path, only: str, timeou
     """Every hack on one task (in turn, of those that offer it something to attack) by both rules."""
     from exploit_battery import HACKS
 
-    from repairgym.sandbox.namespace import NamespaceBackend
+    from repairgym.sandbox.backends.namespace import NamespaceBackend
     from repairgym.tasks.build.validation import task_layers
     from repairgym.tasks.layers.store import LayerStore
 

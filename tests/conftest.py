@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ Step = tuple[str, str, str, str]
 SOLVED: Sequence[Step] = (("edit", "@3 < => <=", "@3 x", ""), ("test", "", "passed 2", ""), ("submit", "", "ok", ""))
 ISSUE = "clamp(7, 0, 5) returns 7, but the upper bound is 5; see `clamp` in pkg/numbers.py"
 VOCABULARY = {char: index for index, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+
+
+def pytest_configure() -> None:
+    """Restore Ctrl-C where the parent ignores it (``nohup make test &``): the tests of signals rely on it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def byte_tokenizer() -> Tokenizer:

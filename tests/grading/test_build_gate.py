@@ -10,9 +10,9 @@ from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import TaskError
 from repairgym.grading.grader import Grader
 from repairgym.records import BuildStep, TestRunner, VerdictKind
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
 from repairgym.tasks.build.build_steps import candidate_steps, check_gold_builds, import_name, with_checks
 from repairgym.tasks.build.validation import TaskLayers, task_request

@@ -5,10 +5,10 @@ import pytest
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.grader import Grader
 from repairgym.records import BuildStep, VerdictKind
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.conformance import make_environment
-from repairgym.sandbox.namespace import NamespaceBackend
 
 
 @pytest.mark.asyncio

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from repairgym.errors import InputError, SandboxLostError, SandboxUnavailableError
-from repairgym.sandbox.bubblewrap import explain, read_version
+from repairgym.sandbox.backends.bubblewrap import explain, read_version
 from repairgym.sandbox.guest.staging import bwrap_arguments
 
 _HOST = """
 import asyncio, sys
 from pathlib import Path
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.bubblewrap import BubblewrapBackend
+from repairgym.sandbox.backends.bubblewrap import BubblewrapBackend
 async def main():
     spec = SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2]))
     sandbox = await BubblewrapBackend().create(spec)

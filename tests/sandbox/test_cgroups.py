@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from repairgym.sandbox.backends.cgroups import ControlGroups, Group, Mount, find_mounts, set_limits
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits
-from repairgym.sandbox.cgroups import ControlGroups, Group, Mount, find_mounts, set_limits
 from repairgym.sandbox.guest import groups
 from repairgym.sandbox.guest.accounting import open_accounting
-from repairgym.sandbox.namespace import NamespaceBackend
 
 HYBRID = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -125,7 +125,7 @@ def own_v2():
 _MOVES = """
 import os, sys
 from pathlib import Path
-from repairgym.sandbox.cgroups import ControlGroups, Mount, enable
+from repairgym.sandbox.backends.cgroups import ControlGroups, Mount, enable
 folder, controller = Path(sys.argv[1]), sys.argv[2]
 (folder / "cgroup.procs").write_text("0")
 for _ in range(2):
@@ -180,7 +180,7 @@ def test_a_group_is_bounded_and_removed_with_what_is_in_it(writable):
 
 def test_what_a_killed_owner_left_is_swept_and_a_living_one_is_not(writable):
     kept = writable.create(SandboxLimits())
-    program = "import os, signal\nfrom repairgym.sandbox.cgroups import ControlGroups, SandboxLimits\n"
+    program = "import os, signal\nfrom repairgym.sandbox.backends.cgroups import ControlGroups, SandboxLimits\n"
     program += "made = ControlGroups(); made.create(SandboxLimits())\nprint(*made.folders, flush=True)\n"
     program += "os.kill(os.getpid(), signal.SIGKILL)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
@@ -197,7 +197,7 @@ _HOST = """
 import asyncio, sys
 from pathlib import Path
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.namespace import NamespaceBackend
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 async def main():
     backend = NamespaceBackend()
     sandbox = await backend.create(SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2])))

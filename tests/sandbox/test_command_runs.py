@@ -5,8 +5,7 @@ from pydantic import ValidationError
 
 from repairgym.records import TestOutcome, TestRequest, TestRunner
 from repairgym.sandbox.base import ExecResult
-from repairgym.sandbox.command_runs import run_by_command
-from repairgym.sandbox.junit_xml import MAX_REPORT_BYTES, parse_junit_xml
+from repairgym.sandbox.runs import MAX_REPORT_BYTES, parse_junit_xml, run_by_command
 from repairgym.testing.scripted_sandbox import ScriptedSandbox
 
 REPORT = b"""<?xml version="1.0" encoding="utf-8"?>

@@ -13,16 +13,16 @@ import pytest
 
 from repairgym.config.sandbox import ContainerConfig
 from repairgym.errors import InputError, SandboxLostError
-from repairgym.sandbox import container, engine
+from repairgym.sandbox.backends import container, engine
+from repairgym.sandbox.backends.container import ContainerBackend
+from repairgym.sandbox.backends.stale_cleanup import Owner
 from repairgym.sandbox.base import SandboxLimits
-from repairgym.sandbox.container import ContainerBackend
-from repairgym.sandbox.stale_cleanup import Owner
 
 _HOST = """
 import asyncio, sys
 from pathlib import Path
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.container import ContainerBackend
+from repairgym.sandbox.backends.container import ContainerBackend
 async def main():
     spec = SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2]))
     sandbox = await ContainerBackend().create(spec)

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from repairgym.errors import SandboxError
+from repairgym.sandbox.channel import answer_timeout_s, check_had_time
 from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, scheduled
-from repairgym.sandbox.timeouts import answer_timeout_s, check_had_time
 
 
 def passed(timeout_s: float, running_s: float, waiting_s: float) -> Deadline:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from repairgym.sandbox.backends.degraded import DegradedBackend
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.conformance import make_tree
-from repairgym.sandbox.degraded import DegradedBackend
 from repairgym.sandbox.guest import syscalls
 
 has_landlock = pytest.mark.skipif(syscalls.landlock_version() < 2, reason="this kernel has no Landlock 2")

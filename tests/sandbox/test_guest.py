@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repairgym.errors import InputError, SandboxError
+from repairgym.sandbox.backends.interpreter import find_interpreter_folders
 from repairgym.sandbox.guest import files, reaping, seccomp, sessions, streams, wire
-from repairgym.sandbox.interpreter import find_interpreter_folders
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(0, 60))

@@ -11,8 +11,8 @@ import pytest
 
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.conformance import make_tree
-from repairgym.sandbox.namespace import NamespaceBackend
 
 _TEST = "tests/test_prices.py::test_total"
 
@@ -109,7 +109,11 @@ async def test_a_dead_zygote_is_replaced(spec, children):
     backend = NamespaceBackend()
     sandbox = await backend.create(spec)
     (spawner,) = children()
-    spawner.children()[0].kill()
+    zygote = spawner.children()[0]
+    processes = [zygote, *zygote.children(recursive=True)]
+    zygote.kill()
+    # The kernel ends the sandbox after its zygote: until then it still answers.
+    await until(lambda: not any(map(is_alive, processes)))
     with pytest.raises(SandboxLostError):
         await sandbox.exec(("true",), timeout_s=60)
     replacement = await backend.create(spec)
@@ -189,7 +193,7 @@ _HOST = """
 import asyncio, sys
 from pathlib import Path
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.{module} import {name}
+from repairgym.sandbox.backends.{module} import {name}
 async def main():
     sandbox = await {name}().create(SandboxSpec(environment=Path(sys.argv[1]), tree=Path(sys.argv[2])))
     await sandbox.exec(("sh", "-c", "setsid sleep 903 & sleep 903"), timeout_s=600)

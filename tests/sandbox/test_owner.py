@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from repairgym.sandbox.stale_cleanup import OWNER_FILE, Owner, make_folder, sweep_folders
+from repairgym.sandbox.backends.stale_cleanup import OWNER_FILE, Owner, make_folder, sweep_folders
 
 
 @pytest.fixture

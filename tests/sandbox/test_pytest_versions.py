@@ -6,9 +6,9 @@ import pytest
 import pytest_asyncio
 from uv import find_uv_bin
 
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.conformance import make_tree, suites
 from repairgym.sandbox.conformance.site import Site
-from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
 from repairgym.tasks.layers.environments import base_python, install_arguments
 

@@ -7,8 +7,8 @@ import pytest
 import pytest_asyncio
 
 from repairgym.records import TestRequest, TestRunner
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.namespace import NamespaceBackend
 from repairgym.sandbox.probe import probe_backend
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

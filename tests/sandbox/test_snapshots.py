@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from repairgym.errors import InputError, SandboxContentError, SandboxError, SandboxLostError
+from repairgym.sandbox.backends.degraded import DegradedBackend
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits
 from repairgym.sandbox.conformance import make_tree
-from repairgym.sandbox.degraded import DegradedBackend
 from repairgym.sandbox.guest.lineage import Lineage, mount_options
-from repairgym.sandbox.namespace import NamespaceBackend
 
 
 @pytest.fixture

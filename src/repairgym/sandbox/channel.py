@@ -1,7 +1,8 @@
-"""The host's end of the connection to the trusted process of a sandbox.
+"""The host's end of the connection to the trusted process of a sandbox, and the deadlines of answers.
 
-Reads and writes frames (:mod:`repairgym.sandbox.guest.wire`) on a Unix socket. Invariants: one request at a time; a
-request that was cancelled or not answered leaves the channel closed, because its answer could be taken for another's.
+Reads and writes frames (:mod:`repairgym.sandbox.guest.wire`) on a Unix socket. Guarantees: one request at a time; a
+cancelled or unanswered request closes the channel, because its answer could be taken for another's; the host outlasts
+every deadline kept inside (:mod:`repairgym.sandbox.guest.deadlines`), so a missed deadline never loses an answer.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from repairgym.errors import SandboxContentError, SandboxError, SandboxLostError
 from repairgym.sandbox.guest import wire
+from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S
 from repairgym.sandbox.guest.files import TooLargeError
 
 _ERRORS: dict[str, type[OSError]] = {
@@ -21,10 +23,30 @@ _ERRORS: dict[str, type[OSError]] = {
 }
 
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT", "EFBIG"})
+GRACE_S = 30.0
+"""Seconds that an answer may take beyond the deadline of its request."""
+
+
+def answer_timeout_s(timeout_s: float) -> float:
+    """Return the seconds to wait for the answer to a command with a deadline of ``timeout_s``."""
+    return timeout_s + MAX_EXTENSION_S + GRACE_S
+
+
+def check_had_time(answer: dict[str, Any], timeout_s: float) -> None:
+    """Remove ``is_starved`` from ``answer``.
+
+    Raises:
+        SandboxError: it is true: the deadline passed while the processes inside waited for a processor.
+    """
+    if answer.pop("is_starved"):
+        raise SandboxError(
+            f"a command with a deadline of {timeout_s:g} s hardly got a processor in {answer['duration_s']:.0f} s: "
+            "the machine is too busy; run fewer things at once (rollout.max_in_flight, num_workers)"
+        )
 
 
 class Request(Protocol):
-    """Sends a request and waits for its answer: see :meth:`Channel.request`."""
+    """A function that sends a request and waits for its answer: see :meth:`Channel.request`."""
 
     async def __call__(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
         """See :meth:`Channel.request`."""
@@ -42,7 +64,7 @@ class Channel:
 
     @classmethod
     async def open(cls, connection: socket.socket) -> Channel:
-        """A channel over a connected Unix socket, which it owns from now on."""
+        """Make a channel over a connected Unix socket and take ownership of it."""
         connection.setblocking(False)
         return cls(*await asyncio.open_unix_connection(sock=connection))
 
@@ -51,7 +73,7 @@ class Channel:
 
         Raises:
             SandboxLostError: the other end is gone or does not answer in ``timeout_s``.
-            SandboxContentError: what code inside wrote does not let it be done.
+            SandboxContentError: files that code inside wrote prevent it.
             SandboxError: the trusted process could not do it.
             OSError: a file operation failed (the kinds in ``_ERRORS``).
         """
@@ -60,7 +82,7 @@ class Channel:
 
     @contextlib.asynccontextmanager
     async def hold(self) -> AsyncIterator[Request]:
-        """Keep every other request out; what this gives makes requests like :meth:`request` meanwhile."""
+        """Keep every other request out; yield a function that makes requests like :meth:`request` meanwhile."""
         async with self._lock:
             yield self._request
 
@@ -72,8 +94,8 @@ class Channel:
         except BaseException as error:
             self.close()
             if isinstance(error, (OSError, EOFError, asyncio.IncompleteReadError)):
-                what = f"no answer in {timeout_s:.0f} s" if isinstance(error, TimeoutError) else "connection lost"
-                raise SandboxLostError(f"the sandbox ended during {header['op']!r}: {what}") from error
+                cause = f"no answer in {timeout_s:.0f} s" if isinstance(error, TimeoutError) else "connection lost"
+                raise SandboxLostError(f"the sandbox ended during {header['op']!r}: {cause}") from error
             raise
         _raise_error(answer[0])
         return answer
@@ -84,14 +106,14 @@ class Channel:
         return await self.receive()
 
     async def receive(self) -> wire.Frame:
-        """The next frame."""
+        """Receive the next frame."""
         prefix = await self._reader.readexactly(wire.PREFIX.size)
         num_header_bytes, num_body_bytes = wire.PREFIX.unpack(prefix)
         text = await self._reader.readexactly(num_header_bytes)
         return wire.unpack(text, await self._reader.readexactly(num_body_bytes))
 
     def close(self) -> None:
-        """Hang up, which ends the other side; safe to call twice."""
+        """Close the connection, which ends the other side; safe to call twice."""
         self._is_closed = True
         with contextlib.suppress(RuntimeError):
             self._writer.close()
@@ -100,14 +122,14 @@ class Channel:
 class OpeningChannel(Channel):
     """A channel that is still being opened; the first request waits for it.
 
-    An opening that fails fails every request; closing the channel cancels it.
+    A failed opening fails every request; closing the channel cancels the opening.
     """
 
     def __init__(self, opening: asyncio.Future[Channel]) -> None:
         self._opening = opening
         self._lock = asyncio.Lock()
         self._is_closed = False
-        # Nobody may ever ask, and then nobody is told.
+        # Retrieves the exception also when no request follows.
         opening.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _request(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
@@ -136,7 +158,7 @@ def _raise_error(answer: wire.Header) -> None:
         return
     message = f"{answer['message']}"
     if answer["error"] == TooLargeError.__name__ or answer["code"] in _NO_ROOM:
-        raise SandboxContentError(f"{message}; what the code in the sandbox wrote goes beyond its bounds")
+        raise SandboxContentError(f"{message}; the files that code in the sandbox wrote exceed its bounds")
     if answer["error"] in _ERRORS:
         raise _ERRORS[answer["error"]](message)
     raise SandboxError(f"the sandbox could not do its work: {answer['error']}: {message}\n{answer['traceback']}")

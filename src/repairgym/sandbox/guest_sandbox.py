@@ -1,8 +1,8 @@
-"""A sandbox as the host sees it: each operation is one request to the trusted process inside.
+"""A sandbox on the host's side: each operation is one request to the trusted process inside.
 
-Reads a :class:`~repairgym.sandbox.channel.Channel`, makes the results of :mod:`repairgym.sandbox.base`. Invariants:
-a record counts only with the signature of this run's key (the rest is counted as forged); trouble of the sandbox is
-an exception, trouble of the code inside a result.
+Reads a :class:`~repairgym.sandbox.channel.Channel`, makes the results of :mod:`repairgym.sandbox.base`. Guarantees:
+a record counts only with the signature of this run's key (others count as forged); a failure of the sandbox is an
+exception, a failure of the code inside a result.
 """
 
 from __future__ import annotations
@@ -19,12 +19,10 @@ from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import Brancher
-from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.command_runs import run_by_command
+from repairgym.sandbox.channel import GRACE_S, Channel, answer_timeout_s, check_had_time
 from repairgym.sandbox.guest import signing
-from repairgym.sandbox.runs import assemble_run
+from repairgym.sandbox.runs import assemble_run, run_by_command
 from repairgym.sandbox.session import GuestSession, SessionState
-from repairgym.sandbox.timeouts import GRACE_S, answer_timeout_s, check_had_time
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
 """The package that runs inside."""
@@ -34,7 +32,7 @@ _WALK_TIMEOUT_S = 120.0
 
 
 async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> dict[str, Any]:
-    """Ask the trusted process behind ``channel`` to set the sandbox up; returns its answer.
+    """Ask the trusted process behind ``channel`` to set the sandbox up; return its answer.
 
     Raises:
         InputError: ``spec.files`` names a path outside of the repository.
@@ -66,15 +64,15 @@ class GuestSandbox:
         brancher: Brancher | None = None,
         sessions: Mapping[str, SessionState] | None = None,
     ) -> None:
-        """A sandbox over ``channel``.
+        """Make a sandbox over ``channel``.
 
         Args:
             backend: Name of the back end.
             channel: Connection to the trusted process.
-            has_pytest: Whether the environment can run tests.
+            has_pytest: True when the environment can run tests.
             on_close: Awaited once, after the channel was closed.
-            brancher: How snapshots are taken; None when the back end has none.
-            sessions: Shell sessions to go on with.
+            brancher: Takes snapshots; None when the back end has none.
+            sessions: Shell sessions to resume.
         """
         self.backend = backend
         self._channel = channel
@@ -111,7 +109,7 @@ class GuestSandbox:
     async def run_tests(self, request: TestRequest) -> TestRun:
         """See :meth:`repairgym.sandbox.base.Sandbox.run_tests`.
 
-        A requested id that names a file, a class or a parametrised function stands for all its tests: its result is
+        A requested id that names a file, a class or a parametrized function stands for all its tests: its result is
         the worst of theirs, and they are listed too.
 
         Raises:
@@ -181,7 +179,7 @@ class GuestSandbox:
             await snapshot.close()
 
     async def close(self) -> None:
-        """See :meth:`repairgym.sandbox.base.Sandbox.close`; the kernel clears up after this returned."""
+        """See :meth:`repairgym.sandbox.base.Sandbox.close`; the kernel cleans up after this returned."""
         if not self._is_closed:
             self._is_closed = True
             self._channel.close()

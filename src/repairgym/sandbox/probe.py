@@ -18,14 +18,14 @@ from typing import Literal
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import ConfigError, RepairGymError, SandboxError, SandboxUnavailableError
 from repairgym.records import Record
+from repairgym.sandbox.backends.bubblewrap import BubblewrapBackend
+from repairgym.sandbox.backends.container import ContainerBackend
+from repairgym.sandbox.backends.degraded import DegradedBackend
+from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.branching import DEFAULT_BYTES
-from repairgym.sandbox.bubblewrap import BubblewrapBackend
 from repairgym.sandbox.conformance.site import make_environment
-from repairgym.sandbox.container import ContainerBackend
-from repairgym.sandbox.degraded import DegradedBackend
 from repairgym.sandbox.install_hints import Machine, find_remedy
-from repairgym.sandbox.namespace import NamespaceBackend
 
 BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
     "namespace": lambda config: NamespaceBackend(config.max_zygotes, config.max_snapshot_bytes or DEFAULT_BYTES),

@@ -1,9 +1,8 @@
-"""A persistent shell session as the host sees it.
+"""A persistent shell session on the host's side.
 
-Reads a channel to the trusted process, makes results. The state of the shell (working folder, variables, functions,
-options) is an opaque text that the last shell wrote and the next one reads; it lives here between commands, which is
-why a snapshot or a fork of a sandbox carries its sessions along. Invariant: a state is only ever sent back into a
-sandbox, never interpreted.
+The state of the shell (working folder, variables, functions, options) is an opaque text that the last shell wrote and
+the next shell reads. The host holds it between commands, so a snapshot or a fork of a sandbox carries its sessions
+along. Guarantees: a state is only sent back into a sandbox, never interpreted.
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from dataclasses import dataclass
 
 from repairgym.errors import InputError
 from repairgym.sandbox.base import ExecResult
-from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.timeouts import answer_timeout_s, check_had_time
+from repairgym.sandbox.channel import Channel, answer_timeout_s, check_had_time
 
 _SIGNAL_STATUS = 128
 
 
 @dataclass(frozen=True)
 class SessionState:
-    """What a session is between two commands."""
+    """The state of a session between two commands."""
 
     env: tuple[tuple[str, str], ...] = ()
     """Variables of its first shell."""
@@ -58,21 +56,20 @@ class GuestSession:
                 "timeout_s": timeout_s,
             }
             blobs = [stdin, script, state.text]
-            patience_s = answer_timeout_s(timeout_s)
-            answer, (stdout, stderr, text) = await self._channel.request(header, blobs, timeout_s=patience_s)
+            wait_s = answer_timeout_s(timeout_s)
+            answer, (stdout, stderr, text) = await self._channel.request(header, blobs, timeout_s=wait_s)
             check_had_time(answer, timeout_s)
             cwd = str(answer.pop("cwd"))
             result = ExecResult(stdout=stdout, stderr=stderr, **answer)
             last_status = _last_status(result)
-            is_kept = result.is_state_restored
-            self.state = SessionState(
-                state.env, state.text if is_kept else text, state.cwd if is_kept else cwd, last_status
-            )
+            if result.is_state_restored:
+                text, cwd = state.text, state.cwd
+            self.state = SessionState(state.env, text, cwd, last_status)
         return result
 
 
 def _last_status(result: ExecResult) -> int:
-    """What ``$?`` says after ``result``."""
+    """Return the value of ``$?`` after ``result``."""
     if result.exit_status is not None:
         return result.exit_status
     return _SIGNAL_STATUS + (result.signal or 9)

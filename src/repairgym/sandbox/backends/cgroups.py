@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from repairgym.config.sandbox import SandboxLimits
+from repairgym.sandbox.backends.stale_cleanup import Owner
 from repairgym.sandbox.guest import groups
-from repairgym.sandbox.stale_cleanup import Owner
 
 _NAME = re.compile(r"repairgym-([\w-]+:\d+:\d+:\d+)-\w+")
 _LEAF = "host"

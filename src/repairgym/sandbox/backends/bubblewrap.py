@@ -16,11 +16,11 @@ import subprocess
 import sys
 
 from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
+from repairgym.sandbox.backends.guest_process import ServingProcess
+from repairgym.sandbox.backends.interpreter import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import refuse_snapshot
-from repairgym.sandbox.guest_process import ServingProcess
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
-from repairgym.sandbox.interpreter import find_interpreter_folders
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from guest.staging import main; main()"
 _OVERLAY_VERSION = (0, 11)

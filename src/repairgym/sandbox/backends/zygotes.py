@@ -1,8 +1,9 @@
-"""The resident processes of the namespace back end as the host sees them: the spawner and its zygotes.
+"""The resident processes of the namespace back end, on the host's side: one spawner, one zygote per (environment, tree).
 
 Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes processes in new pid namespaces, each with a channel; the
-other end is :mod:`.guest.spawner` and :mod:`.guest.zygote`. Invariants: nothing here forks, so the size of the calling
-process does not matter; sandboxes die with their zygote, zygotes with the spawner, the spawner with the host.
+other end is `guest/spawner.py` and `guest/zygote.py`. Guarantees: nothing here forks, so the size of the calling
+process does not matter; sandboxes die with their zygote, zygotes with the spawner, the spawner with the host. Two
+requests for one zygote start one; a zygote with a live sandbox is never evicted; a dead zygote is replaced.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from repairgym.errors import SandboxError, SandboxLostError, SandboxUnavailableError
+from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
+from repairgym.sandbox.backends.cgroups import Group
+from repairgym.sandbox.backends.interpreter import find_interpreter_folders
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.sandbox.cgroups import Group
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import wire
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER
-from repairgym.sandbox.interpreter import find_interpreter_folders
 
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from guest.spawner import main; "
@@ -49,7 +51,7 @@ async def _send_fds(connection: socket.socket, message: bytes, fds: list[int]) -
 
 
 async def _receive(connection: socket.socket) -> wire.Header:
-    """The header of a frame without blobs; much quicker than a channel for a connection that is used once.
+    """Receive the header of a frame without blobs; much faster than a channel for a connection that is used once.
 
     Raises:
         EOFError: the other end is gone.
@@ -83,11 +85,11 @@ class Spawner:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     async def start_zygote(self, spec: SandboxSpec) -> Zygote:
-        """A zygote for the environment and tree of ``spec``."""
+        """Start a zygote for the environment and tree of ``spec``."""
         request = {
             "environment": str(spec.environment.resolve()),
             "tree": str(spec.tree.resolve()),
@@ -127,7 +129,7 @@ class Zygote:
         """Wait until the zygote behind ``control`` is ready.
 
         Raises:
-            SandboxUnavailableError: the kernel refused the namespaces or mounts.
+            SandboxUnavailableError: the kernel denied the namespaces or mounts.
             SandboxError: the interpreter of the environment did not start.
         """
         channel = await Channel.open(control.dup())
@@ -149,13 +151,13 @@ class Zygote:
         return cls(control, bool(ready["has_pytest"]))
 
     def new_number(self) -> int:
-        """A name for the next sandbox."""
+        """Return a number that names the next sandbox."""
         return next(self._numbers)
 
     async def fork(self, number: int, group: Group | None, snapshot: int | None = None) -> Channel:
-        """Channel to a new process in a new pid namespace, the sandbox ``number``, whose commands run in ``group``.
+        """Fork the sandbox ``number`` into a new pid namespace; return a channel to it. Its commands run in ``group``.
 
-        Made from the mount namespace of ``snapshot`` when that is given.
+        The mount namespace is that of ``snapshot`` when given.
 
         Raises:
             SandboxLostError: the zygote is gone.
@@ -172,11 +174,11 @@ class Zygote:
             raise
 
     async def remount(self, sandbox: int, lineage: dict[str, Any]) -> int:
-        """Mount the testbed of ``sandbox`` (at rest) as ``lineage`` says; returns the number of the snapshot below.
+        """Mount the testbed of ``sandbox`` (at rest) as ``lineage`` says; return the number of the snapshot below it.
 
         Raises:
             SandboxLostError: the zygote or the sandbox is gone.
-            SandboxError: the kernel refused it, and the sandbox cannot be used any more.
+            SandboxError: the kernel denied it, and the sandbox cannot be used any more.
         """
         snapshot = next(self._numbers)
         request = {"op": "remount", "id": sandbox, "snapshot": snapshot, "lineage": lineage}
@@ -195,7 +197,7 @@ class Zygote:
         return snapshot
 
     async def drop(self, sandboxes: Sequence[int] = (), snapshots: Sequence[int] = ()) -> None:
-        """Forget what is closed."""
+        """Forget closed sandboxes and snapshots."""
         request = {"op": "drop", "sandboxes": list(sandboxes), "snapshots": list(snapshots)}
         ours, theirs = socket.socketpair()
         with ours, theirs, contextlib.suppress(SandboxLostError, OSError):
@@ -204,3 +206,94 @@ class Zygote:
     def close(self) -> None:
         """End the zygote and all its sandboxes."""
         self._control.close()
+
+
+# --- the pool ---------------------------------------------------------------------------------------------------------
+
+_Key = tuple[Path, Path, int, int]
+"""Environment, tree, and the identity of the tree's folder: a folder made again at the same path is another tree."""
+
+
+def _key(spec: SandboxSpec) -> _Key:
+    try:
+        status = spec.tree.stat()
+    except OSError as error:
+        raise InputError(f"got the tree {spec.tree}, expected a folder: {error}") from error
+    return spec.environment, spec.tree, status.st_dev, status.st_ino
+
+
+class ZygotePool:
+    """The spawner and one zygote per (environment, tree), each started at its first use.
+
+    Args:
+        max_zygotes: Bound on zygotes; the longest idle one without a live sandbox is evicted first.
+    """
+
+    def __init__(self, max_zygotes: int) -> None:
+        self._max_zygotes = max_zygotes
+        self._spawner: Spawner | None = None
+        self._zygotes: dict[_Key, Zygote] = {}
+        self._starting: dict[_Key, asyncio.Task[Zygote]] = {}
+
+    async def get(self, spec: SandboxSpec, group_folders: list[str]) -> Zygote:
+        """Return the zygote of ``spec``; a new spawner removes ``group_folders`` when it ends.
+
+        Raises:
+            InputError: no interpreter in the environment, or no such tree.
+            SandboxUnavailableError: the kernel denied the namespaces or mounts.
+            SandboxError: the interpreter of the environment did not start.
+        """
+        key = _key(spec)
+        if self._spawner is not None and not self._spawner.is_alive:
+            # The zygotes die with their spawner, but perhaps later.
+            for other in list(self._zygotes):
+                self._forget(other)
+        if key in self._zygotes:
+            self._zygotes[key] = zygote = self._zygotes.pop(key)
+            return zygote
+        if key not in self._starting:
+            self._starting[key] = asyncio.ensure_future(self._start(key, spec, group_folders))
+        return await asyncio.shield(self._starting[key])
+
+    async def _start(self, key: _Key, spec: SandboxSpec, group_folders: list[str]) -> Zygote:
+        try:
+            if self._spawner is not None and not self._spawner.is_alive:
+                await self._spawner.close()
+                self._spawner = None
+            if self._spawner is None:
+                self._spawner = Spawner(group_folders)
+            self._evict()
+            zygote = await self._spawner.start_zygote(spec)
+            self._zygotes[key] = zygote
+            return zygote
+        finally:
+            del self._starting[key]
+
+    def _evict(self) -> None:
+        idle = [key for key, zygote in self._zygotes.items() if zygote.num_live == 0]
+        for key in idle[: max(0, len(self._zygotes) - self._max_zygotes + 1)]:
+            self._forget(key)
+
+    def forget(self, spec: SandboxSpec) -> None:
+        """End the zygote of ``spec``; the next `get` starts a new one."""
+        self._forget(_key(spec))
+
+    def _forget(self, key: _Key) -> None:
+        zygote = self._zygotes.pop(key, None)
+        if zygote is not None:
+            zygote.close()
+
+    async def cancel(self) -> None:
+        """Cancel the starts under way."""
+        for task in list(self._starting.values()):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, SandboxError):
+                await task
+
+    async def close(self) -> None:
+        """End every process; safe to call twice."""
+        for key in list(self._zygotes):
+            self._forget(key)
+        if self._spawner is not None:
+            await self._spawner.close()
+            self._spawner = None

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from repairgym.config.sandbox import ContainerConfig, SandboxLimits
 from repairgym.errors import SandboxError, SandboxUnavailableError
+from repairgym.sandbox.backends.stale_cleanup import Owner
 from repairgym.sandbox.guest import rootfs
 from repairgym.sandbox.guest.spawner import UNUSED_HOST_ID
-from repairgym.sandbox.stale_cleanup import Owner
 
 OWNER_LABEL = "repairgym.owner"
 _INNER_ID = 1000

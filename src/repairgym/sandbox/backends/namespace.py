@@ -1,10 +1,10 @@
 """The default back end: Linux namespaces and overlayfs, without a daemon, root or a system package.
 
 Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes sandboxes. One resident spawner starts one zygote per
-(environment, tree) (:mod:`.zygote_pool`); a sandbox is a fork of a zygote in namespaces of its own. Invariants: what a
-sandbox holds (process, control group, place in the zygote) goes when it is closed, however far its making has come;
-:meth:`~NamespaceBackend.create` returns what works, while a fork returns as soon as its state is frozen and its first
-request waits until its namespaces are made.
+(environment, tree), see `zygotes.py`; a sandbox is a fork of a zygote in namespaces of its own. Guarantees: closing a
+sandbox releases its process, control group and place in the zygote, also before it is complete;
+:meth:`~NamespaceBackend.create` returns a working sandbox, while a fork returns as soon as its state is frozen, and
+its first request waits for its namespaces.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repairgym.errors import SandboxError, SandboxLostError
+from repairgym.sandbox.backends.cgroups import ControlGroups, Group
+from repairgym.sandbox.backends.zygotes import Zygote, ZygotePool
 from repairgym.sandbox.base import Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
-from repairgym.sandbox.cgroups import ControlGroups, Group
-from repairgym.sandbox.channel import Channel, OpeningChannel
+from repairgym.sandbox.channel import GRACE_S, Channel, OpeningChannel
 from repairgym.sandbox.guest.lineage import Lineage, mount_options
 from repairgym.sandbox.guest_sandbox import GuestSandbox, start
-from repairgym.sandbox.timeouts import GRACE_S
-from repairgym.sandbox.zygote_pool import ZygotePool
-from repairgym.sandbox.zygotes import Zygote
 
 
 @dataclass(frozen=True)

@@ -21,17 +21,20 @@ from pathlib import Path
 
 from repairgym.config.sandbox import ContainerConfig
 from repairgym.errors import InputError, SandboxError, SandboxLostError
-from repairgym.sandbox import engine
-from repairgym.sandbox import stale_cleanup as owner
+from repairgym.sandbox.backends import engine
+from repairgym.sandbox.backends import stale_cleanup as owner
+from repairgym.sandbox.backends.interpreter import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import refuse_snapshot
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import rootfs
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
-from repairgym.sandbox.interpreter import find_interpreter_folders
 
 _SOCKET = "/.repairgym/socket"
-_BOOT = "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.contained import main_in_container as main; "
+_BOOT = (
+    "import sys; sys.path.insert(0, '/opt/repairgym'); "
+    "from repairgym_guest.contained import main_in_container as main; "
+)
 _FOLDER_KIND = "container"
 _FOLDER_MODE = 0o755
 
