@@ -34,7 +34,7 @@ from repairgym.sandbox.backends.cgroups import find_mounts
 from repairgym.sandbox.backends.engine import Engine, find_engine, shown_folders
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from repairgym.sandbox.conformance import make_environment, make_tree
-from repairgym.sandbox.guest import groups
+from repairgym.sandbox.guest import reaping
 from repairgym.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, probe_backend
 
 _TIMEOUT_S = 600.0
@@ -257,7 +257,7 @@ def memory_meter() -> Iterator[MemoryMeter]:
     finally:
         if folder is not None:
             (folder.parent / "cgroup.procs").write_text("0")
-            groups.remove(str(folder))
+            reaping.remove_group(str(folder))
 
 
 async def measure_live(place: Place, plan: Plan) -> Results:

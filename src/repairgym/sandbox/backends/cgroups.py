@@ -20,7 +20,7 @@ from typing import Any
 
 from repairgym.config.sandbox import SandboxLimits
 from repairgym.sandbox.backends.stale_cleanup import Owner
-from repairgym.sandbox.guest import groups
+from repairgym.sandbox.guest import reaping
 
 _NAME = re.compile(r"repairgym-([\w-]+:\d+:\d+:\d+)-\w+")
 _LEAF = "host"
@@ -141,7 +141,7 @@ class Group:
 
     def remove(self) -> bool:
         """End what is left in the group and remove it; True when nothing remains."""
-        results = [groups.remove(str(folder)) for folder in self.folders]
+        results = [reaping.remove_group(str(folder)) for folder in self.folders]
         return all(results)
 
 
@@ -218,7 +218,7 @@ class ControlGroups:
     def close(self) -> None:
         """Remove everything; groups that are still in use are ended."""
         for parent, _ in self._parents:
-            groups.remove(str(parent))
+            reaping.remove_group(str(parent))
         self._parents = []
 
 
@@ -245,7 +245,7 @@ def _sweep(own: Path) -> None:
         match = _NAME.fullmatch(folder.name)
         owner = Owner.parse(match[1]) if match and folder.is_dir() else None
         if owner is not None and owner.is_gone():
-            groups.remove(str(folder))
+            reaping.remove_group(str(folder))
 
 
 def _try(parent: Path, mount: Mount, controller: str, *, is_new: bool) -> None:
@@ -268,9 +268,9 @@ def _try(parent: Path, mount: Mount, controller: str, *, is_new: bool) -> None:
             raise OSError(errno.EIO, f"the limit {name} was not kept")
         is_kept = True
     finally:
-        groups.remove(str(child))
+        reaping.remove_group(str(child))
         if is_new and not is_kept:
-            groups.remove(str(parent))
+            reaping.remove_group(str(parent))
 
 
 def enable(folder: Path, controller: str) -> None:
@@ -287,7 +287,7 @@ def enable(folder: Path, controller: str) -> None:
     try:
         _write(control, f"+{controller}")
     except OSError as error:
-        if error.errno != errno.EBUSY or groups.list_processes(str(folder)) != [os.getpid()]:
+        if error.errno != errno.EBUSY or reaping.group_processes(str(folder)) != [os.getpid()]:
             raise
         leaf = folder / _name(_LEAF)
         leaf.mkdir(exist_ok=True)

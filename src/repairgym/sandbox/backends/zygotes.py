@@ -1,4 +1,4 @@
-"""The resident processes of the namespace back end, on the host's side: one spawner, one zygote per (environment, tree).
+"""The resident processes of the namespace back end, on the host: one spawner, and one zygote per (environment, tree).
 
 Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes processes in new pid namespaces, each with a channel; the
 other end is `guest/spawner.py` and `guest/zygote.py`. Guarantees: nothing here forks, so the size of the calling

@@ -1,21 +1,23 @@
-"""Files of the testbed, as trusted code reads, writes and compares them.
+"""Files of the testbed, as trusted code reads, writes, compares and copies them.
 
-Reads the testbed folder and its layers, makes bytes. Invariants: no path leads out of the testbed, not even through
-symbolic links (no untrusted process runs meanwhile, so what was resolved stays true); nothing but regular files is
-opened. Where trusted code is the same user as untrusted code and has no privilege beyond, what a mode closes to its
-owner is opened all the same: no mode hides a file.
+Reads the testbed folder and its layers, makes bytes and copies of trees. Guarantees: no path leads out of the testbed,
+not even through symbolic links (no untrusted process runs meanwhile, so a resolved path stays valid); only regular
+files are opened and a copy follows no link; neither depth nor odd entries stop a copy. Where trusted code is the same
+user as untrusted code and has no further privilege, it opens files whose mode denies that: no mode hides a file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from typing import Dict, Optional, Sequence
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", ".pytest_cache"})
 MAX_PATH_BYTES = 3800
-"""What lies deeper cannot be opened by its path (PATH_MAX is 4096) and counts as absent."""
+"""A longer path cannot be opened (PATH_MAX is 4096) and counts as absent."""
+_CHUNK_BYTES = 1 << 20
 
 Changes = Dict[str, Optional[bytes]]
 
@@ -25,7 +27,7 @@ class TooLargeError(Exception):
 
 
 def resolve(root: str, path: str) -> str:
-    """The real path of ``path`` below ``root``.
+    """Resolve ``path`` below ``root`` to its real path.
 
     Raises:
         PermissionError: ``path`` leads out of ``root``.
@@ -38,7 +40,7 @@ def resolve(root: str, path: str) -> str:
 
 
 def open_regular(path: str) -> int:
-    """A descriptor of ``path`` for reading; no link is followed, and whoever owns a file reads it whatever its mode.
+    """Open ``path`` for reading, without following a link; its owner can open it whatever the mode.
 
     Raises:
         OSError: it cannot be opened.
@@ -61,7 +63,7 @@ def open_regular(path: str) -> int:
 
 
 def open_up(folder: str) -> None:
-    """Let this process into a folder of its own whose mode keeps it out; what cannot be changed stays as it is."""
+    """Give this process access to a folder of its own whose mode denies it, where the mode can be changed."""
     if os.access(folder, os.R_OK | os.X_OK):
         return
     with contextlib.suppress(OSError):
@@ -71,10 +73,10 @@ def open_up(folder: str) -> None:
 
 
 def read_regular(path: str, limit: int) -> bytes:
-    """Content of a regular file of at most ``limit`` bytes.
+    """Read a regular file of at most ``limit`` bytes.
 
     Raises:
-        FileNotFoundError: there is no such file, or it is no regular file.
+        FileNotFoundError: there is no such regular file.
         TooLargeError: it is larger.
     """
     try:
@@ -109,7 +111,7 @@ def write(root: str, path: str, content: bytes) -> None:
 
 
 class _Comparison:
-    """Walks two views of the testbed and collects the regular files that differ."""
+    """A walk over two views of the testbed that collects the regular files that differ."""
 
     def __init__(self, before: str, now: str, layers: Sequence[str], limit: int) -> None:
         self._before = before
@@ -119,9 +121,9 @@ class _Comparison:
         self.changes: Changes = {}
 
     def walk(self) -> None:
-        """Compare everything; where layers are known, what none of them names is unchanged and left out.
+        """Compare everything, without recursion, because code inside decides the depth.
 
-        Not by recursion, because code inside decides how deep it goes.
+        Where layers are known, paths that none of them names are unchanged and skipped.
         """
         pending = [("", bool(self._layers))]
         while pending:
@@ -155,7 +157,7 @@ class _Comparison:
 
 
 def _entries(root: str, folder: str) -> Dict[str, int]:
-    """Names in a folder and their file types; empty when it is no folder."""
+    """Return the names in a folder and their file types; empty when it is not a folder."""
     path = os.path.join(root, folder)
     if len(os.fsencode(folder)) > MAX_PATH_BYTES or os.path.islink(path):
         return {}
@@ -168,12 +170,12 @@ def _entries(root: str, folder: str) -> Dict[str, int]:
 
 
 def changed(before: str, now: str, layers: Sequence[str], limit: int) -> Changes:
-    """Regular files that differ between the folders ``before`` and ``now`` (None: deleted).
+    """Return the regular files that differ between the folders ``before`` and ``now`` (None: deleted).
 
     Args:
         before: The tree as it was at the start.
         now: The tree as it is.
-        layers: Copy-on-write layers between the two: what none of them names is unchanged (none: look at all).
+        layers: Copy-on-write layers between the two; paths that none of them names are unchanged (none: compare all).
         limit: Bound on the bytes returned.
 
     Raises:
@@ -182,3 +184,46 @@ def changed(before: str, now: str, layers: Sequence[str], limit: int) -> Changes
     comparison = _Comparison(before, now, layers, limit)
     comparison.walk()
     return comparison.changes
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def copy_tree(source: str, target: str) -> int:
+    """Copy files, folders and links from ``source`` into the folder ``target``; other entries are skipped.
+
+    Returns:
+        Bytes of the files.
+
+    Raises:
+        OSError: there is no room.
+    """
+    pending, num_bytes = [""], 0
+    while pending:
+        folder = pending.pop()
+        open_up(os.path.join(source, folder))
+        for name in os.listdir(os.path.join(source, folder)):
+            path = os.path.join(folder, name)
+            if len(os.fsencode(path)) > MAX_PATH_BYTES:
+                continue
+            status = os.lstat(os.path.join(source, path))
+            _copy(os.path.join(source, path), os.path.join(target, path), status)
+            if stat.S_ISDIR(status.st_mode):
+                pending.append(path)
+            elif stat.S_ISREG(status.st_mode):
+                num_bytes += status.st_size
+    return num_bytes
+
+
+def _copy(source: str, target: str, status: os.stat_result) -> None:
+    """Copy one entry; a folder without its content."""
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(source), target)
+    elif stat.S_ISDIR(status.st_mode):
+        os.mkdir(target)
+        os.chmod(target, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+    elif stat.S_ISREG(status.st_mode):
+        with open(open_regular(source), "rb") as reader, open(target, "wb") as writer:
+            shutil.copyfileobj(reader, writer, _CHUNK_BYTES)
+        os.chmod(target, stat.S_IMODE(status.st_mode))
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

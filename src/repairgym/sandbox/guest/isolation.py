@@ -14,7 +14,8 @@ import socket
 import stat
 from typing import Any, Dict, NamedTuple, Optional
 
-from . import copying, lineage, rootfs, seccomp, syscalls
+from . import confinement, lineage, rootfs, syscalls
+from .files import copy_tree
 from .spawner import write_id_maps
 
 _NAMESPACES = (
@@ -27,7 +28,7 @@ _NAMESPACES = (
 PYTHON = rootfs.ENVIRONMENT + "/bin/python"
 _INNER_ID = 1000
 _NUM_INODES_PER_MIB = 512
-_SECCOMP_PROGRAM = seccomp.build_filter()
+_SECCOMP_PROGRAM = confinement.build_filter()
 
 
 class Layers(NamedTuple):
@@ -67,7 +68,7 @@ def _mount_scratch(line: lineage.Lineage, disk_bytes: int) -> None:
         os.chmod(f"{line.scratch}/{name}", 0o1777)
         syscalls.mount(f"{line.scratch}/{name}", target, None, syscalls.MS_BIND)
     if line.tmp:
-        copying.copy_tree(f"{rootfs.SCRATCH}/{line.tmp}", "/tmp")
+        copy_tree(f"{rootfs.SCRATCH}/{line.tmp}", "/tmp")
 
 
 def _mount_testbed(files: Dict[str, Optional[str]], line: lineage.Lineage) -> Layers:

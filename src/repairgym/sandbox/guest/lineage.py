@@ -1,9 +1,9 @@
-"""Where a sandbox's layers are, and how its testbed is mounted over those of its ancestors.
+"""The copy-on-write layers of a sandbox and its ancestors, and the mount of its testbed over them.
 
-Reads a :class:`Lineage`, makes overlay mounts. Every sandbox has one tmpfs of bounded size, at its depth below
-:data:`.rootfs.SCRATCH`; a mount namespace made from another one has the tmpfs of every ancestor, so the depth is a
-name that is free. Invariants: a layer that is a lower one somewhere is never written again; layers can be reached only
-before :func:`.rootfs.hide_private`, or through a descriptor opened before.
+Reads a :class:`Lineage`, makes overlay mounts; a :class:`Branch` freezes layers on request. Every sandbox has one tmpfs
+of bounded size, at its depth below :data:`.rootfs.SCRATCH`; a mount namespace made from another one has the tmpfs of
+every ancestor, so the depth is a free name. Guarantees: a frozen layer is never written again; layers can be reached
+only before :func:`.rootfs.hide_private`, or through a descriptor opened before; a failed freeze changes nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import Any, Dict, List, NamedTuple, Tuple
+import shutil
+import stat
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from . import rootfs, syscalls
+from .files import copy_tree
 
 _OPTION_BYTES = 4000
 """The kernel copies one page of options."""
@@ -30,17 +33,17 @@ class Lineage(NamedTuple):
     layers: Tuple[str, ...] = ()
     """Frozen uppers, newest first."""
     has_files: bool = False
-    """Whether the first ancestor has a layer of files over the tree."""
+    """True when the first ancestor has a layer of files over the tree."""
     tmp: str = ""
     """Frozen copy of the parent's ``/tmp``."""
 
     @classmethod
     def parse(cls, values: Dict[str, Any]) -> Lineage:
-        """What :meth:`describe` made."""
+        """Rebuild the value that :meth:`describe` made."""
         return cls(**{**values, "layers": tuple(values["layers"])})
 
     def describe(self) -> Dict[str, Any]:
-        """As JSON values."""
+        """Return JSON values."""
         return self._asdict()
 
     @property
@@ -50,12 +53,12 @@ class Lineage(NamedTuple):
 
     @property
     def upper(self) -> str:
-        """Name of the layer that is written."""
+        """Name of the writable layer."""
         return f"{self.depth}/u{self.num_frozen}"
 
     @property
     def work(self) -> str:
-        """Name of the folder that overlayfs needs beside the upper."""
+        """Name of the folder that overlayfs needs next to the upper."""
         return f"{self.depth}/w{self.num_frozen}"
 
     @property
@@ -64,24 +67,24 @@ class Lineage(NamedTuple):
         return f"{self.depth}/t{self.num_frozen}"
 
     def freeze(self) -> Lineage:
-        """The same sandbox with its upper frozen and a new one."""
+        """Return the same sandbox with its upper frozen and a new upper."""
         return self._replace(num_frozen=self.num_frozen + 1, layers=(self.upper, *self.layers))
 
     def fork(self) -> Lineage:
-        """A child of the sandbox as it was before its last freeze (:meth:`freeze` made ``self``)."""
+        """Return a child of the sandbox as it was before its last freeze (:meth:`freeze` made ``self``)."""
         parent = self._replace(num_frozen=self.num_frozen - 1)
         return Lineage(self.depth + 1, 0, self.layers, self.has_files, parent.frozen_tmp)
 
 
 def make_folders(lineage: Lineage, mode: int) -> None:
-    """The upper (with ``mode``) and work folders of ``lineage``, below the current folder."""
+    """Make the upper (with ``mode``) and work folders of ``lineage``, below the current folder."""
     os.mkdir(lineage.upper)
     os.chmod(lineage.upper, mode)
     os.mkdir(lineage.work)
 
 
 def mount_options(lineage: Lineage) -> str:
-    """Options of the overlay over the layers of ``lineage``.
+    """Return the options of the overlay over the layers of ``lineage``.
 
     Raises:
         OSError: E2BIG when the chain of layers is too long; make a new sandbox from a patch instead.
@@ -97,25 +100,25 @@ def mount_testbed(lineage: Lineage) -> None:
     """Mount the testbed of ``lineage``.
 
     Raises:
-        OSError: the chain of layers is too long, or the kernel refuses.
+        OSError: the chain of layers is too long, or the kernel denies the mount.
     """
     options = mount_options(lineage)
-    # Names relative to the current folder, because all of them have to fit into one page.
+    # Relative names, because all options have to fit into one page.
     os.chdir(rootfs.SCRATCH)
     syscalls.mount("repairgym", rootfs.TESTBED, "overlay", _FLAGS, options)
     os.chdir("/")
 
 
 def leave_parent() -> None:
-    """Take what belongs to the parent alone out of a copy of its mount namespace."""
+    """Unmount what belongs to the parent alone, in a copy of its mount namespace."""
     for target in (rootfs.PRIVATE, rootfs.TESTBED, "/tmp", "/dev/shm", "/dev/pts", "/proc", rootfs.RAW_PROC):
-        # The parent may be having its testbed mounted anew at this moment.
+        # The parent's testbed may be in the middle of a remount.
         with contextlib.suppress(OSError):
             syscalls.umount(target)
 
 
 def remount_testbed(lineage: Lineage) -> None:
-    """In the mount namespace of a sandbox that rests: mount its testbed over the layer that was frozen last."""
+    """Mount the testbed over the layer frozen last, in the mount namespace of a sandbox at rest."""
     syscalls.umount(rootfs.PRIVATE)
     try:
         syscalls.umount(rootfs.TESTBED)
@@ -125,11 +128,46 @@ def remount_testbed(lineage: Lineage) -> None:
 
 
 def used_bytes(folder: str) -> int:
-    """Bytes in use on the file system of ``folder``."""
+    """Return the bytes in use on the file system of ``folder``."""
     status = os.statvfs(folder)
     return (status.f_blocks - status.f_bfree) * status.f_frsize
 
 
 def layer_paths(lineage: Lineage, scratch: str) -> List[str]:
-    """Paths of the upper and the frozen layers below ``scratch``, newest first."""
+    """Return the paths of the upper and the frozen layers below ``scratch``, newest first."""
     return [f"{scratch}/{name}" for name in (lineage.upper, *lineage.layers)]
+
+
+class Branch:
+    """The lineage of one sandbox as its trusted process follows it."""
+
+    def __init__(self, line: Lineage, scratch: str) -> None:
+        """Begin at ``line``; ``scratch`` is a path through a descriptor, because no other path leads there any more."""
+        self._line = line
+        self._scratch = scratch
+
+    def layers(self) -> List[str]:
+        """Return the paths of the copy-on-write layers above the start, newest first."""
+        return layer_paths(self._line, self._scratch)
+
+    def freeze(self, _: Dict[str, Any], __: List[bytes]) -> Tuple[Dict[str, Any], Sequence[bytes]]:
+        """Make the next upper above the current one; it must be mounted before anything runs again.
+
+        Raises:
+            OSError: no room for the copy of ``/tmp``.
+        """
+        frozen = self._line.freeze()
+        names = [self._line.frozen_tmp, frozen.upper, frozen.work]
+        paths = [f"{self._scratch}/{name}" for name in names]
+        try:
+            for path in paths:
+                os.mkdir(path)
+            copy_tree("/tmp", paths[0])
+            os.chmod(paths[1], stat.S_IMODE(os.stat(rootfs.TESTBED).st_mode) | 0o700)
+        except BaseException:
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path)
+            raise
+        self._line = frozen
+        return {"lineage": frozen.describe(), "num_bytes": used_bytes(f"{self._scratch}/{frozen.depth}")}, ()

@@ -17,7 +17,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from . import copying, files, isolation, landlock, rootfs, seccomp, server, syscalls, wire
+from . import confinement, files, isolation, rootfs, server, syscalls, wire
 from .reaping import DescendantReaper
 from .spawner import GUEST_ENVIRONMENT
 
@@ -43,7 +43,7 @@ def _confinement(folder: str, header: Dict[str, Any], seccomp_program: bytes) ->
         isolation.set_limits({**limits, "num_processes": None})
         syscalls.set_no_new_privileges()
         # Made anew for each process: no descriptor of the trusted process reaches its children.
-        ruleset = landlock.build_ruleset(readable, writable)
+        ruleset = confinement.build_ruleset(readable, writable)
         if ruleset is not None:
             syscalls.landlock_restrict(ruleset)
             os.close(ruleset)
@@ -65,13 +65,13 @@ def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
     if snapshot:
         os.mkdir(f"{folder}/testbed")
         for name in _PARTS:
-            copying.copy_tree(f"{snapshot}/{name}", f"{folder}/{name}")
+            files.copy_tree(f"{snapshot}/{name}", f"{folder}/{name}")
 
     def take(request: Dict[str, Any], _: List[bytes]) -> server.Answer:
         num_bytes = 0
         for name in _PARTS:
             os.mkdir(f"{request['folder']}/{name}")
-            num_bytes += copying.copy_tree(f"{folder}/{name}", f"{request['folder']}/{name}")
+            num_bytes += files.copy_tree(f"{folder}/{name}", f"{request['folder']}/{name}")
         return {"num_bytes": num_bytes}, ()
 
     binaries = os.path.dirname(header["python"])
@@ -107,7 +107,7 @@ def main() -> None:
     syscalls.set_child_subreaper()
     syscalls.set_undumpable()
     header, _ = wire.receive(connection)
-    seccomp_program = seccomp.build_filter(is_in_host_namespaces=True)
+    seccomp_program = confinement.build_filter(is_in_host_namespaces=True)
     try:
         place = _prepare(header, seccomp_program)
         answer = {

@@ -1,26 +1,29 @@
-"""Ending every process that came from here.
+"""The end of processes: all descendants of this one, or all members of a control group.
 
-Invariant: after :meth:`Reaper.end_all` this process has no descendant.
+Guarantees: after :meth:`Reaper.end_all` this process has no descendant; removing a group touches nothing outside of
+its folder, also when the process that made it is gone.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
+import errno
 import os
 import signal
+import time
 from typing import Any, Callable, Dict, List, Optional
 
 
 class Reaper(abc.ABC):
-    """Ends the descendants of this process."""
+    """A way to end the descendants of this process."""
 
     @abc.abstractmethod
     def signal_all(self, number: int) -> None:
         """Send signal ``number`` to every descendant."""
 
     def end_all(self, note: Callable[[Any], None] = lambda usage: None) -> Dict[int, int]:
-        """Kill and reap every descendant; returns wait statuses by pid. ``note`` gets the resource usage of each."""
+        """Kill and reap every descendant; return wait statuses by pid. ``note`` gets the resource usage of each."""
         statuses: Dict[int, int] = {}
         while True:
             self.signal_all(signal.SIGKILL)
@@ -33,13 +36,13 @@ class Reaper(abc.ABC):
 
 
 class NamespaceReaper(Reaper):
-    """Ends processes of the pid namespace whose first process is the caller."""
+    """A reaper of the pid namespace whose first process is the caller."""
 
     def signal_all(self, number: int) -> None:
         """Send signal ``number`` to every other process of the pid namespace.
 
         Raises:
-            RuntimeError: the caller is not the first process of a pid namespace, so strangers would be hit.
+            RuntimeError: the caller is not the first process of a pid namespace, so other processes would be hit.
         """
         if os.getpid() != 1:
             raise RuntimeError("signal_all outside of a pid namespace would end processes of the host")
@@ -48,7 +51,7 @@ class NamespaceReaper(Reaper):
 
 
 class DescendantReaper(Reaper):
-    """Ends the descendants of this process, found in ``/proc``."""
+    """A reaper of the descendants that ``/proc`` lists."""
 
     def signal_all(self, number: int) -> None:
         """See :meth:`Reaper.signal_all`."""
@@ -66,15 +69,64 @@ def _parent(pid: str) -> Optional[int]:
 
 
 def descendants() -> List[int]:
-    """Processes below this one."""
+    """Return all processes below this one."""
     children: Dict[Optional[int], List[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             children.setdefault(_parent(name), []).append(int(name))
-    found: List[int] = []
+    below_us: List[int] = []
     pending = [os.getpid()]
     while pending:
         below = children.get(pending.pop(), [])
-        found += below
+        below_us += below
         pending += below
-    return found
+    return below_us
+
+
+# --- control groups ---------------------------------------------------------------------------------------------------
+
+_WAIT_S = 2.0
+_POLL_S = 0.005
+
+
+def group_processes(folder: str) -> List[int]:
+    """Return the processes in the group ``folder`` itself, by their ids here."""
+    try:
+        with open(f"{folder}/cgroup.procs") as file:
+            return [int(word) for word in file.read().split() if word != "0"]
+    except OSError:
+        return []
+
+
+def kill_group(folder: str) -> None:
+    """Kill every process in the group ``folder``."""
+    with contextlib.suppress(OSError):
+        with open(f"{folder}/cgroup.kill", "w") as file:
+            file.write("1")
+        return
+    for pid in group_processes(folder):
+        if pid != os.getpid():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def remove_group(folder: str, wait_s: float = _WAIT_S) -> bool:
+    """Kill all processes in ``folder`` and the groups below it, and remove them; False when a process does not end."""
+    try:
+        children = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        children = []
+    for child in children:
+        remove_group(child, wait_s)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            os.rmdir(folder)
+            return True
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                return False
+        kill_group(folder)
+        time.sleep(_POLL_S)

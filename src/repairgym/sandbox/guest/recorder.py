@@ -25,9 +25,8 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 import pytest
 
 from . import signing, tracing
-from .checks import run_checks
 from .deadlines import deadline_of_this_process
-from .testbed import first_line, selectors
+from .runners import first_line, run_checks, selectors
 
 # Bound now: code of the tree can replace the attributes of these modules later.
 _getpid = os.getpid

@@ -1,24 +1,33 @@
-"""Runs the tests of a request with the runner that it names, in this process.
+"""Test runs in this process: the choice of the runner, and what the runners share.
 
 Reads a request (the JSON form of ``TestRequest`` and a ``record_key``); the runner makes records on descriptor 3.
-Invariants: the records leave by a descriptor with a number that differs each time and that no program started by a
-test inherits; the testbed's sources come first on ``sys.path``; a runner that is not here is an error of the request.
+Guarantees: the records leave by a descriptor with a number that differs each time and that no program started by a
+test inherits; the testbed's sources come first on ``sys.path``; a missing runner is an error of the request.
+
+`run_checks` compiles files and imports modules before the tests and makes one record ``{"check", "outcome", "message",
+"duration_s"}`` per kind. The tests would have paid the same time. Code of the tree runs here as it does in its tests
+and gains no more, because a passing check earns nothing.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import sys
-from typing import Any, Dict
+import time
+from typing import Any, Callable, Dict, List, Set
 
 from .streams import RECORD_FD
 
+MAX_MESSAGE_CHARS = 200
+Write = Callable[[Dict[str, Any]], None]
+
 
 def main(request: bytes, testbed: str) -> int:
-    """Run the tests of a request (JSON); returns the runner's exit status."""
-    # A test that closes or writes to small numbers, or starts programs, never meets the records.
+    """Run the tests of a request (JSON) and return the runner's exit status."""
+    # A test that closes small numbers, writes to them or starts programs never reaches the records.
     record_fd = fcntl.fcntl(RECORD_FD, fcntl.F_DUPFD_CLOEXEC, 64 + int.from_bytes(os.urandom(1), "big"))
     os.close(RECORD_FD)
     status = _run(json.loads(request), testbed, record_fd)
@@ -39,9 +48,9 @@ def _run(request: Dict[str, Any], testbed: str, record_fd: int) -> int:
 
 
 def main_from_stdin() -> None:
-    """Entry of a cold run: the request is on standard input, the testbed the first argument."""
+    """Run a cold request from standard input; the first argument is the testbed."""
     request = sys.stdin.buffer.read()
-    # As in a warm run: no thread or exit handler of the tests delays or changes the exit.
+    # As in a warm run, no thread or exit handler of the tests delays or changes the exit.
     os._exit(main(request, sys.argv[1]))
 
 
@@ -55,3 +64,77 @@ def warm_up() -> bool:
         return False
     pytest_runner.warm_up()
     return True
+
+
+# --- the testbed ------------------------------------------------------------------------------------------------------
+
+
+def enter(request: Dict[str, Any], testbed: str, program: str) -> None:
+    """Enter the testbed with its sources first on ``sys.path`` and without the runner's own folder."""
+    sources = [os.path.normpath(os.path.join(testbed, path)) for path in request["source_paths"]]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sources)
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    sys.path[:] = sources + [path for path in sys.path if path not in ("", own)]
+    sys.argv[:] = [program]
+    os.chdir(testbed)
+
+
+def first_line(text: str) -> str:
+    """Return the first line of ``text`` that is not empty, at most 200 characters."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line), "")[:MAX_MESSAGE_CHARS]
+
+
+def selectors(node_id: str) -> Set[str]:
+    """Return every id that selects ``node_id``: its own, its function, class, file and folders."""
+    base = node_id.partition("[")[0]
+    names = {node_id, base}
+    for separator in ("::", "/"):
+        while separator in base:
+            base = base.rpartition(separator)[0]
+            names.add(base)
+    return names
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def run_checks(request: Dict[str, Any], testbed: str, write: Write) -> None:
+    """Compile and import what ``request`` lists; never raises."""
+    for kind, names, act in (
+        ("compile", request["compiled_paths"], _compile),
+        ("import", request["imported_modules"], importlib.import_module),
+    ):
+        if names:
+            _check(kind, names, act, os.path.realpath(testbed), write)
+
+
+def _compile(path: str) -> None:
+    with open(path, "rb") as file:
+        compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _check(kind: str, names: List[str], act: Callable[[str], Any], testbed: str, write: Write) -> None:
+    started, outcome, message = time.monotonic(), "passed", ""
+    try:
+        for name in names:
+            act(name)
+    except BaseException as error:
+        outcome, message = "failed", _describe(error, testbed)
+    write({"check": kind, "outcome": outcome, "message": message, "duration_s": time.monotonic() - started})
+
+
+def _describe(error: BaseException, testbed: str) -> str:
+    """Return ``path:line: Exception: text`` with the last place in the testbed."""
+    path, line, text = "", 0, str(error)
+    traceback = error.__traceback__
+    while traceback is not None:
+        name = os.path.realpath(traceback.tb_frame.f_code.co_filename)
+        # Frames of the interpreter itself, such as <frozen importlib>, have no file.
+        if name.startswith(testbed + os.sep) and os.path.isfile(name):
+            path, line = os.path.relpath(name, testbed), traceback.tb_lineno
+        traceback = traceback.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        path, line, text = os.path.relpath(os.path.realpath(error.filename), testbed), error.lineno or 0, str(error.msg)
+    place = f"{path}:{line}: " if path else ""
+    return first_line(f"{place}{type(error).__name__}: {text}" if text else f"{place}{type(error).__name__}")

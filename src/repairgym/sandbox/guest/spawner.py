@@ -18,7 +18,7 @@ import signal
 import socket
 from typing import Any, Dict, Optional, Tuple
 
-from . import groups, rootfs, syscalls, wire
+from . import reaping, rootfs, syscalls, wire
 
 UNUSED_HOST_ID = 1_900_000_000
 """Host user and group that a zygote started by root becomes."""
@@ -179,7 +179,7 @@ def main(host_fd: int, host_pid: int, folders: str) -> None:
         _serve(socket.socket(fileno=host_fd), syscalls.pidfd_open(host_pid))
     finally:
         for folder in json.loads(folders):
-            groups.remove(folder)
+            reaping.remove_group(folder)
 
 
 def _serve(host: socket.socket, host_pidfd: int) -> None:

@@ -17,9 +17,8 @@ import unittest
 from typing import Any, Dict, Iterator, List, Set
 
 from . import signing, tracing
-from .checks import run_checks
 from .deadlines import Deadline, deadline_of_this_process
-from .testbed import enter, first_line, selectors
+from .runners import enter, first_line, run_checks, selectors
 
 # Bound now: code of the tree can replace the attributes of this module later.
 _monotonic = time.monotonic

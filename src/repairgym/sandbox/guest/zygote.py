@@ -18,8 +18,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from . import isolation, rootfs, runners, server, syscalls, wire
 from .accounting import Accounting, open_accounting
-from .branch import Branch
-from .lineage import Lineage, remount_testbed
+from .lineage import Branch, Lineage, remount_testbed
 from .reaping import NamespaceReaper
 
 _REQUEST_BYTES = 1 << 16

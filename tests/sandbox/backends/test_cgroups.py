@@ -12,7 +12,7 @@ import pytest
 from repairgym.sandbox.backends.cgroups import ControlGroups, Group, Mount, find_mounts, set_limits
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits
-from repairgym.sandbox.guest import groups
+from repairgym.sandbox.guest import reaping
 from repairgym.sandbox.guest.accounting import open_accounting
 
 HYBRID = """\
@@ -111,13 +111,13 @@ def own_v2():
         if new:
             control.write_text(f"+{new[0]}")
     except OSError as error:
-        groups.remove(str(folder))
+        reaping.remove_group(str(folder))
         pytest.skip(f"the version 2 hierarchy cannot be written here: {error}")
     if not controllers:
         folder.rmdir()
         pytest.skip("the version 2 hierarchy has no controller here")
     yield folder, controllers[0]
-    groups.remove(str(folder))
+    reaping.remove_group(str(folder))
     if new:
         control.write_text(f"-{new[0]}")
 
@@ -139,7 +139,7 @@ print(Path("/proc/self/cgroup").read_text().rpartition("0::")[2].split("-")[-1].
 def test_a_process_of_its_own_moves_to_a_leaf(own_v2):
     """The kernel refuses controllers to groups below one that has processes."""
     folder, controller = own_v2
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     command = [sys.executable, "-c", _MOVES, str(folder), controller]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [str([controller]), "[]", "host"], done.stderr
@@ -183,7 +183,7 @@ def test_what_a_killed_owner_left_is_swept_and_a_living_one_is_not(writable):
     program = "import os, signal\nfrom repairgym.sandbox.backends.cgroups import ControlGroups, SandboxLimits\n"
     program += "made = ControlGroups(); made.create(SandboxLimits())\nprint(*made.folders, flush=True)\n"
     program += "os.kill(os.getpid(), signal.SIGKILL)"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     left = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     folders = [Path(word) for word in left.stdout.split()]
     assert folders
@@ -210,7 +210,7 @@ asyncio.run(main())
 @pytest.mark.asyncio
 @pytest.mark.usefixtures("writable")
 async def test_a_killed_host_leaves_no_group(bare_spec):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     arguments = ["-c", _HOST, str(bare_spec.environment), str(bare_spec.tree)]
     host = await asyncio.create_subprocess_exec(
         sys.executable, *arguments, env=environment, stdout=asyncio.subprocess.PIPE
@@ -218,7 +218,7 @@ async def test_a_killed_host_leaves_no_group(bare_spec):
     folders = [Path(word.decode()) for word in (await host.stdout.readline()).split()]
     assert folders
     for _ in range(300):
-        if all(groups.list_processes(f"{folder}/1") for folder in folders):
+        if all(reaping.group_processes(f"{folder}/1") for folder in folders):
             break
         await asyncio.sleep(0.1)
     host.kill()

@@ -1,15 +1,21 @@
-"""The seccomp filter of untrusted code: a classic BPF program that answers ``EPERM`` to what no repair needs.
+"""Rules that the kernel enforces on untrusted code: a seccomp filter and a Landlock rule set.
 
-Reads the machine name, makes the program as bytes. Invariants: an architecture without a table gets no filter (the
-other walls stand), system calls of a foreign ABI are refused, everything not named is allowed.
+`build_filter` reads the machine name and makes a classic BPF program that answers ``EPERM`` to calls that no repair
+needs: an architecture without a table gets no filter (the other walls stand), system calls of a foreign ABI are denied,
+everything not named is allowed. `build_ruleset` reads lists of paths and makes a rule set for back ends without
+namespaces: only listed paths can be opened; a kernel without Landlock, or with a version before 2, which forbids every
+rename between folders, gives no rule set, and the caller has to report that.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from . import syscalls
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
@@ -138,3 +144,51 @@ def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> b
     program += _check_argument(table.ioctl, _OFFSET_SECOND_ARGUMENT, _refuse_when(_JUMP_EQUAL, _TERMINAL_INPUTS))
     program.append(_instruction(_RETURN, _ALLOW))
     return b"".join(program)
+
+
+# --- Landlock ---------------------------------------------------------------------------------------------------------
+
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_TRUNCATE, _IOCTL_DEVICE = 1 << 14, 1 << 15
+_NUM_RIGHTS = {2: 14, 3: 15, 4: 15}
+"""Version -> rights on files that it knows; later versions know 16."""
+_OLDEST_VERSION, _NETWORK_VERSION, _SCOPE_VERSION = 2, 4, 6
+_BIND_AND_CONNECT_TCP = 3
+_ABSTRACT_SOCKETS_AND_SIGNALS = 3
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
+_ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
+
+
+def build_ruleset(readable: Sequence[str], writable: Sequence[str]) -> Optional[int]:
+    """A descriptor of the rules: ``readable`` files and folders, ``writable`` ones, nothing else.
+
+    Paths that are not there are left out. From version 6 on, a held process reaches no abstract socket and signals no
+    process but those that came from it.
+
+    Returns:
+        None where the kernel cannot do it.
+    """
+    version = syscalls.landlock_version()
+    if version < _OLDEST_VERSION:
+        return None
+    handled = (1 << _NUM_RIGHTS.get(version, 16)) - 1
+    network = _BIND_AND_CONNECT_TCP if version >= _NETWORK_VERSION else 0
+    scopes = _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPE_VERSION else 0
+    num_fields = 3 if scopes else 2 if network else 1
+    ruleset = syscalls.landlock_create(struct.pack("=3Q", handled, network, scopes)[: 8 * num_fields])
+    for paths, rights in ((readable, _READ), (writable, handled)):
+        for path in paths:
+            _allow(ruleset, path, rights & handled)
+    return ruleset
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        is_folder = stat.S_ISDIR(os.fstat(fd).st_mode)
+        syscalls.landlock_allow(ruleset, rights if is_folder else rights & _ON_FILES, fd)
+    finally:
+        os.close(fd)

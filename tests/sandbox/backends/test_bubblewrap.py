@@ -61,7 +61,7 @@ async def test_closing_ends_a_sandbox_and_its_command(bubblewrap, bare_spec):
 
 
 def test_nothing_outlives_a_killed_host(bubblewrap, bare_spec):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     command = [sys.executable, "-c", _HOST, str(bare_spec.environment), str(bare_spec.tree)]
     host = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
     assert host.stdout.readline() == b"running\n"

@@ -206,7 +206,7 @@ asyncio.run(main())
 async def test_nothing_outlives_a_killed_host(spec, module, name, tmp_path):
     program = _HOST.format(module=module, name=name)
     arguments = [sys.executable, "-c", program, str(spec.environment), str(spec.tree)]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src"), "TMPDIR": str(tmp_path)}
     host = await asyncio.create_subprocess_exec(*arguments, env=environment)
     await until(lambda: sum(process.name() == "sleep" for process in descendants(host.pid)) == 2)
     processes = descendants(host.pid)

@@ -66,7 +66,7 @@ async def test_a_killed_host_leaves_no_container_and_the_next_start_sweeps_its_f
     working_engine, bare_spec, tmp_path, monkeypatch
 ):
     before = await names(working_engine)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-c", _HOST, str(bare_spec.environment), str(bare_spec.tree)]
     host = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
     assert await host.stdout.readline() == b"running\n"

@@ -1,0 +1,8 @@
+import pytest
+
+from repairgym.sandbox.guest import reaping
+
+
+def test_signals_never_reach_the_host():
+    with pytest.raises(RuntimeError, match="processes of the host"):
+        reaping.NamespaceReaper().signal_all(0)
