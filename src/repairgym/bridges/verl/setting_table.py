@@ -92,7 +92,8 @@ def is_whole_groups(config: FlatConfig) -> bool:
 def num_groups_per_batch(config: FlatConfig) -> int:
     """Return the number of whole groups nearest to an optimizer batch."""
     num_episodes, group_size = config["rl.algorithm.batch_size"], config["rl.algorithm.group_size"]
-    return max(1, int(round(num_episodes / group_size)))
+    num_groups: int = round(num_episodes / group_size)
+    return max(1, num_groups)
 
 
 def _estimator(kind: str, config: FlatConfig) -> str:
