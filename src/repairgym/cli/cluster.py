@@ -17,7 +17,7 @@ from repairgym.config.loading import load_config, to_toml
 from repairgym.errors import ClusterError, ConfigError, SandboxUnavailableError
 
 if TYPE_CHECKING:
-    from repairgym.bridges.ray.reports import ClusterReport, NodeReport
+    from repairgym.bridges.ray.cluster_check import ClusterReport, NodeReport
 
 app = typer.Typer(help="Prove a Ray cluster before money is spent on it.", no_args_is_help=True)
 _COLUMNS = ("node", "sandboxes", "CPUs", "GPUs", "sandbox", "layer", "clock", "versions")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import cast, get_args
 
-from repairgym.bridges.ray.pool import open_pool
 from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.endpoint import EndpointConfig
@@ -15,6 +14,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.config.watch import WatchConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
+from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
 from repairgym.rollout.worker import WorkerSetup, is_scripted
@@ -61,7 +61,7 @@ def open_run(
         with (
             RunStore.open(path) if path.exists() else RunStore.create(path) as store,
             tracking(store, watch or WatchConfig()),
-            open_pool(
+            _open_pool(
                 WorkerSetup(rollout, str(model)),
                 cluster or ClusterConfig(),
                 lambda text: store.add_event(WORKER_LOST, text),
@@ -69,6 +69,17 @@ def open_run(
             ProgressDisplay(folder) as progress,
         ):
             yield Run(folder, store, pool, known, seed, progress, rollout.sandbox)
+
+
+def _open_pool(
+    setup: WorkerSetup, cluster: ClusterConfig, on_loss: Callable[[str], None]
+) -> AbstractContextManager[WorkerPool]:
+    """Return workers on ``cluster`` where it is used, else processes of this machine."""
+    if not cluster.is_used:
+        return WorkerPool(setup)
+    from repairgym.bridges.ray.workers import open_ray_pool
+
+    return open_ray_pool(setup, cluster, on_loss)
 
 
 def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:

@@ -1,7 +1,8 @@
-"""Proving a cluster before money is spent on it: what each node really does.
+"""Check of a cluster before a run: installation, sandbox, layer transfer, clock and GPUs of each node.
 
-Reads a connected cluster; makes a `ClusterReport`. Invariants: a node speaks for itself (a probe runs on it, whatever
-else is busy there), and what does not answer is a problem with a name, never a hang; nothing stays on a node.
+Reads a connected cluster; makes a `ClusterReport`. Guarantees: a probe on each node answers, whatever else is busy
+there; a missing answer is a named problem, never a hang; nothing stays on a node; the same answers make the same
+report.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,15 +20,17 @@ from repairgym.bridges.ray.layer_transfer import Parcel, receive, send_layer
 from repairgym.bridges.ray.node_checks import (
     Installation,
     Problem,
+    compare_installations,
     describe_installation,
     find_problems,
-    refuse,
+    judge_sandbox,
+    raise_problems,
     try_sandbox,
 )
-from repairgym.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
 from repairgym.config.cluster import ClusterCheckConfig, ClusterConfig
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import install_hint
+from repairgym.records import Record
 from repairgym.sandbox.probe import BackendProbe
 from repairgym.tasks.layers.inventory import read_manifest
 from repairgym.tasks.layers.store import LayerStore
@@ -36,19 +39,77 @@ _NUM_PINGS = 7
 _NUM_FILES = 8
 
 
+class Delivery(Record):
+    """Transfer of a layer to a node."""
+
+    num_bytes: int
+    entries_digest: str
+    """Digest of the received layer."""
+    transfer_s: float
+    """From the driver's object store into the node's."""
+    unpack_s: float
+    """Written and compared with the manifest."""
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Return the bandwidth of the transfer."""
+        return self.num_bytes / max(self.transfer_s, 1e-9)
+
+
+class Clock(Record):
+    """A node's clock against the driver's."""
+
+    offset_s: float
+    """The node is ahead by this, with an error of at most half of ``round_trip_s``."""
+    round_trip_s: float
+    """Of the fastest request."""
+
+
+class NodeReport(Record):
+    """The answers of one node, and its problems."""
+
+    name: str
+    resources: dict[str, float]
+    num_sandboxes: float
+    """Its amount of the sandbox resource; 0: no worker runs here, and no sandbox is tried."""
+    installation: Installation | None = None
+    gpus: tuple[str, ...] = ()
+    """Name and memory of each GPU that its GPU driver lists."""
+    sandbox: tuple[BackendProbe, ...] = ()
+    clock: Clock | None = None
+    delivery: Delivery | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class ClusterReport(Record):
+    """The output of `repairgym cluster check --json`."""
+
+    schema_version: int = 1
+    address: str
+    driver: Installation
+    nodes: tuple[NodeReport, ...]
+    problems: tuple[Problem, ...] = ()
+    """Of the cluster as a whole."""
+
+    @property
+    def all_problems(self) -> list[Problem]:
+        """Return the problems of the nodes and of the whole."""
+        return [problem for node in self.nodes for problem in node.problems] + list(self.problems)
+
+
 class NodeProbe:
-    """Runs on a node; becomes an actor by ``ray.remote``."""
+    """Answers for a node; becomes an actor by ``ray.remote``."""
 
     def now_s(self) -> float:
-        """Unix time of this node."""
+        """Return the Unix time of this node."""
         return time.time()
 
     def installation(self) -> Installation:
-        """What is installed here."""
+        """Return the installation of this node."""
         return describe_installation()
 
     def gpus(self) -> tuple[str, ...]:
-        """Name and memory of each GPU, as NVIDIA's driver says; none where it is not installed."""
+        """Return name and memory of each GPU that NVIDIA's driver lists; none where it is not installed."""
         command = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -57,30 +118,30 @@ class NodeProbe:
         return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
 
     def sandbox(self, config: SandboxConfig) -> tuple[BackendProbe, ...]:
-        """Sandboxes that were really started, or why not."""
+        """Try to start sandboxes."""
         return tuple(try_sandbox(config))
 
     def problems(self, expected: Installation, sandbox: SandboxConfig) -> list[Problem]:
-        """Why this node cannot run episodes."""
+        """Return the problems of this node."""
         return find_problems(expected, sandbox)
 
     def delivery(self, parcel: Parcel) -> Delivery:
-        """How a layer comes here, into a store that goes away again."""
+        """Receive a layer into a temporary store."""
         start_s = time.monotonic()
         pieces = iter([require_ray().get(piece) for piece in parcel.pieces])
-        there_s = time.monotonic()
+        received_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="repairgym-cluster-check-") as folder:
             layer = receive(parcel, LayerStore(Path(folder)), lambda _: next(pieces))
             manifest = read_manifest(layer)
         return Delivery(
             num_bytes=parcel.num_bytes,
             entries_digest=manifest.entries_digest if manifest else "",
-            transfer_s=there_s - start_s,
-            unpack_s=time.monotonic() - there_s,
+            transfer_s=received_s - start_s,
+            unpack_s=time.monotonic() - received_s,
         )
 
 
-class _Probing:
+class _ProbeGroup:
     """One probe per node of a cluster."""
 
     def __init__(self, ray: Any, nodes: Sequence[Node], timeout_s: float) -> None:
@@ -101,7 +162,7 @@ class _Probing:
             self._ray.kill(probe)
 
     def ask(self, nodes: Sequence[Node], question: str, *arguments: object) -> list[Any]:
-        """The answers of all ``nodes``, who work on it at one time; a `Problem` where there is none."""
+        """Return the answers of all ``nodes``, computed in parallel; a `Problem` where there is none."""
         calls = [getattr(self._probes[node.id], question).remote(*arguments) for node in nodes]
         deadline_s = time.monotonic() + self._timeout_s
         return [self._answer(call, question, max(0.0, deadline_s - time.monotonic())) for call in calls]
@@ -114,42 +175,42 @@ class _Probing:
         except (self._ray.exceptions.RayError, ImportError) as error:
             text = f"{question!r} ended in {(str(error).strip().splitlines() or [repr(error)])[-1].strip()}"
             remedy = f"if repairgym cannot be imported there, install it: {install_hint('ray')}"
-        return Problem(kind="answer", text=text, remedy=f"{remedy}; logs lie below Ray's temporary folder there")
+        return Problem(kind="answer", text=text, remedy=f"{remedy}; logs are below Ray's temporary folder there")
 
     def measure_clock(self, node: Node) -> Clock | Problem:
-        """Offset of the node's clock, from the fastest of several questions."""
-        found = []
+        """Measure the offset of the node's clock with the fastest of several requests."""
+        clocks = []
         for _ in range(_NUM_PINGS):
             sent_s = time.time()
-            (there_s,) = self.ask([node], "now_s")
-            if isinstance(there_s, Problem):
-                return there_s
-            back_s = time.time()
-            found.append(Clock(offset_s=there_s - (sent_s + back_s) / 2, round_trip_s=back_s - sent_s))
-        return min(found, key=lambda clock: clock.round_trip_s)
+            (remote_s,) = self.ask([node], "now_s")
+            if isinstance(remote_s, Problem):
+                return remote_s
+            received_s = time.time()
+            clocks.append(Clock(offset_s=remote_s - (sent_s + received_s) / 2, round_trip_s=received_s - sent_s))
+        return min(clocks, key=lambda clock: clock.round_trip_s)
 
 
-def refuse_unfit_nodes(ray: Any, nodes: Sequence[Node], cluster: ClusterConfig, sandbox: SandboxConfig) -> None:
-    """Start a sandbox on each node that offers some, and compare its versions with the driver's.
+def require_fit_nodes(ray: Any, nodes: Sequence[Node], cluster: ClusterConfig, sandbox: SandboxConfig) -> None:
+    """Start a sandbox on each node that offers sandboxes, and compare its versions with the driver's.
 
     Raises:
-        SandboxUnavailableError: one of them cannot make a sandbox.
-        ClusterError: one has other versions, or does not answer.
+        SandboxUnavailableError: a node cannot make a sandbox.
+        ClusterError: a node has other versions, or does not answer.
     """
-    asked = [node for node in nodes if node.resources.get(cluster.sandbox_resource)]
-    with _Probing(ray, asked, cluster.start_timeout_s) as probing:
-        answers = probing.ask(asked, "problems", describe_installation(), sandbox)
-    found = zip(asked, answers, strict=True)
-    refuse({node.name: [answer] if isinstance(answer, Problem) else answer for node, answer in found})
+    offering = [node for node in nodes if node.resources.get(cluster.sandbox_resource)]
+    with _ProbeGroup(ray, offering, cluster.start_timeout_s) as probes:
+        answers = probes.ask(offering, "problems", describe_installation(), sandbox)
+    pairs = zip(offering, answers, strict=True)
+    raise_problems({node.name: [answer] if isinstance(answer, Problem) else answer for node, answer in pairs})
 
 
 def check_cluster(ray: Any, config: ClusterCheckConfig) -> ClusterReport:
-    """Ask every live node for all that a run needs of it."""
+    """Check on every live node what a run needs."""
     cluster = config.cluster
     nodes = live_nodes(ray)
     parcel = _make_probe_layer(config.probe_bytes, ray.put)
-    with _Probing(ray, nodes, cluster.start_timeout_s) as probing:
-        answers = _question(probing, nodes, parcel, config)
+    with _ProbeGroup(ray, nodes, cluster.start_timeout_s) as probes:
+        answers = _ask_all(probes, nodes, parcel, config)
     driver = describe_installation()
     reports = tuple(judge_node(node, answers[node.id], driver, parcel.entries_digest, config) for node in nodes)
     return ClusterReport(
@@ -157,37 +218,94 @@ def check_cluster(ray: Any, config: ClusterCheckConfig) -> ClusterReport:
     )
 
 
-def _question(
-    probing: _Probing, nodes: Sequence[Node], parcel: Parcel, config: ClusterCheckConfig
+def _ask_all(
+    probes: _ProbeGroup, nodes: Sequence[Node], parcel: Parcel, config: ClusterCheckConfig
 ) -> dict[str, dict[str, Any]]:
-    """Node id -> question -> answer. A node that leaves one open is asked no more: each wait would be as long again."""
-    found: dict[str, dict[str, Any]] = {node.id: {} for node in nodes}
+    """Return node id -> question -> answer; a node that misses an answer gets no more questions: they would time out."""
+    answers: dict[str, dict[str, Any]] = {node.id: {} for node in nodes}
 
     def is_answering(node: Node) -> bool:
-        return not any(isinstance(answer, Problem) for answer in found[node.id].values())
+        return not any(isinstance(answer, Problem) for answer in answers[node.id].values())
 
-    def ask(asked: Sequence[Node], question: str, *arguments: object) -> None:
-        asked = list(filter(is_answering, asked))
-        for node, answer in zip(asked, probing.ask(asked, question, *arguments), strict=True):
-            found[node.id][question] = answer
+    def ask(nodes: Sequence[Node], question: str, *arguments: object) -> None:
+        nodes = list(filter(is_answering, nodes))
+        for node, answer in zip(nodes, probes.ask(nodes, question, *arguments), strict=True):
+            answers[node.id][question] = answer
 
     ask(nodes, "installation")
     ask(nodes, "gpus")
     ask([node for node in nodes if node.resources.get(config.cluster.sandbox_resource)], "sandbox", config.sandbox)
     for node in nodes:
-        ask([node], "delivery", parcel)  # one after the other: they share the way out of the driver's node
+        ask([node], "delivery", parcel)  # one by one: they share the network of the driver's node
     for node in filter(is_answering, nodes):
-        found[node.id]["clock"] = probing.measure_clock(node)
-    return found
+        answers[node.id]["clock"] = probes.measure_clock(node)
+    return answers
 
 
 def _make_probe_layer(num_bytes: int, put: Any) -> Parcel:
-    """A layer of random bytes: nothing on the way can make it smaller."""
-    with tempfile.TemporaryDirectory(prefix="repairgym-cluster-check-") as folder:
+    """Make a layer of random bytes, which no compression makes smaller."""
+    with tempfile.TemporaryDirectory(prefix="repairgym-cluster-check-") as root:
 
-        def fill(place: Path) -> None:
+        def fill(folder: Path) -> None:
             for number in range(_NUM_FILES):
-                (place / f"part-{number}").write_bytes(os.urandom(num_bytes // _NUM_FILES + 1))
+                (folder / f"part-{number}").write_bytes(os.urandom(num_bytes // _NUM_FILES + 1))
 
-        layer = LayerStore(Path(folder)).build_once("trees", os.urandom(16).hex(), fill)
+        layer = LayerStore(Path(root)).build_once("trees", os.urandom(16).hex(), fill)
         return send_layer(layer, put)
+
+
+def judge_node(
+    node: Node, answers: Mapping[str, Any], driver: Installation, entries_digest: str, config: ClusterCheckConfig
+) -> NodeReport:
+    """Return a node's report with its problems, from its ``answers`` (question -> answer or `Problem`)."""
+    known = {question: answer for question, answer in answers.items() if not isinstance(answer, Problem)}
+    problems = [answer for answer in answers.values() if isinstance(answer, Problem)]
+    if "installation" in known:
+        problems += compare_installations(driver, known["installation"])
+    if "sandbox" in known:
+        problems += judge_sandbox(known["sandbox"])
+    if "clock" in known:
+        problems += _judge_clock(known["clock"], config.max_clock_skew_s)
+    if "delivery" in known:
+        problems += _judge_delivery(known["delivery"], entries_digest)
+    if "gpus" in known:
+        problems += _judge_gpus(known["gpus"], node.resources.get("GPU", 0.0))
+    return NodeReport(
+        name=node.name,
+        resources=node.resources,
+        num_sandboxes=node.resources.get(config.cluster.sandbox_resource, 0.0),
+        problems=tuple(problems),
+        **known,
+    )
+
+
+def _judge_clock(clock: Clock, max_skew_s: float) -> list[Problem]:
+    if abs(clock.offset_s) <= max_skew_s + clock.round_trip_s / 2:
+        return []
+    text = f"its clock differs by {clock.offset_s:+.1f} s, accepted are {max_skew_s:g} s"
+    remedy = "'sudo timedatectl set-ntp true' there (or start chrony), or raise max_clock_skew_s"
+    return [Problem(kind="clock", text=text, remedy=remedy)]
+
+
+def _judge_delivery(delivery: Delivery, expected: str) -> list[Problem]:
+    if delivery.entries_digest == expected:
+        return []
+    text = f"a layer arrived with the digest {delivery.entries_digest[:12]}, expected {expected[:12]}"
+    return [Problem(kind="layer", text=text, remedy="look at the memory and the temporary file system of the node")]
+
+
+def _judge_gpus(listed: Sequence[str], declared: float) -> list[Problem]:
+    if len(listed) >= declared:
+        return []
+    text = f"{declared:g} GPUs are declared to Ray, its driver lists {len(listed)}"
+    remedy = "make `nvidia-smi` work there, or start the node with `ray start --num-gpus=NUMBER`"
+    return [Problem(kind="capacity", text=text, remedy=remedy)]
+
+
+def judge_whole(nodes: Sequence[NodeReport], resource: str) -> tuple[Problem, ...]:
+    """Return the problems of the cluster as a whole."""
+    if any(node.num_sandboxes for node in nodes):
+        return ()
+    text = f"none of {len(nodes)} nodes offers {resource}, so no worker has a place"
+    remedy = f"start nodes with `ray start --address=HEAD:6379 --resources='{{\"{resource}\": NUMBER}}'`"
+    return (Problem(kind="capacity", text=text, remedy=remedy),)

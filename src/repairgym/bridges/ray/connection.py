@@ -1,8 +1,8 @@
-"""Reaching a Ray cluster, and what room its nodes have.
+"""Connection to a Ray cluster, and the room on its nodes.
 
-Reads :class:`~repairgym.config.cluster.ClusterConfig`; makes a connection and `Node` records. Invariants: Ray is
-imported here and nowhere else; a connection that was there before is used and left as it is; what Ray raises while
-connecting becomes an error that says what to do.
+Reads :class:`~repairgym.config.cluster.ClusterConfig`; makes a connection and `Node` records. Guarantees: Ray is
+imported here and nowhere else; an existing connection is used and left open; errors of Ray while connecting become
+errors that say what to do.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Node(Record):
     """Ray's: ``CPU``, ``GPU``, ``memory`` (bytes), custom ones."""
 
     def num_places(self, demand: Mapping[str, float]) -> int:
-        """Workers of this demand that an empty node holds."""
+        """Return the number of workers of this demand that an empty node holds."""
         return min(math.floor(self.resources.get(name, 0.0) / amount) for name, amount in demand.items() if amount)
 
 
 def require_ray() -> Any:
-    """The module ``ray``.
+    """Return the module ``ray``.
 
     Raises:
         ConfigError: it is not installed.
@@ -53,11 +53,11 @@ def require_ray() -> Any:
 
 @contextmanager
 def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
-    """The module ``ray``, connected to the cluster; ``local`` starts one that holds the workers of ``rollout``.
+    """Connect to the cluster and yield the module ``ray``; ``local`` starts one that holds the workers of ``rollout``.
 
     Raises:
         ConfigError: Ray is not installed.
-        ClusterError: nobody answers at the address, or Ray's or Python's version there is another one.
+        ClusterError: no answer at the address, or another version of Ray or Python there.
     """
     ray = require_ray()
     if ray.is_initialized():
@@ -90,7 +90,7 @@ def _no_connection(address: str, error: Exception) -> str:
 
 
 def in_one_line(error: Exception) -> str:
-    """What Ray says, without its line breaks and the end of long explanations."""
+    """Return an error of Ray's in one line of at most 400 characters."""
     return " ".join(str(error).split())[:400]
 
 
@@ -99,7 +99,7 @@ def _local_options(cluster: ClusterConfig, rollout: RolloutConfig) -> dict[str, 
         return {}
     demand = worker_demand(cluster, rollout)
     total = {name: amount * rollout.num_workers for name, amount in demand.items()}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this command runs
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no report that this command runs
     options: dict[str, Any] = {"num_cpus": math.ceil(total.pop("CPU")), "resources": total, "include_dashboard": False}
     if cluster.object_store_bytes:
         options["object_store_memory"] = cluster.object_store_bytes
@@ -109,40 +109,40 @@ def _local_options(cluster: ClusterConfig, rollout: RolloutConfig) -> dict[str, 
 
 
 def worker_demand(cluster: ClusterConfig, rollout: RolloutConfig) -> dict[str, float]:
-    """What one worker asks of a node."""
+    """Return the resources of one worker."""
     return {"CPU": cluster.num_cpus, cluster.sandbox_resource: float(rollout.max_sandboxes)}
 
 
 def this_node(ray: Any) -> str:
-    """Name of the node that this process, a worker of Ray, runs on."""
+    """Return the name of the node that this process, a worker of Ray, runs on."""
     node_id = ray.get_runtime_context().get_node_id()
     return node_name(socket.gethostname(), ray.util.get_node_ip_address(), node_id)
 
 
 def node_name(host: str, address: str, node_id: str) -> str:
-    """How a node is called in messages: several may share a host."""
+    """Return the name of a node in messages: several may share a host."""
     return f"{host} ({address}, {node_id[:8]})"
 
 
 def live_nodes(ray: Any) -> list[Node]:
-    """The nodes of the cluster, by name."""
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    found = [
+    """Return the live nodes of the cluster, by name."""
+    nodes = [
         Node(
             id=node["NodeID"],
             name=node_name(node["NodeManagerHostname"], node["NodeManagerAddress"], node["NodeID"]),
             resources={name: float(amount) for name, amount in node["Resources"].items()},
         )
-        for node in alive
+        for node in ray.nodes()
+        if node["Alive"]
     ]
-    return sorted(found, key=lambda node: node.name)
+    return sorted(nodes, key=lambda node: node.name)
 
 
 def require_room(nodes: Sequence[Node], cluster: ClusterConfig, rollout: RolloutConfig) -> None:
-    """Check that the workers fit on the nodes, unless nodes may come.
+    """Check that the workers fit on the nodes, unless more nodes may join.
 
     Raises:
-        ClusterError: they never would.
+        ClusterError: they do not fit.
     """
     demand = worker_demand(cluster, rollout)
     places = sum(node.num_places(demand) for node in nodes)
@@ -157,5 +157,5 @@ def require_room(nodes: Sequence[Node], cluster: ClusterConfig, rollout: Rollout
         f"{rollout.num_workers} workers of {rollout.max_sandboxes} {name} and {cluster.num_cpus:g} CPU each, room for "
         f"{places} ({offered}); start nodes with `ray start --address=HEAD:6379 --resources='{{\"{name}\": NUMBER}}'`, "
         f"set rollout.num_workers={max(places, 1)} or less rollout.max_sandboxes, or cluster.is_autoscaling=true where "
-        "nodes come on demand"
+        "nodes join on demand"
     )

@@ -1,27 +1,35 @@
-"""Layers and model folders on their way to a node: a tar stream in pieces, addressed by digest.
+"""Transfer of layers, tokenizer and weights from the driver to nodes: tar streams in pieces, addressed by digest.
 
-Reads folders of one machine; makes the same folders in the layer store of another. Invariants: what arrives has the
-manifest (paths, modes, bytes) of what was sent, or there is no layer; a node unpacks a digest once, however many of
-its workers ask; neither end holds a whole folder in memory.
+Reads the layer store and model folders of one machine; makes the same folders in the layer store of another.
+Guarantees: a folder arrives with the manifest (paths, modes, bytes) that it was sent with, or not at all; each layer
+and each version of the weights enters the object store once, and only the newest weights stay there; a node unpacks a
+digest once for all its workers; neither end holds a whole folder in memory.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from repairgym.errors import ClusterError
+from repairgym.records import Task
+from repairgym.rollout.jobs import PolicyRef
+from repairgym.rollout.worker import WorkerSetup, WorkRequest
+from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.inventory import Manifest, read_manifest, scan_layer
 from repairgym.tasks.layers.store import LayerStore
 
 PIECE_BYTES = 32 << 20
 MODELS = "models"
 """Kind of the layers that hold a model folder; their name is the digest of their manifest."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 
 
 @dataclass(frozen=True)
@@ -33,20 +41,39 @@ class Parcel:
     digest: str
     """Name of the layer on every machine."""
     entries_digest: str
-    """Of its manifest: what has to arrive."""
+    """Expected digest of its manifest."""
     num_bytes: int
     """Of all files."""
     pieces: tuple[Any, ...]
     """Object references, in order."""
 
 
+@dataclass(frozen=True)
+class LayerParcels:
+    """The layers of one task."""
+
+    environment: Parcel
+    tree: Parcel
+
+
+@dataclass(frozen=True)
+class RemoteRequest:
+    """A request with the layers and weights that the node may lack."""
+
+    request: WorkRequest
+    layers: Mapping[str, LayerParcels]
+    """Task id -> its layers."""
+    model: Parcel | None
+    """Weights of the policy; None where it has none."""
+
+
 def send_layer(layer: Path, put: Callable[[bytes], Any]) -> Parcel:
-    """Hand a layer of the store to ``put``, piece by piece."""
+    """Pass a layer of the store to ``put``, piece by piece."""
     return _send(layer, layer.parent.name, layer.name, read_manifest(layer) or scan_layer(layer), put)
 
 
 def send_model(folder: Path, put: Callable[[bytes], Any]) -> Parcel:
-    """Hand a model folder to ``put``, piece by piece."""
+    """Pass a model folder to ``put``, piece by piece."""
     manifest = scan_layer(folder)
     return _send(folder, MODELS, manifest.entries_digest, manifest, put)
 
@@ -57,10 +84,10 @@ def _send(folder: Path, kind: str, digest: str, manifest: Manifest, put: Callabl
 
 
 def receive(parcel: Parcel, store: LayerStore, get: Callable[[Any], bytes]) -> Path:
-    """The folder of ``parcel`` in ``store``, unpacked when it is missing.
+    """Return the folder of ``parcel`` in ``store``; unpacks it when it is missing.
 
     Raises:
-        ClusterError: something else arrived.
+        ClusterError: the received files differ from the sent ones.
         DiskFullError: no room for it.
     """
 
@@ -69,15 +96,15 @@ def receive(parcel: Parcel, store: LayerStore, get: Callable[[Any], bytes]) -> P
         arrived = scan_layer(place).entries_digest
         if arrived != parcel.entries_digest:
             raise ClusterError(
-                f"{parcel.kind}/{parcel.digest} arrived as {arrived[:12]}, expected {parcel.entries_digest[:12]}: look "
-                "at the store that it came from with `repairgym doctor --verify-layers`, and at the file system of the node"
+                f"{parcel.kind}/{parcel.digest} arrived as {arrived[:12]}, expected {parcel.entries_digest[:12]}: "
+                "check the sender's store with `repairgym doctor --verify-layers`, and the file system of the node"
             )
 
     return store.build_once(parcel.kind, parcel.digest, build)
 
 
 def pack(folder: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
-    """``folder`` as a tar stream in pieces of ``piece_bytes``; owners are left out, times are whole seconds."""
+    """Yield ``folder`` as a tar stream in pieces of ``piece_bytes``; owners are left out, times are whole seconds."""
     waiting = bytearray()
     for block in _blocks(folder, piece_bytes):
         waiting += block
@@ -126,21 +153,72 @@ def _keep_mode(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
 
 
 class _Stream:
-    """Pieces as something to read from."""
+    """Pieces as a readable stream."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._rest = memoryview(b"")
 
     def read(self, num_bytes: int) -> bytes:
-        found = bytearray()
-        while len(found) < num_bytes:
+        data = bytearray()
+        while len(data) < num_bytes:
             if not self._rest:
                 piece = next(self._pieces, None)
                 if piece is None:
                     break
                 self._rest = memoryview(piece)
-            part = self._rest[: num_bytes - len(found)]
-            found += part
+            part = self._rest[: num_bytes - len(data)]
+            data += part
             self._rest = self._rest[len(part) :]
-        return bytes(found)
+        return bytes(data)
+
+
+class Broadcast:
+    """The folders in the object store, by digest."""
+
+    def __init__(self, put: Any, setup: WorkerSetup) -> None:
+        """``put`` stores an object in the object store and returns its reference."""
+        self._put = put
+        self._setup = setup
+        self._store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
+        self._layers: dict[Path, Parcel] = {}
+        self._tasks: dict[str, LayerParcels] = {}
+        self._model: tuple[tuple[str, int], Parcel] | None = None
+
+    def tokenizer(self) -> Parcel:
+        """Send the tokenizer's folder without weights."""
+        with tempfile.TemporaryDirectory(prefix="repairgym-tokenizer-") as folder:
+            for path in Path(self._setup.tokenizer_folder).iterdir():
+                if path.is_file() and path.suffix not in _WEIGHTS:
+                    shutil.copy(path, folder)
+            return send_model(Path(folder), self._put)
+
+    def prepare(self, request: WorkRequest) -> RemoteRequest:
+        """Return ``request`` with its layers, built here when they are missing, and its weights.
+
+        Raises:
+            IndexUnavailableError: a layer is missing and no index answers.
+            TaskError: the layers of a task cannot be built.
+        """
+        layers = {task_id: self._of_task(task) for task_id, task in request.tasks.items()}
+        return RemoteRequest(request, layers, self._weights(request.policy))
+
+    def _of_task(self, task: Task) -> LayerParcels:
+        if task.id not in self._tasks:
+            layers = task_layers(task, self._store)
+            self._tasks[task.id] = LayerParcels(self._layer(layers.environment), self._layer(layers.tree))
+        return self._tasks[task.id]
+
+    def _layer(self, layer: Path) -> Parcel:
+        if layer not in self._layers:
+            self._layers[layer] = send_layer(layer, self._put)
+        return self._layers[layer]
+
+    def _weights(self, policy: PolicyRef) -> Parcel | None:
+        if not policy.folder:
+            return None
+        key = policy.folder, policy.version
+        if self._model is None or self._model[0] != key:
+            # The previous version's parcel is dropped, which frees its room in the object store.
+            self._model = key, send_model(Path(policy.folder), self._put)
+        return self._model[1]

@@ -1,7 +1,7 @@
-"""Whether a node fits: equal versions, and a sandbox that really starts.
+"""Checks of a node: equal versions, and a sandbox that starts.
 
-Reads this machine; makes `Installation` and `Problem` records. Runs on nodes and on the driver alike. Invariants: a
-problem says what to do, command included; nothing here needs Ray to be there.
+Reads this machine; makes `Installation` and `Problem` records. Runs on nodes and on the driver. Guarantees: a problem
+says what to do, with the command; nothing here needs Ray.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ProblemKind = Literal["sandbox", "version", "layer", "clock", "capacity", "answe
 
 
 class Problem(Record):
-    """One reason why a node is refused."""
+    """One reason to reject a node."""
 
     kind: ProblemKind
     text: str
-    """What was got and what was expected."""
+    """Actual and expected state."""
     remedy: str
-    """What to do, with the command where there is one."""
+    """Advice, with the command where there is one."""
 
     def __str__(self) -> str:
         """One sentence for an error message."""
@@ -39,20 +39,20 @@ class Problem(Record):
 
 
 class Installation(Record):
-    """What has to be equal on all nodes of a run."""
+    """Versions and paths that have to be equal on all nodes of a run."""
 
     python: str
     python_path: str
-    """The interpreter that environments point at: they travel as they are."""
+    """The interpreter that environments point at: they are sent unchanged."""
     repairgym: str
     code_digest: str
-    """SHA-256 over the sources of repairgym: versions alone do not tell two checkouts apart."""
+    """SHA-256 over the sources of repairgym: two checkouts may have one version."""
     ray: str
 
 
 @cache
 def describe_installation() -> Installation:
-    """What is installed on this machine."""
+    """Return the installation of this machine."""
     return Installation(
         python=platform.python_version(),
         python_path=str(base_python()),
@@ -69,8 +69,8 @@ def _code_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def compare_installations(expected: Installation, found: Installation) -> list[Problem]:
-    """What of ``found`` (a node) is not what ``expected`` (the driver) has."""
+def compare_installations(expected: Installation, actual: Installation) -> list[Problem]:
+    """Return the differences of ``actual`` (a node) from ``expected`` (the driver)."""
     remedies = {
         "python": f"install Python {expected.python} there, for instance with the image of the driver",
         "python_path": f"put Python {expected.python} at {expected.python_path} there: environments point at it",
@@ -81,16 +81,16 @@ def compare_installations(expected: Installation, found: Installation) -> list[P
     return [
         Problem(
             kind="version",
-            text=f"{name} is {getattr(found, name)[:40]}, expected {getattr(expected, name)[:40]}",
+            text=f"{name} is {getattr(actual, name)[:40]}, expected {getattr(expected, name)[:40]}",
             remedy=remedy,
         )
         for name, remedy in remedies.items()
-        if getattr(found, name) != getattr(expected, name)
+        if getattr(actual, name) != getattr(expected, name)
     ]
 
 
 def try_sandbox(config: SandboxConfig) -> list[BackendProbe]:
-    """Start the back end that ``config`` names; with ``auto`` one after the other, up to the first that works."""
+    """Start the back end of ``config``; with ``auto`` each one in turn, up to the first that works."""
     tried: list[BackendProbe] = []
     names = [name for name in BACKENDS if name in ISOLATING_BACKENDS] if config.backend == "auto" else [config.backend]
     for name in names:
@@ -101,7 +101,7 @@ def try_sandbox(config: SandboxConfig) -> list[BackendProbe]:
 
 
 def judge_sandbox(tried: list[BackendProbe]) -> list[Problem]:
-    """Why no sandbox starts; empty when one does."""
+    """Return the reasons why no sandbox starts; empty when a sandbox starts."""
     if any(probe.is_available and probe.is_isolating for probe in tried):
         return []
     reasons = ", ".join(f"{probe.name}: {probe.reason}" for probe in tried)
@@ -110,20 +110,20 @@ def judge_sandbox(tried: list[BackendProbe]) -> list[Problem]:
 
 
 def find_problems(expected: Installation, sandbox: SandboxConfig) -> list[Problem]:
-    """Why this node cannot run episodes for a driver with the installation ``expected``."""
+    """Return the problems of this node for a driver with the installation ``expected``."""
     return compare_installations(expected, describe_installation()) + judge_sandbox(try_sandbox(sandbox))
 
 
-def refuse(found: Mapping[str, Sequence[Problem]]) -> None:
-    """End with the problems of nodes, by name; nothing happens when there are none.
+def raise_problems(problems_by_node: Mapping[str, Sequence[Problem]]) -> None:
+    """Raise the problems of nodes, where there are any.
 
     Raises:
         SandboxUnavailableError: a node cannot make a sandbox.
         ClusterError: anything else.
     """
-    refused = {name: problems for name, problems in found.items() if problems}
-    if not refused:
+    rejected = {name: problems for name, problems in problems_by_node.items() if problems}
+    if not rejected:
         return
-    is_sandbox = any(problem.kind == "sandbox" for problems in refused.values() for problem in problems)
-    text = "; ".join(f"{name} is refused: {'. '.join(map(str, problems))}" for name, problems in refused.items())
+    is_sandbox = any(problem.kind == "sandbox" for problems in rejected.values() for problem in problems)
+    text = "; ".join(f"{name} is rejected: {'. '.join(map(str, problems))}" for name, problems in rejected.items())
     raise (SandboxUnavailableError if is_sandbox else ClusterError)(text)

@@ -1,41 +1,44 @@
 """Rollout workers as Ray actors on the nodes of a cluster, seen from the driver.
 
-Reads `WorkRequest` messages; makes what the pool reads. Invariants: each job is one call of one actor, so it ends as
-one value or as one loss, never both; a lost worker is replaced by another one, whose demand Ray (and its autoscaler)
-sees while it waits for room; only the driver writes anything about the run.
+Reads `ClusterConfig` and `WorkRequest` messages; makes a `WorkerPool` and its messages. Guarantees: no episode begins
+before each node with sandboxes has started a sandbox and shown the driver's versions; each job is one call of one
+actor, so it ends as one value or as one loss, never both; a lost worker is replaced, and Ray (and its autoscaler) sees
+the demand while it waits for room; only the driver writes to the run.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from repairgym.bridges.ray.broadcast import Sending
-from repairgym.bridges.ray.connection import in_one_line, live_nodes, worker_demand
+from repairgym.bridges.ray.cluster_check import require_fit_nodes
+from repairgym.bridges.ray.connection import connected, in_one_line, live_nodes, require_room, worker_demand
+from repairgym.bridges.ray.episode_actor import EpisodeActor, Reply, WorkerOrder
+from repairgym.bridges.ray.layer_transfer import Broadcast
 from repairgym.bridges.ray.node_checks import describe_installation
-from repairgym.bridges.ray.worker import EpisodeActor, Reply, WorkerOrder
 from repairgym.config.cluster import ClusterConfig
 from repairgym.errors import ClusterError, RepairGymError
 from repairgym.rollout.jobs import EpisodeJob
+from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkRequest
 from repairgym.rollout.workers import JobsLost, Message
 
 _MIN_CONCURRENCY = 1000
-"""Ray's own bound on the calls that one actor works on; a worker may hold more."""
+"""Ray's default bound on the concurrent calls of an actor; a worker may hold more."""
 _PING_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 
 
 class RayWorkers:
-    """Actors, each on the node that Ray finds for it; their names are numbers."""
+    """Actors on nodes that Ray selects; their names are numbers."""
 
     def __init__(self, ray: Any, setup: WorkerSetup, cluster: ClusterConfig) -> None:
         self._ray = ray
         self._setup = setup
         self._cluster = cluster
-        self._sending = Sending(ray.put, setup)
+        self._broadcast = Broadcast(ray.put, setup)
         self._order: Any = None
         self._actors: dict[int, Any] = {}
         self._ready: dict[int, str] = {}
@@ -43,13 +46,13 @@ class RayWorkers:
         self._starting: dict[Any, int] = {}
         self._calls: dict[Any, tuple[int, EpisodeJob]] = {}
         self._losses: list[tuple[int, Message]] = []
-        """Noticed, and not yet told."""
+        """Noticed, not yet reported."""
         self._num_made = 0
         self._num_lost = 0
         self._idle_since_s = time.monotonic()
 
     def start(self) -> None:
-        """Ask Ray for the workers that are missing, also for those that went while there was nothing to do.
+        """Request the missing workers from Ray, also those that were lost while idle.
 
         Raises:
             ClusterError: more than `max_lost_workers` lost, or the connection is gone.
@@ -57,10 +60,10 @@ class RayWorkers:
         self._idle_since_s = time.monotonic()
         self._notice_losses()
         while len(self._actors) < self._setup.config.num_workers:
-            self._ask_for_one()
+            self._request_worker()
 
     def _notice_losses(self) -> None:
-        """Jobs given to a worker that is gone would count as lost, although nobody has begun them."""
+        """Find lost workers before they get jobs, which would count as lost although they never began."""
         pings = {self._actors[number].ping.remote(): number for number in self._ready}
         for ping in self._ended(list(pings), _PING_TIMEOUT_S, len(pings)) if pings else ():
             try:
@@ -68,9 +71,9 @@ class RayWorkers:
             except self._ray.exceptions.RayError as error:
                 self._losses += self._lose(pings[ping], error)
 
-    def _ask_for_one(self) -> None:
+    def _request_worker(self) -> None:
         if self._order is None:
-            tokenizer = self._sending.tokenizer()
+            tokenizer = self._broadcast.tokenizer()
             self._order = self._ray.put(WorkerOrder(self._setup.config, tokenizer, describe_installation()))
         demand = worker_demand(self._cluster, self._setup.config)
         actor = self._ray.remote(EpisodeActor).options(
@@ -87,21 +90,21 @@ class RayWorkers:
         self._starting[self._actors[number].start.remote(self._order)] = number
 
     def ready(self) -> Sequence[Hashable]:
-        """Those that have started, in the order in which they were asked for."""
+        """Return the started workers in the order of their requests."""
         return sorted(self._ready)
 
     def give(self, worker: Hashable, request: WorkRequest) -> None:
-        """Send each job of ``request`` as a call of its own; what they share goes into the object store once."""
+        """Send each job of ``request`` as a separate call; shared data enters the object store once."""
         assert isinstance(worker, int)
-        remote = self._ray.put(self._sending.prepare(request))
+        remote = self._ray.put(self._broadcast.prepare(request))
         for job in request.jobs:
             self._calls[self._actors[worker].run.remote(remote, job)] = worker, job
 
     def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Hashable, Message]]:
-        """What has ended, whichever worker did it.
+        """Yield the messages of all workers whose calls have ended.
 
         Raises:
-            ClusterError: no worker for `start_timeout_s`, more than `max_lost_workers` lost, or one cannot be made.
+            ClusterError: no worker for `start_timeout_s`, more than `max_lost_workers` lost, or a worker cannot start.
             SandboxUnavailableError: the node of a worker cannot make sandboxes.
             RepairGymError: a worker broke.
         """
@@ -112,39 +115,37 @@ class RayWorkers:
                 self._finish_start(call)
             elif call in self._calls:
                 yield from self._finish(call)
-        self._check_patience()
+        self._check_start_timeout()
 
     def _ended(self, waiting: list[Any], timeout_s: float, num_awaited: int = 1) -> list[Any]:
-        """All calls that have ended, as soon as ``num_awaited`` have or the time is over."""
+        """Return all ended calls, as soon as ``num_awaited`` have ended or the time is over."""
         try:
             self._ray.wait(waiting, num_returns=num_awaited, timeout=timeout_s)
             return list(self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0])
         except ConnectionError as error:
             raise ClusterError(
-                f"the connection to the cluster is gone ({in_one_line(error)}); run the same command again: it goes on"
+                f"the connection to the cluster is lost ({in_one_line(error)}); run the same command again to resume"
             ) from error
 
     def _finish_start(self, call: Any) -> None:
         number = self._starting.pop(call)
         try:
-            found = self._ray.get(call)
+            answer = self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:
-            raise ClusterError(
-                f"a worker cannot be made: {in_one_line(error)}; try `repairgym cluster check`"
-            ) from error
+            raise ClusterError(f"a worker cannot start: {in_one_line(error)}; try `repairgym cluster check`") from error
         except self._ray.exceptions.RayError as error:
             self._replace(number, error)
             return
-        if isinstance(found, WorkFailure):
-            raise found.error or RepairGymError(found.message)
-        self._ready[number] = found
+        if isinstance(answer, WorkFailure):
+            raise answer.error or RepairGymError(answer.message)
+        self._ready[number] = answer
 
     def _finish(self, call: Any) -> Iterator[tuple[int, Message]]:
         number, _ = self._calls[call]
         try:
             reply = self._ray.get(call)
         except self._ray.exceptions.RayTaskError as error:
-            # Not a loss: the actor returns what goes wrong, so its own code has failed.
+            # Not a loss: the actor returns errors, so its own code has failed.
             raise RepairGymError(f"a rollout worker broke: {error}") from error
         except self._ray.exceptions.RayError as error:
             yield from self._lose(number, error)
@@ -153,7 +154,7 @@ class RayWorkers:
         yield from _unpacked(number, reply)
 
     def _lose(self, number: int, cause: Exception) -> Iterator[tuple[int, Message]]:
-        """Take what a lost worker has still delivered, and give the rest back."""
+        """Take the finished jobs of a lost worker, and return the others as lost."""
         jobs = []
         for call in [call for call, (owner, _) in self._calls.items() if owner == number]:
             _, job = self._calls.pop(call)
@@ -171,17 +172,17 @@ class RayWorkers:
         self._num_lost += 1
         if self._num_lost > self._cluster.max_lost_workers:
             raise ClusterError(
-                f"{self._num_lost} workers were lost, the last one: {in_one_line(cause)}; look at the nodes (`repairgym "
-                "cluster check`, `ray status`), then run the same command again: it goes on"
+                f"{self._num_lost} workers were lost, last: {in_one_line(cause)}; check the nodes (`repairgym cluster "
+                "check`, `ray status`), then run the same command again to resume"
             )
         self._ready.pop(number, None)
-        # It may live on where only the connection was lost; what it still does is nobody's.
+        # It may still run where only the connection was lost; its results are ignored.
         with suppress(Exception):
             self._ray.kill(self._actors[number], no_restart=True)
         del self._actors[number]
-        self._ask_for_one()
+        self._request_worker()
 
-    def _check_patience(self) -> None:
+    def _check_start_timeout(self) -> None:
         if self._ready:
             self._idle_since_s = time.monotonic()
         waited_s = time.monotonic() - self._idle_since_s
@@ -189,12 +190,12 @@ class RayWorkers:
             demand = worker_demand(self._cluster, self._setup.config)
             nodes = "; ".join(f"{node.name}: {node.resources}" for node in live_nodes(self._ray)) or "none"
             raise ClusterError(
-                f"no worker for {waited_s:.0f} s; each asks for {demand}, live nodes: {nodes}. Look at `ray status` "
-                "for what others hold, add nodes or raise cluster.start_timeout_s, then run the same command again"
+                f"no worker for {waited_s:.0f} s; each needs {demand}, live nodes: {nodes}. Look at `ray status` "
+                "for other users, add nodes or raise cluster.start_timeout_s, then run the same command again"
             )
 
     def close(self) -> None:
-        """End all workers, first by their own will; safe to call twice."""
+        """Close all workers, then kill them; safe to call twice."""
         with suppress(Exception):
             closing = [self._actors[number].close.remote() for number in self._ready]
             self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT_S)
@@ -210,3 +211,20 @@ class RayWorkers:
 def _unpacked(number: int, reply: Reply) -> Iterator[tuple[int, Message]]:
     yield number, reply.outcome
     yield number, reply.report
+
+
+@contextmanager
+def open_ray_pool(setup: WorkerSetup, cluster: ClusterConfig, on_loss: Callable[[str], None]) -> Iterator[WorkerPool]:
+    """Open a pool of workers on a cluster; ``on_loss`` receives a message for each lost worker.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        ClusterError: the cluster cannot be reached, is too small, or a node has other versions.
+        SandboxUnavailableError: a node that offers sandboxes cannot make one.
+    """
+    with connected(cluster, setup.config) as ray:
+        nodes = live_nodes(ray)
+        require_room(nodes, cluster, setup.config)
+        require_fit_nodes(ray, nodes, cluster, setup.config.sandbox)
+        with WorkerPool(setup, RayWorkers(ray, setup, cluster), on_loss) as pool:
+            yield pool

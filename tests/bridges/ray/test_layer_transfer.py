@@ -1,4 +1,4 @@
-"""Folders on their way to a node: what arrives is what was sent, or nothing."""
+"""Transfer of folders to a node: they arrive as sent, or not at all."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def test_other_bytes_leave_no_layer(layer: Path, tmp_path: Path) -> None:
     assert receive(parcel, node, lambda piece: piece).is_dir()
 
 
-def test_a_layer_that_was_damaged_before_it_was_sent_is_noticed(layer: Path, tmp_path: Path) -> None:
+def test_a_layer_damaged_before_the_transfer_is_noticed(layer: Path, tmp_path: Path) -> None:
     (layer / "bin" / "tool").write_text("#!/bin/bash\n")
     parcel = send_layer(layer, lambda piece: piece)
     with pytest.raises(ClusterError, match="repairgym doctor --verify-layers"):
         receive(parcel, LayerStore(tmp_path / "node"), lambda piece: piece)
 
 
-def test_nothing_is_written_beside_the_folder(tmp_path: Path) -> None:
+def test_nothing_is_written_outside_the_folder(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("../x"))
@@ -94,13 +94,13 @@ def test_nothing_is_written_beside_the_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_a_model_folder_is_addressed_by_what_it_holds(tmp_path: Path) -> None:
-    for name, weights in (("one", b"w"), ("two", b"w"), ("three", b"v")):
+def test_a_model_folder_is_addressed_by_its_content(tmp_path: Path) -> None:
+    for name, weights in (("first", b"w"), ("second", b"w"), ("third", b"v")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_bytes(weights)
-    one, two, three = (send_model(tmp_path / name, lambda piece: piece) for name in ("one", "two", "three"))
-    assert one.kind == MODELS
-    assert one.digest == two.digest != three.digest
+    first, second, third = (send_model(tmp_path / name, lambda piece: piece) for name in ("first", "second", "third"))
+    assert first.kind == MODELS
+    assert first.digest == second.digest != third.digest
     node = LayerStore(tmp_path / "node")
-    assert (receive(three, node, lambda piece: piece) / "model.safetensors").read_bytes() == b"v"
-    assert node.has(MODELS, three.digest)
+    assert (receive(third, node, lambda piece: piece) / "model.safetensors").read_bytes() == b"v"
+    assert node.has(MODELS, third.digest)

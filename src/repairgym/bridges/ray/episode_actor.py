@@ -1,34 +1,33 @@
 """One rollout worker as a Ray actor.
 
-Reads a `WorkerOrder`, then requests, each with one of its jobs; returns `Reply` records. Invariants: layers and weights
-come as parcels and lie in this node's own layer store, nothing is built here; what goes wrong is returned, so that an
-exception of a call means that the worker or its node is gone.
+Reads a `WorkerOrder`, then requests, each with one of its jobs; returns `Reply` records. Guarantees: layers and weights
+arrive as parcels in this node's own layer store, nothing is built here; errors are returned, so an exception of a call
+means that the worker or its node is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from repairgym.bridges.ray.connection import require_ray, this_node
-from repairgym.bridges.ray.layer_transfer import MODELS, Parcel, receive
-from repairgym.bridges.ray.node_checks import Installation, find_problems, refuse
+from repairgym.bridges.ray.layer_transfer import MODELS, LayerParcels, Parcel, RemoteRequest, receive
+from repairgym.bridges.ray.node_checks import Installation, find_problems, raise_problems
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import RepairGymError
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
-from repairgym.rollout.worker import RolloutWorker, WorkFailure, WorkReport, WorkRequest, describe_failure
+from repairgym.rollout.worker import RolloutWorker, WorkFailure, WorkReport, describe_failure
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.store import LayerStore
 
 
 @dataclass(frozen=True)
 class WorkerOrder:
-    """What a worker is made from."""
+    """Configuration, tokenizer and expected installation of a worker."""
 
     config: RolloutConfig
     tokenizer: Parcel
@@ -37,27 +36,8 @@ class WorkerOrder:
 
 
 @dataclass(frozen=True)
-class LayerParcels:
-    """The layers of one task."""
-
-    environment: Parcel
-    tree: Parcel
-
-
-@dataclass(frozen=True)
-class RemoteRequest:
-    """A request with what the node may not have yet."""
-
-    request: WorkRequest
-    layers: Mapping[str, LayerParcels]
-    """Task id -> its layers."""
-    model: Parcel | None
-    """Weights of the policy, where it has some."""
-
-
-@dataclass(frozen=True)
 class Reply:
-    """What became of one job."""
+    """The outcome of one job."""
 
     outcome: Trajectory | WorkFailure
     report: WorkReport
@@ -67,7 +47,7 @@ class EpisodeActor:
     """Becomes an actor by ``ray.remote``."""
 
     def __init__(self) -> None:
-        """Nothing can fail here: `start` says what does."""
+        """Do nothing that can fail: `start` reports errors."""
         self._layers: dict[str, TaskLayers] = {}
         self._model = ""
 
@@ -78,7 +58,7 @@ class EpisodeActor:
             torch.set_num_threads(1)
             self._store = LayerStore(config=order.config.layers)
             problems = await asyncio.to_thread(find_problems, order.installation, order.config.sandbox)
-            refuse({"this node": problems})
+            raise_problems({"this node": problems})
             tokenizer = await self._receive(order.tokenizer)
             self._worker = RolloutWorker(order.config, tokenizer, lambda task: self._layers[task.id])
         except Exception as error:
@@ -86,7 +66,7 @@ class EpisodeActor:
         return self._node
 
     async def ping(self) -> None:
-        """Show that the worker is there."""
+        """Show that the worker is alive."""
 
     async def run(self, remote: RemoteRequest, job: EpisodeJob) -> Reply:
         """Run one job of a request."""
@@ -97,7 +77,7 @@ class EpisodeActor:
                 folder = await self._receive(remote.model)
                 self._release_older_model(remote.model.digest)
                 request = replace(request, policy=replace(request.policy, folder=str(folder)))
-            (trajectory,) = [found async for found in self._worker.run(request)]
+            (trajectory,) = [trajectory async for trajectory in self._worker.run(request)]
         except Exception as error:
             return Reply(self._describe(error), WorkReport(1))
         return Reply(trajectory, self._worker.report(1))
@@ -112,17 +92,17 @@ class EpisodeActor:
             self._layers[task.id] = TaskLayers(environment, tree)
 
     async def _receive(self, parcel: Parcel) -> Path:
-        # In a thread: other episodes go on while it arrives and is unpacked.
+        # In a thread: other episodes continue while it arrives and is unpacked.
         return await asyncio.to_thread(receive, parcel, self._store, require_ray().get)
 
     def _release_older_model(self, digest: str) -> None:
-        """The weights of an older version are in no request any more: each iteration would leave a copy."""
+        """Delete the older weights, which no request uses any more; otherwise each iteration would leave a copy."""
         if self._model not in ("", digest):
             self._store.release(MODELS, self._model)
         self._model = digest
 
     def _describe(self, error: Exception) -> WorkFailure:
-        """A disk is full on one of many nodes: which one is part of the message."""
+        """Describe an error, with the name of this node."""
         if isinstance(error, RepairGymError):
             error.args = (f"{self._node}: {error}",)
         else:

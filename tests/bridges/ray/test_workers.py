@@ -1,4 +1,4 @@
-"""Episodes on real Ray clusters of this machine: nothing is lost, whoever dies; who does not fit is refused by name.
+"""Episodes on real Ray clusters of this machine: no episode is lost with a node or worker; unfit nodes are rejected.
 
 The tests share one cluster and run in their order: a head without sandboxes and two nodes, each with a layer store of
 its own. They run `repairgym` as a person does, in processes of its own.
@@ -67,8 +67,8 @@ def on(site: Any) -> tuple[str, ...]:
     return f"cluster.address={site.address}", PATIENCE
 
 
-def kept(site: Any, run: str) -> dict[str, tuple[object, ...]]:
-    """Trajectory id -> what was said, what came of it."""
+def stored(site: Any, run: str) -> dict[str, tuple[object, ...]]:
+    """Trajectory id -> verdict, patch, seed, actions and tokens."""
     with RunStore.open(site.root / run / "run.db", is_read_only=True) as store:
         rows = list(store.trajectories(phase="rollout"))
     return by_id(rows)
@@ -97,8 +97,8 @@ def workers_of(node: Any) -> list[psutil.Process]:
     return [process for process in below(node) if "EpisodeActor" in " ".join(process.cmdline())]
 
 
-def end(processes: list[psutil.Process]) -> bool:
-    """Whether all of them are gone soon: sandboxes, zygotes and spawners go with the worker that made them."""
+def have_ended(processes: list[psutil.Process]) -> bool:
+    """True when all of them end soon: sandboxes, zygotes and spawners go with the worker that made them."""
     deadline_s = time.monotonic() + 60
     while any(is_alive(process) for process in processes):
         if time.monotonic() > deadline_s:
@@ -115,11 +115,11 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def kill(workers: list[psutil.Process]) -> bool:
-    """Kill them; whether nothing of them stays."""
+    """Kill them; true when none of their processes stays."""
     processes = [*workers, *(child for worker in workers for child in worker.children(recursive=True))]
     for worker in workers:
         worker.kill()
-    return end(processes)
+    return have_ended(processes)
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -150,11 +150,11 @@ def check(site: Any, address: str, *arguments: str, code: int = 0) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def whole(site: Any) -> dict[str, tuple[object, ...]]:
-    """What a run on this machine, without Ray, keeps."""
+    """Trajectories of a run on this machine without Ray."""
     finish(rollout(site, "whole", "rollout.num_workers=1"))
-    found = kept(site, "whole")
-    assert len({kind for kind, *_ in found.values()}) > 1  # some passed, some did not
-    return found
+    trajectories = stored(site, "whole")
+    assert len({kind for kind, *_ in trajectories.values()}) > 1  # some passed, some did not
+    return trajectories
 
 
 def test_a_good_cluster_is_proved_node_by_node(site: Any) -> None:
@@ -171,30 +171,30 @@ def test_a_good_cluster_is_proved_node_by_node(site: Any) -> None:
         assert node["delivery"]["transfer_s"] > 0
 
 
-def test_from_outside_the_same_holds(site: Any) -> None:
+def test_the_check_works_from_outside_the_cluster(site: Any) -> None:
     assert check(site, site.client_address)["nodes"]
 
 
 @pytest.mark.skipif(not shutil.which("bwrap"), reason="bubblewrap is not installed")
-def test_a_node_that_cannot_sandbox_is_refused_by_name(site: Any) -> None:
+def test_a_node_without_sandboxes_is_rejected_by_name(site: Any) -> None:
     bad = site.add_node("bad", env_vars={"PATH": os.environ["PATH"]})
     try:
         wanted = ("sandbox.backend=bubblewrap", f"sandbox.bubblewrap={BWRAP}")
         report = check(site, site.address, *wanted, code=5)
-        refused = [node for node in report["nodes"] if node["problems"]]
-        assert len(refused) == 1
-        assert bad.node_id[:8] in refused[0]["name"]
-        assert "apt install bubblewrap" in refused[0]["problems"][0]["remedy"]
+        rejected = [node for node in report["nodes"] if node["problems"]]
+        assert len(rejected) == 1
+        assert bad.node_id[:8] in rejected[0]["name"]
+        assert "apt install bubblewrap" in rejected[0]["problems"][0]["remedy"]
         overrides = [f"rollout.{text}" for text in wanted]
-        _, err = finish(rollout(site, "refused", *on(site), *overrides), code=5)
-        assert refused[0]["name"] in err
+        _, err = finish(rollout(site, "rejected", *on(site), *overrides), code=5)
+        assert rejected[0]["name"] in err
         assert "apt install bubblewrap" in err
-        assert num_stored(site, "refused") == 0
+        assert num_stored(site, "rejected") == 0
     finally:
         site.cluster.remove_node(bad, allow_graceful=False)
 
 
-def test_too_small_a_cluster_is_refused(site: Any) -> None:
+def test_a_cluster_without_room_is_rejected(site: Any) -> None:
     process = rollout(site, "small", *on(site), "rollout.num_workers=9")
     _, err = finish(process, code=9)
     assert "9 workers of 4 repairgym_sandbox" in err
@@ -210,11 +210,11 @@ def test_a_killed_node_costs_nothing(site: Any, whole: dict[str, tuple[object, .
     processes = below(site.nodes[1])
     site.cluster.remove_node(site.nodes[1], allow_graceful=False)
     out, _ = finish(process)
-    assert end(processes)
+    assert have_ended(processes)
     assert "cluster: 1 workers were lost and replaced" in out
     num_retried = int(out.split("replaced, ")[1].split()[0])
     assert num_retried > 0
-    assert kept(site, "broken") == whole
+    assert stored(site, "broken") == whole
     with RunStore.open(site.root / "broken" / "run.db", is_read_only=True) as store:
         (event,) = [event for event in store.events() if event.kind == "worker_lost"]
     assert site.nodes[1].node_id[:8] in event.message
@@ -229,37 +229,37 @@ def test_a_killed_worker_costs_nothing_whether_it_was_busy_or_idle(
     setup = WorkerSetup(config, str(shipped_base()), str(site.cache("driver")))
     cluster = ClusterConfig(address=site.address, num_cpus=0.5, start_timeout_s=TIMEOUT_S)
     tasks = {task.id: task for task in TaskStore(site.tasks).load()}
-    told: list[str] = []
+    messages: list[str] = []
 
     def run(phase: str, ids: list[str]) -> Iterator[Trajectory]:
         return pool.run(PolicyRef("teacher"), make_groups(phase, 0, ids, NUM_SAMPLES, seed=0), tasks)
 
     with connected(cluster, config) as ray:
         workers = RayWorkers(ray, setup, cluster)
-        with WorkerPool(setup, workers, told.append) as pool:
+        with WorkerPool(setup, workers, messages.append) as pool:
             while len(workers.ready()) < 2:
                 list(run("before", list(tasks)[:1]))
             running = run("rollout/teacher", list(tasks))
-            found = [next(running)]  # each has a group now
+            first = next(running)  # each has a group now
             assert kill(workers_of(site.nodes[0])[:1])
-            assert by_id([*found, *running]) == whole
+            assert by_id([first, *running]) == whole
             num_retried = pool.counters()["pool/num_retried_episodes"]
             assert num_retried > 0
-            assert len(told) == 1
+            assert len(messages) == 1
             num_idle = len(workers.ready())
             assert kill(workers_of(site.nodes[0]))
             assert len(list(run("after", list(tasks)[:1]))) == NUM_SAMPLES
-            assert pool.counters()["pool/num_lost_workers"] == len(told) == 1 + num_idle
+            assert pool.counters()["pool/num_lost_workers"] == len(messages) == 1 + num_idle
             assert pool.counters()["pool/num_retried_episodes"] == num_retried
             processes = [process for worker in workers_of(site.nodes[0]) for process in worker.children(recursive=True)]
             assert processes
-    assert end(processes)
+    assert have_ended(processes)
 
 
-def test_a_worker_waits_for_a_node_to_come_and_a_run_goes_on_after_an_interrupt(
+def test_a_worker_waits_for_a_node_and_an_interrupted_run_resumes(
     site: Any, whole: dict[str, tuple[object, ...]]
 ) -> None:
-    """What an autoscaler does: it sees the pending demand and brings a node."""
+    """An autoscaler does this: it sees the pending demand and brings a node."""
     late = ("cluster.sandbox_resource=late_sandbox", "cluster.is_autoscaling=true", "rollout.num_workers=1")
     command = (*on(site), *late, "select.num_tasks=3")
     process = rollout(site, "late", *command)
@@ -270,15 +270,15 @@ def test_a_worker_waits_for_a_node_to_come_and_a_run_goes_on_after_an_interrupt(
     finish(process, code=130)
     num_before = num_stored(site, "late")
     assert num_before < 3 * NUM_SAMPLES
-    assert num_before % NUM_SAMPLES == 0  # what was in flight has ended
+    assert num_before % NUM_SAMPLES == 0  # episodes in flight have ended
     finish(rollout(site, "late", *command))
-    found = kept(site, "late")
-    assert len(found) == 3 * NUM_SAMPLES
-    assert found.items() <= whole.items()
+    trajectories = stored(site, "late")
+    assert len(trajectories) == 3 * NUM_SAMPLES
+    assert trajectories.items() <= whole.items()
 
 
 def pending_demands(site: Any) -> list[dict[str, float]]:
-    """What Ray would tell an autoscaler, custom resources only."""
+    """The demand that Ray reports to an autoscaler, custom resources only."""
     from ray._raylet import GcsClient
     from ray.autoscaler.v2.sdk import get_cluster_resource_state
 
@@ -295,9 +295,9 @@ def test_weights_travel(site: Any) -> None:
     )
     finish(process)
     with RunStore.open(site.root / "model" / "run.db", is_read_only=True) as store:
-        found = list(store.trajectories(phase="rollout"))
-    assert len(found) == 2
-    assert all(t.verdict.is_valid and t.ledger.is_action.any() for t in found)
+        trajectories = list(store.trajectories(phase="rollout"))
+    assert len(trajectories) == 2
+    assert all(t.verdict.is_valid and t.ledger.is_action.any() for t in trajectories)
     assert any((layer / "model.safetensors").is_file() for layer in on_nodes(site, "models"))
 
 

@@ -1,4 +1,4 @@
-"""Which nodes are refused, and with which words; without Ray."""
+"""Rejection of nodes, with its messages; without Ray."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
+from repairgym.bridges.ray.cluster_check import Clock, ClusterReport, Delivery, judge_node, judge_whole
 from repairgym.bridges.ray.connection import Node, require_ray, require_room
 from repairgym.bridges.ray.node_checks import (
     Installation,
     Problem,
     compare_installations,
     judge_sandbox,
-    refuse,
+    raise_problems,
     try_sandbox,
 )
-from repairgym.bridges.ray.reports import Clock, ClusterReport, Delivery, judge_node, judge_whole
 from repairgym.config.cluster import ClusterCheckConfig, ClusterConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
@@ -27,7 +27,7 @@ OWN = Installation(
 )
 CLUSTER = ClusterConfig(address="head:6379")
 WORKS = BackendProbe(name="namespace", is_available=True, is_isolating=True, duration_s=0.5)
-REFUSES = BackendProbe(
+BROKEN = BackendProbe(
     name="namespace",
     is_available=False,
     is_isolating=True,
@@ -66,7 +66,7 @@ def test_a_good_node_has_no_problem():
 @pytest.mark.parametrize(
     ("changed", "kind", "words"),
     [
-        ({"sandbox": (REFUSES,)}, "sandbox", ["Operation not permitted", "sudo sysctl kernel.apparmor"]),
+        ({"sandbox": (BROKEN,)}, "sandbox", ["Operation not permitted", "sudo sysctl kernel.apparmor"]),
         ({"installation": OWN.model_copy(update={"ray": "2.59"})}, "version", ["ray is 2.59", "ray[client]==2.60.0"]),
         ({"installation": OWN.model_copy(update={"code_digest": "b" * 64})}, "version", ["the driver's checkout"]),
         ({"clock": Clock(offset_s=-9.0, round_trip_s=0.1)}, "clock", ["-9.0 s", "timedatectl set-ntp true"]),
@@ -79,13 +79,13 @@ def test_a_good_node_has_no_problem():
         ({"sandbox": Problem(kind="answer", text="no answer", remedy="ray status")}, "answer", ["no answer"]),
     ],
 )
-def test_each_trouble_is_named_with_its_fix(changed, kind, words):
+def test_each_problem_is_named_with_its_fix(changed, kind, words):
     (problem,) = problems(**changed)
     assert problem.kind == kind
     assert all(word in str(problem) for word in words)
 
 
-def test_a_clock_is_not_blamed_for_a_slow_answer():
+def test_a_slow_answer_is_no_clock_problem():
     assert problems(clock=Clock(offset_s=2.4, round_trip_s=3.0)) == []
 
 
@@ -95,16 +95,16 @@ def test_every_difference_of_versions_has_a_remedy():
     assert compare_installations(OWN, OWN) == []
 
 
-def test_a_refusal_names_the_nodes_and_ends_with_the_right_code():
-    refuse({"n1": []})
+def test_the_error_names_the_nodes_and_has_the_right_type():
+    raise_problems({"n1": []})
     version = compare_installations(OWN, OWN.model_copy(update={"repairgym": "9"}))
-    with pytest.raises(ClusterError, match=r"n2 is refused: repairgym is 9, expected 0\.1; pip install"):
-        refuse({"n1": [], "n2": version})
-    with pytest.raises(SandboxUnavailableError, match="n3 is refused: no sandbox starts"):
-        refuse({"n1": [], "n2": version, "n3": judge_sandbox([REFUSES])})
+    with pytest.raises(ClusterError, match=r"n2 is rejected: repairgym is 9, expected 0\.1; pip install"):
+        raise_problems({"n1": [], "n2": version})
+    with pytest.raises(SandboxUnavailableError, match="n3 is rejected: no sandbox starts"):
+        raise_problems({"n1": [], "n2": version, "n3": judge_sandbox([BROKEN])})
 
 
-def test_a_cluster_where_nobody_offers_sandboxes_is_refused():
+def test_a_cluster_without_sandboxes_is_rejected():
     report = judge_node(node("n1", CPU=8.0), GOOD, OWN, "d", ClusterCheckConfig(cluster=CLUSTER))
     (problem,) = judge_whole([report, report], "repairgym_sandbox")
     assert problem.text.startswith("none of 2 nodes offers repairgym_sandbox")
@@ -126,7 +126,7 @@ def test_room_is_counted_node_by_node():
     require_room(two, CLUSTER.model_copy(update={"is_autoscaling": True}), rollout)
 
 
-def test_a_sandbox_is_really_tried():
+def test_a_sandbox_is_started():
     (probe,) = try_sandbox(SandboxConfig(backend="bubblewrap", bubblewrap="no-such-bwrap"))
     assert not probe.is_available
     (problem,) = judge_sandbox([probe])
