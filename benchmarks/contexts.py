@@ -114,14 +114,14 @@ def measured(what: str, context_tokens: int, action: Callable[[], list[Row]]) ->
 
 
 def learn(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -> list[Row]:
-    """Whole optimiser steps on one episode."""
+    """Whole optimizer steps on one episode."""
     is_lora = options.trained == "lora"
     model = make_model(shape, context_tokens, "bfloat16" if is_lora and IS_GPU else "float32")
     compute = ComputeConfig(micro_batch_tokens=context_tokens, is_bf16=IS_GPU, is_checkpointing=True)
     trained = LoraConfig() if is_lora else FullConfig()
     learner = Learner(model, OptimizerConfig(learning_rate=1e-6), compute, trained=trained)
     loss, samples = policy_loss(DapoLossConfig()), [make_episode(shape, context_tokens)]
-    learner.step(samples, loss)  # kernels are chosen, the optimiser's state is made
+    learner.step(samples, loss)  # kernels are chosen, the optimizer's state is made
     seconds = statistics.median(seconds_of(lambda: learner.step(samples, loss)) for _ in range(options.rounds))
     # Frozen matrices need no gradient of their own: two of three passes.
     flops = (2.0 if is_lora else 3.0) * shape.forward_flops(context_tokens, context_tokens / 2)
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--trained", choices=["full", "lora"], default="full", help="what the learner trains")
     parser.add_argument("--slots", type=int, default=8, help="sequences that the engine generates at once")
     parser.add_argument("--new-tokens", type=int, default=64, help="tokens that each of them generates")
-    parser.add_argument("--rounds", type=int, default=3, help="measured optimiser steps")
+    parser.add_argument("--rounds", type=int, default=3, help="measured optimizer steps")
     parser.add_argument("--gpu", choices=list(GPUS), default="h200", help="whose published peak MFU is of")
     parser.add_argument("--only", nargs="+", choices=["learn", "generate"], default=["learn", "generate"])
     parser.add_argument("--quick", action="store_true", help="the smallest model and two short lengths, seconds")

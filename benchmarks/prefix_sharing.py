@@ -56,10 +56,10 @@ def step(model: PreTrainedModel, samples: list[Sample], is_sharing: bool) -> tup
     """(CPU seconds, gradient norm) of one forward and backward over all samples."""
     model.zero_grad()
     loss, scorer = policy_loss(DapoLossConfig()), Scorer(model)
-    normaliser = sum(float(sample.weight.sum()) for sample in samples)
+    normalizer = sum(float(sample.weight.sum()) for sample in samples)
     begin = time.process_time()
     for batch in pack(samples, 8192, is_sharing=is_sharing):
-        loss(score(scorer, batch, ComputeConfig()), normaliser).loss.backward()
+        loss(score(scorer, batch, ComputeConfig()), normalizer).loss.backward()
     seconds = time.process_time() - begin
     norm = torch.linalg.vector_norm(torch.stack([parameter.grad.norm() for parameter in model.parameters()]))
     return seconds, float(norm)

@@ -5,7 +5,7 @@
 
 Reads nothing but its arguments (and tasks and model where they are named); makes run folders in a temporary folder and
 prints one JSON object. It fails unless every resumed run holds the trajectories of the unbroken one, token by token,
-each once, has kept all those that a kill left behind, and ends with the same weights and optimiser state, bit for bit.
+each once, has kept all those that a kill left behind, and ends with the same weights and optimizer state, bit for bit.
 """
 
 from __future__ import annotations
@@ -185,14 +185,14 @@ def what_is_left(folder: Path) -> dict[str, object]:
         groups = {(group.step, group.id): group.status for group in store.groups(phase=PHASE)}
     state = folder / "checkpoints" / state_name(PHASE)
     weights = hashlib.sha256((state / "model" / "model.safetensors").read_bytes()).hexdigest()
-    optimiser = torch.load(state / "training.pt", weights_only=True)["optimiser"]
-    digest = hashlib.sha256(repr(flat(optimiser)).encode()).hexdigest()
+    optimizer = torch.load(state / "training.pt", weights_only=True)["optimizer"]
+    digest = hashlib.sha256(repr(flat(optimizer)).encode()).hexdigest()
     return {
         "trajectories": trajectories,
         "metrics": metrics,
         "groups": groups,
         "weights": weights,
-        "optimiser": digest,
+        "optimizer": digest,
     }
 
 

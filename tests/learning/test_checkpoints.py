@@ -86,7 +86,7 @@ def test_states_that_cannot_be_used(make_model: MakeModel, tmp_path: Path) -> No
         with pytest.raises(InputError, match=f"another model.*{said}"):
             load_training_state(Learner(other, FAST, ComputeConfig()), tmp_path / "s")
     muon = Learner(make_model(0), OptimizerConfig(type="muon"), ComputeConfig())
-    with pytest.raises(InputError, match="another optimiser"):
+    with pytest.raises(InputError, match="another optimizer"):
         load_training_state(muon, tmp_path / "s")
     (tmp_path / "s" / "model" / "model.safetensors").unlink()
     with pytest.raises(InputError, match="another model"):

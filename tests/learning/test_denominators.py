@@ -1,4 +1,4 @@
-"""Weights and normalisers: each denominator by hand, forks, and the token budget."""
+"""Weights and normalizers: each denominator by hand, forks, and the token budget."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = [new_sample(4, "a", [0, 0, 0, 1]), new_sample(1, "a", [0]), new_sample(2
 
 
 @pytest.mark.parametrize(
-    ("denominator", "weights", "normaliser"),
+    ("denominator", "weights", "normalizer"),
     [
         ("token", [[1, 1, 1, 1], [1], [1, 1]], 7),
         ("group", [[0.2] * 4, [0.2], [0.5, 0.5]], 2),
@@ -33,17 +33,17 @@ BATCH = [new_sample(4, "a", [0, 0, 0, 1]), new_sample(1, "a", [0]), new_sample(2
         ("constant", [[1, 1, 1, 1], [1], [1, 1]], 300),
     ],
 )
-def test_denominators_by_hand(denominator: Denominator, weights: list[list[float]], normaliser: float) -> None:
+def test_denominators_by_hand(denominator: Denominator, weights: list[list[float]], normalizer: float) -> None:
     weighed, got = weigh(BATCH, denominator, 100)
-    assert got == normaliser
+    assert got == normalizer
     for sample, want in zip(weighed, weights, strict=True):
         assert sample.weight.tolist() == pytest.approx([0.0, *want])
 
 
 @pytest.mark.parametrize("denominator", ["token", "group", "trajectory", "turn"])
 def test_all_but_the_constant_are_means(denominator: Denominator) -> None:
-    weighed, normaliser = weigh(BATCH, denominator)
-    assert sum(float(sample.weight.sum()) for sample in weighed) == pytest.approx(normaliser)
+    weighed, normalizer = weigh(BATCH, denominator)
+    assert sum(float(sample.weight.sum()) for sample in weighed) == pytest.approx(normalizer)
 
 
 def test_the_constant_needs_a_budget() -> None:
@@ -54,9 +54,9 @@ def test_the_constant_needs_a_budget() -> None:
 @pytest.mark.parametrize("denominator", ["token", "group", "trajectory", "turn", "constant"])
 def test_a_forked_trajectory_weighs_as_one_that_did_not_fork(denominator: Denominator) -> None:
     forked = [new_sample(3, "a", [0, 0, 0], "t"), new_sample(1, "a", [1], "t"), *BATCH[1:]]
-    whole, normaliser = weigh(BATCH, denominator, 100)
-    branches, forked_normaliser = weigh(forked, denominator, 100)
-    assert forked_normaliser == normaliser
+    whole, normalizer = weigh(BATCH, denominator, 100)
+    branches, forked_normalizer = weigh(forked, denominator, 100)
+    assert forked_normalizer == normalizer
     got = np.concatenate([branches[0].weight[1:], branches[1].weight[1:]])
     assert got == pytest.approx(whole[0].weight[1:])
     assert branches[2].weight == pytest.approx(whole[1].weight)

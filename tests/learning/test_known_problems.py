@@ -166,7 +166,7 @@ def sample_episodes(
 
 
 def make_trainer(overrides: list[str], seed: int) -> tuple[PreTrainedModel, PolicyTrainer]:
-    """A new model that is trained in two optimiser steps per iteration, so that ratios leave 1."""
+    """A new model that is trained in two optimizer steps per iteration, so that ratios leave 1."""
     config = load_config(
         AlgorithmConfig,
         None,

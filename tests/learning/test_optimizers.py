@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.learning import OptimizerConfig
-from repairgym.learning.optimizers import Optimiser, schedule_factor
+from repairgym.learning.optimizers import Optimizer, schedule_factor
 
 FAST = OptimizerConfig(learning_rate=1e-2)
 
@@ -32,17 +32,17 @@ def test_schedules() -> None:
 
 def test_a_decaying_schedule_needs_its_length(model: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="number of steps"):
-        Optimiser(model, OptimizerConfig(schedule="cosine"))
+        Optimizer(model, OptimizerConfig(schedule="cosine"))
 
 
 def test_adamw_step_by_hand(model: PreTrainedModel) -> None:
     """First AdamW step: every weight moves by lr against the gradient's sign; matrices also decay."""
     config = OptimizerConfig(learning_rate=0.01, weight_decay=0.5, max_grad_norm=1e9)
-    optimiser = Optimiser(model, config)
+    optimizer = Optimizer(model, config)
     before = weights(model)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 2.0)
-    optimiser.step()
+    optimizer.step()
     matrix, vector = "model.layers.0.mlp.up_proj.weight", "model.norm.weight"
     after = model.state_dict()
     assert torch.allclose(after[matrix], before[matrix] * (1 - 0.005) - 0.01, atol=1e-6)
@@ -50,23 +50,23 @@ def test_adamw_step_by_hand(model: PreTrainedModel) -> None:
 
 
 def test_clipping_bounds_the_gradient_and_reports_its_norm(model: PreTrainedModel) -> None:
-    optimiser = Optimiser(model, OptimizerConfig(max_grad_norm=1.0))
+    optimizer = Optimizer(model, OptimizerConfig(max_grad_norm=1.0))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert optimiser.step()["optim/grad_norm"] == pytest.approx(count**0.5, rel=1e-5)
+    assert optimizer.step()["optim/grad_norm"] == pytest.approx(count**0.5, rel=1e-5)
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing(model: PreTrainedModel) -> None:
-    optimiser = Optimiser(model, FAST)
+    optimizer = Optimizer(model, FAST)
     before = weights(model)
     next(model.parameters()).grad = torch.full_like(next(model.parameters()), float("nan"))
-    assert optimiser.step()["optim/num_skipped"] == 1
+    assert optimizer.step()["optim/num_skipped"] == 1
     assert_equal(weights(model), before)
 
 
 def test_muon_leaves_embeddings_and_vectors_to_adamw(model: PreTrainedModel) -> None:
-    state = Optimiser(model, OptimizerConfig(type="muon")).state_dict()
+    state = Optimizer(model, OptimizerConfig(type="muon")).state_dict()
     adamw, muon = state["parts"]
     num_hidden = sum(1 for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name)
     assert len(muon["param_groups"][0]["params"]) == num_hidden

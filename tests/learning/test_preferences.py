@@ -64,12 +64,12 @@ def test_two_passes_give_the_gradient_of_the_dpo_loss(
     before = [
         tuple(float(m.log_prob.sum()) for m in trainer.learner.measure([pair.chosen, pair.rejected])) for pair in pairs
     ]
-    optimiser = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.0)
     losses = []
     for _ in range(2):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses.append(autograd_dpo(plain, pairs, before, 0.3))  # type: ignore[arg-type]
-        optimiser.step()
+        optimizer.step()
     metrics = trainer.update(pairs)
     assert losses[0] == pytest.approx(np.log(2), abs=1e-5)
     assert metrics["preference/loss"] == pytest.approx(np.mean(losses), abs=1e-4)

@@ -132,8 +132,8 @@ def test_each_sampled_token_is_learned_once_in_the_history_it_was_sampled_in(for
 
 def test_a_forked_trajectory_weighs_as_much_as_any_other(forked: Trajectory) -> None:
     other = replace(samples_of(forked)[2], trajectory_id="other")
-    weighed, normaliser = weigh([*samples_of(forked), other], "trajectory")
-    assert normaliser == 2
+    weighed, normalizer = weigh([*samples_of(forked), other], "trajectory")
+    assert normalizer == 2
     assert sum(float(sample.weight.sum()) for sample in weighed[:3]) == pytest.approx(1.0)
     assert float(weighed[3].weight.sum()) == pytest.approx(1.0)
 

@@ -1,7 +1,7 @@
-"""LoRA adapters in a model, by peft (extra ``lora``): put in, saved apart, and merged into whole weights.
+"""LoRA adapters by peft (extra ``lora``): add to a model, save apart, merge into whole weights.
 
-Reads a causal LM; changes it in place. Invariants: with adapters only they are trained; a merged model has the names,
-shapes and answers of the adapted one without needing peft.
+Reads a causal LM; changes it in place. Guarantees: with adapters, only adapters are trained; a merged model has the
+names, shapes and outputs of the adapted model and does not need peft.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ ADAPTER_NAME = "default"
 
 
 def add_lora(model: PreTrainedModel, config: LoraConfig) -> None:
-    """Put fresh adapters into ``model`` and freeze everything else.
+    """Add new adapters to ``model`` and freeze everything else.
 
     Raises:
-        ConfigError: peft is not installed, or no linear layer has a name that ``config.targets`` ends.
+        ConfigError: peft is not installed, or no linear layer has a name with an ending of ``config.targets``.
     """
     try:
         import peft
@@ -35,7 +35,7 @@ def add_lora(model: PreTrainedModel, config: LoraConfig) -> None:
         task_type="CAUSAL_LM",
     )
     try:
-        # Drawn from a seed of its own, so that a resumed run begins with the same adapters.
+        # A fixed seed, so that a resumed run begins with the same adapters.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model.add_adapter(settings, ADAPTER_NAME)
@@ -49,10 +49,10 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 
 def merged_state(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """``state`` of an adapted model (whole tensors) as that of a plain one: W + B A * alpha / rank.
+    """Merge ``state`` of an adapted model (whole tensors) into that of a plain model: W + B A * alpha / rank.
 
     Args:
-        model: Says which layers are adapted and how they are scaled.
+        model: Gives the adapted layers and their scales.
         state: `state_dict` of ``model``.
     """
     merged = {name: tensor for name, tensor in state.items() if ".lora_" not in name and ".base_layer." not in name}
@@ -70,5 +70,5 @@ def merged_state(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> dict
 
 
 def adapter_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The adapters' own tensors of ``state``."""
+    """Return the adapters' own tensors of ``state``."""
     return {name: tensor for name, tensor in state.items() if ".lora_" in name}

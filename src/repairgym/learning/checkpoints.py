@@ -1,9 +1,9 @@
-"""Training state on disk: a run that is killed and resumed ends with the same weights as an unbroken one.
+"""Training state on disk: a resumed run ends with the same weights as an unbroken one.
 
-Reads and writes folders: the model in Hugging Face format plus ``training.pt`` (optimiser with its step number,
-adapters, torch's random state, the caller's own small state, such as where the data is). Invariants: a state folder is
-complete or absent; model folders hold whole, merged weights whatever trains them (adapters, several processes), so that
-any tool loads them; with adapters those lie in ``adapter/`` of the model folder too, in peft's format.
+Reads and writes folders: the model in Hugging Face format plus ``training.pt`` (optimizer with its step number,
+adapters, torch's random state, small values of the caller). Guarantees: a state folder is complete or absent; model
+folders hold whole, merged weights whatever trains them (adapters, several processes), so that any tool loads them;
+adapters are also in ``adapter/`` of the model folder, in peft's format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def save_model(learner: Learner, tokenizer: PreTrainedTokenizerFast | None, fold
         SHA-256 of the weights; empty for processes that do not write.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old folder is intact.
     """
     model = learner.model
     if learner.world.size == 1 and not has_adapters(model):
@@ -61,19 +61,19 @@ def save_model(learner: Learner, tokenizer: PreTrainedTokenizerFast | None, fold
 def save_training_state(
     learner: Learner, tokenizer: PreTrainedTokenizerFast | None, folder: Path, extra: dict[str, Any] | None = None
 ) -> str:
-    """Write everything a resumed run needs, replacing what is there only when all of it is written.
+    """Write everything a resumed run needs; the old state is replaced only after all is written.
 
     Args:
-        learner: Model and optimiser; every process of it must call this.
-        tokenizer: Saved beside the model.
-        folder: Where to; ``folder/model`` is a model folder that any tool can load.
+        learner: Model and optimizer; every process of it must call this.
+        tokenizer: Saved with the model.
+        folder: Target; ``folder/model`` is a model folder that any tool can load.
         extra: Small plain values of the caller (iteration, curriculum).
 
     Returns:
         SHA-256 of the weights; empty for processes that do not write.
 
     Raises:
-        DiskFullError: no room; the former state is intact.
+        DiskFullError: no room; the old state is intact.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.state")
@@ -81,7 +81,7 @@ def save_training_state(
         with disk_full_as_repairgym_error(folder):
             digest = save_model(learner, tokenizer, temporary / MODEL_FOLDER)
             state = {
-                "optimiser": learner.optimiser.state_dict(),
+                "optimizer": learner.optimizer.state_dict(),
                 "adapters": whole(adapter_state(dict(learner.model.state_dict()))),
                 "value_head": whole(dict(learner.value_head.state_dict())) if learner.value_head else None,
                 "rng": torch.get_rng_state(),
@@ -97,14 +97,14 @@ def save_training_state(
 
 
 def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:
-    """Restore model, optimiser and random state in place; of any number of processes, on any number.
+    """Restore model, optimizer and random state in place; of any number of processes, on any number.
 
     Returns:
         The ``extra`` that was saved.
 
     Raises:
-        InputError: ``folder`` holds no complete training state, or one of another model, loss, optimiser or of adapters
-            where there are none; nothing is changed then.
+        InputError: ``folder`` holds no complete training state, or that of another model, loss, optimizer or kind of
+            training; nothing is changed then.
     """
     path = folder / STATE_FILE
     if not path.is_file():
@@ -119,7 +119,7 @@ def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:
         learner.value_head.load_state_dict(
             {name: like(value, own[name]) for name, value in state["value_head"].items()}
         )
-    learner.optimiser.load_state_dict(state["optimiser"])
+    learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["rng"])
     extra: dict[str, Any] = state["extra"]
     return extra
@@ -146,8 +146,8 @@ def _check_state(learner: Learner, state: dict[str, Any], weights: dict[str, tor
     if has_head != wants_head:
         has, wants = ("one", "none") if has_head else ("none", "one")
         raise InputError(f"{folder} holds {has} value head, this run needs {wants}; resume with the loss it began with")
-    if not learner.optimiser.is_like(state["optimiser"]):
-        raise InputError(f"{folder} holds the state of another optimiser; resume with the optimizer it began with")
+    if not learner.optimizer.is_like(state["optimizer"]):
+        raise InputError(f"{folder} holds the state of another optimizer; resume with the optimizer it began with")
 
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -158,7 +158,7 @@ def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _with_weights(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> PreTrainedModel:
-    """A model of the same kind without adapters and shards that holds ``state``, whose tensors are not copied."""
+    """Build a model of the same kind, without adapters and shards, on the tensors of ``state`` (not copied)."""
     with torch.device("meta"):
         plain = type(model)(copy.deepcopy(model.config))
     plain.load_state_dict(state, strict=False, assign=True)
@@ -168,7 +168,7 @@ def _with_weights(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> Pre
 
 
 def _tied_names(learner: Learner) -> set[str]:
-    """Names of weights that are another's under a second name: they are stored once, so they may be missing."""
+    """Names of weights that share a tensor: it is stored once, so the others may be missing."""
     seen: dict[int, str] = {}
     tied: set[str] = set()
     for name, parameter in learner.model.named_parameters(remove_duplicate=False):

@@ -1,6 +1,6 @@
-"""Which training tasks an iteration samples, by what is known of them.
+"""The order of training tasks in an iteration, by learnability.
 
-Reads past rewards per task; makes an order of task ids. Invariants: the order follows from the ids, the seed, the
+Reads past rewards per task; makes an order of task ids. Guarantees: the order follows from the ids, the seed, the
 iteration and the rewards alone; every task keeps a chance.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 
 _LEAST_WEIGHT = 0.02
 _PRIOR = 0.25
-"""Successes, and failures, that every task is taken to have had before its first. With a whole one each, a task solved
-8 times of 8 weighs half of one solved 4 times; in recorded runs its next group was unequal a third as often."""
+"""Pseudo-count of successes, and of failures, of every task. With 1 each, a task solved 8 times of 8 would weigh half
+as much as a task solved 4 times; in recorded runs its next group was unequal a third as often."""
 
 
 def task_order(
     task_ids: Sequence[str], seed: int, iteration: int, rewards: Mapping[str, Sequence[float]] | None = None
 ) -> list[str]:
-    """Tasks in the order in which they are used: drawn without replacement with weights `learnability`.
+    """Return tasks in their order of use: drawn without replacement with weights `learnability`.
 
     Args:
         task_ids: All training tasks.

@@ -1,7 +1,7 @@
-"""What the sum over tokens is divided by: the weight of each token and the normaliser of an optimiser batch.
+"""Denominators of losses: the weight of each token and the normalizer of an optimizer batch.
 
-Reads the samples of one optimiser batch, weight 1 where a token is learned; makes weights w_t and a normaliser Z,
-so that every policy loss is - (sum of w_t * f_t) / Z. Invariant: the result depends on the batch alone, never on its
+Reads the samples of one optimizer batch, weight 1 where a token is learned; makes weights w_t and a normalizer Z,
+so that every policy loss is - (sum of w_t * f_t) / Z. Guarantee: the result depends on the batch alone, never on its
 cut into micro-batches. With N trajectories of L_i learned tokens in T_i turns, in K groups:
 
 ============  =========================  ==========  ===============================================================
@@ -34,10 +34,10 @@ from repairgym.learning.samples import Sample
 def weigh(
     samples: Sequence[Sample], denominator: Denominator, max_action_tokens: int | None = None
 ) -> tuple[list[Sample], float]:
-    """The samples with their weights times those of ``denominator``, in their order, and the normaliser.
+    """Multiply the weights of the samples by those of ``denominator``; return them in their order, and the normalizer.
 
     Args:
-        samples: One optimiser batch.
+        samples: One optimizer batch.
         denominator: See the module.
         max_action_tokens: The budget; for ``constant`` only.
 
@@ -64,24 +64,24 @@ def weigh(
 
 
 def cut_to_budget(samples: Sequence[Sample], token_budget: int) -> list[Sample]:
-    """Samples in their order until ``token_budget`` learned tokens are full; the last is cut, later ones are left out.
+    """Return samples in their order up to ``token_budget`` learned tokens; the last is cut, later ones are left out.
 
-    C3PO (Ring-lite, arXiv 2506.14731, section 3.2). With the budget as normaliser every optimiser step has the same
+    C3PO (Ring-lite, arXiv 2506.14731, section 3.2). With the budget as normalizer every optimizer step has the same
     scale, whatever the lengths.
     """
-    kept = []
-    left = token_budget
+    chosen = []
+    num_left = token_budget
     for sample in samples:
-        if left <= 0:
+        if num_left <= 0:
             break
         positions = np.flatnonzero(sample.weight)
-        if len(positions) > left:
+        if len(positions) > num_left:
             weight = sample.weight.copy()
-            weight[positions[left:]] = 0.0
+            weight[positions[num_left:]] = 0.0
             sample = replace(sample, weight=weight)
-        kept.append(sample)
-        left -= len(positions)
-    return kept
+        chosen.append(sample)
+        num_left -= len(positions)
+    return chosen
 
 
 def _trajectory_key(sample: Sample) -> str:
@@ -89,7 +89,7 @@ def _trajectory_key(sample: Sample) -> str:
 
 
 def _token_counts(samples: Sequence[Sample], keys: Sequence[str]) -> dict[int, np.ndarray]:
-    """By sample: [tokens] number of learned tokens of everything that has the sample's key."""
+    """By sample: [tokens] number of learned tokens of all samples with the same key."""
     counts: Counter[str] = Counter()
     for sample, key in zip(samples, keys, strict=True):
         counts[key] += sample.num_learned
@@ -97,7 +97,7 @@ def _token_counts(samples: Sequence[Sample], keys: Sequence[str]) -> dict[int, n
 
 
 def _turn_divisors(samples: Sequence[Sample]) -> dict[int, np.ndarray]:
-    """By sample: [tokens] turns of the trajectory that are learned times learned tokens of the token's turn."""
+    """By sample: [tokens] learned turns of the trajectory times learned tokens of the token's turn."""
     counts: dict[str, Counter[int]] = {}
     turns = {id(sample): np.zeros(len(sample), np.int32) if sample.turn is None else sample.turn for sample in samples}
     for sample in samples:

@@ -1,8 +1,7 @@
-"""One optimiser step on a batch of samples, with gradient accumulation over micro-batches.
+"""One optimizer step on a batch of samples, with gradient accumulation over micro-batches.
 
-Reads samples; changes the model. Invariants: the loss is normalised over the whole optimiser batch, so the cut into
-micro-batches, and their share over several processes (`parallel`), change results by float noise only; nothing random
-happens here.
+Reads samples; changes the model. Guarantees: the loss is normalized over the whole optimizer batch, so the cut into
+micro-batches and their distribution over processes change results by float noise only; nothing here is random.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from repairgym.learning.adapters import add_lora
 from repairgym.learning.distributed.context_parallel import context_group
 from repairgym.learning.distributed.fsdp import check_processes, shard
 from repairgym.learning.losses import Loss
-from repairgym.learning.optimizers import Optimiser
+from repairgym.learning.optimizers import Optimizer
 from repairgym.learning.packing.batching import MicroBatch, pack
 from repairgym.learning.packing.forward import Scorer, TokenScores, ValueHead, score
 from repairgym.learning.samples import Sample
@@ -32,19 +31,19 @@ from repairgym.learning.samples import Sample
 
 @dataclass(frozen=True)
 class LossTerm:
-    """Samples and what is to be minimised on them; an optimiser step minimises a sum of terms."""
+    """Samples and a loss on them; an optimizer step minimizes a sum of terms."""
 
     samples: Sequence[Sample]
     loss: Loss
-    normaliser: float | None = None
+    normalizer: float | None = None
     """Denominator of the whole term; None: the sum of the weights, a weighted mean."""
     prefix: str = ""
-    """Before the names of its metrics."""
+    """Prefix of the names of its metrics."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a model says of one sample; arrays are [tokens] float32, 0.0 where not learned."""
+    """Log-probabilities and values of one sample; arrays are [tokens] float32, 0.0 where not learned."""
 
     log_prob: np.ndarray
     value: np.ndarray | None = None
@@ -52,7 +51,7 @@ class Measured:
 
 
 class Learner:
-    """A model, its optimiser, and how to compute a step."""
+    """A model and its optimizer."""
 
     def __init__(
         self,
@@ -68,15 +67,15 @@ class Learner:
 
         Args:
             model: A causal LM with full attention and a plain output head.
-            optimizer: Optimiser and schedule.
+            optimizer: Optimizer and schedule.
             compute: Micro-batches, precision, threads.
-            trained: All weights (None too) or adapters.
+            trained: All weights (also None) or adapters.
             num_steps: Length of the learning-rate schedule.
-            value_learning_rate: Of a value head beside the model; None: no value head.
+            value_learning_rate: Of an additional value head; None: no value head.
 
         Raises:
-            ConfigError: the model's log-probabilities would be computed wrongly here, or several processes cannot train
-                it as ``optimizer`` and ``compute`` say.
+            ConfigError: the model's log-probabilities would be wrong here, or several processes cannot train it with
+                these settings.
         """
         if compute.num_threads is not None:
             torch.set_num_threads(compute.num_threads)
@@ -94,47 +93,47 @@ class Learner:
         if self.world.size > 1:
             shard(self._scorer)
         extra = [(list(self.value_head.parameters()), value_learning_rate or 0.0)] if self.value_head else []
-        self.optimiser = Optimiser(model, optimizer, num_steps, extra)
+        self.optimizer = Optimizer(model, optimizer, num_steps, extra)
 
-    def step(self, samples: Sequence[Sample], loss: Loss, normaliser: float | None = None) -> dict[str, float]:
-        """`step_terms` with one term."""
-        return self.step_terms([LossTerm(samples, loss, normaliser)])
+    def step(self, samples: Sequence[Sample], loss: Loss, normalizer: float | None = None) -> dict[str, float]:
+        """Run `step_terms` with one term."""
+        return self.step_terms([LossTerm(samples, loss, normalizer)])
 
     def step_terms(self, terms: Sequence[LossTerm]) -> dict[str, float]:
-        """Learn once from the whole optimiser batch.
+        """Learn once from the whole optimizer batch.
 
         Returns:
             Metrics of the batch before the update: means per learned token, counts and seconds; empty when no token
             is learned.
         """
         begin = time.perf_counter()
-        if not any(_normaliser(term) > 0 for term in terms):
+        if not any(_normalizer(term) > 0 for term in terms):
             return {}
         self._train_mode()
         metrics = self._accumulate(terms)
-        metrics |= self.optimiser.step()
+        metrics |= self.optimizer.step()
         self._scorer.eval()
         metrics["train/step_s"] = time.perf_counter() - begin
         return metrics
 
-    def evaluate(self, samples: Sequence[Sample], loss: Loss, normaliser: float | None = None) -> dict[str, float]:
-        """The metrics of `step` without learning: no gradients, no optimiser metrics; empty like there."""
-        term = LossTerm(samples, loss, normaliser)
-        if _normaliser(term) <= 0:
+    def evaluate(self, samples: Sequence[Sample], loss: Loss, normalizer: float | None = None) -> dict[str, float]:
+        """Return the metrics of `step` without learning: no gradients, no optimizer metrics."""
+        term = LossTerm(samples, loss, normalizer)
+        if _normalizer(term) <= 0:
             return {}
         self._scorer.eval()
         with torch.no_grad():
             return self._accumulate([term])
 
     def measure(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> list[Measured]:
-        """Log-probabilities (and values) of the learned tokens of each sample, in their order, without gradient.
+        """Compute log-probabilities (and values) of the learned tokens of each sample, without gradient.
 
         Args:
-            samples: Any; prefixes are shared as in a step.
-            model: Another one, such as a reference; then without values. None: the one that learns.
+            samples: In any order; prefixes are shared as in a step.
+            model: Another model, such as a reference, without values; None: the model in training.
         """
         scorer = self._scorer if model is None else Scorer(model, context=self._context)
-        # A sample that stands here twice, in two pairs for instance, has one result.
+        # A sample that is listed twice, in two pairs for instance, has one result.
         index = {id(sample): at for at, sample in enumerate(samples)}
         rows: dict[int, list[np.ndarray]] = {}
         scorer.eval()
@@ -143,13 +142,12 @@ class Learner:
                 part = score(scorer, batch, self.compute)
                 if is_counted:
                     rows |= _rows_of(batch, part, index)
-        for found in self.world.gather(rows):
-            rows |= found
+        for part_of_rows in self.world.gather(rows):
+            rows |= part_of_rows
         nothing = [np.zeros(0, dtype=np.float32)] * (2 if scorer.value_head else 1)
-        found_rows = (rows.get(index[id(sample)], nothing) for sample in samples)
         return [
-            Measured(*(_at_learned(sample, column) for column in columns))
-            for sample, columns in zip(samples, found_rows, strict=True)
+            Measured(*(_at_learned(sample, column) for column in rows.get(index[id(sample)], nothing)))
+            for sample in samples
         ]
 
     def _share(self, samples: Sequence[Sample], scorer: Scorer) -> list[tuple[MicroBatch, bool]]:
@@ -158,7 +156,7 @@ class Learner:
         return self.world.share(batches, [batch.num_tokens for batch in batches])
 
     def _train_mode(self) -> None:
-        """Training mode switches on checkpointing, and dropout, which would part learner from sampler."""
+        """Switch to training mode for checkpointing, but without dropout: learner and sampler have to agree."""
         self._scorer.train(bool(getattr(self.model, "is_gradient_checkpointing", False)))
         for module in self.model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -167,7 +165,7 @@ class Learner:
     def _accumulate(self, terms: Sequence[LossTerm]) -> dict[str, float]:
         metrics: dict[str, float] = defaultdict(float)
         for term in terms:
-            if _normaliser(term) > 0:
+            if _normalizer(term) > 0:
                 for name, value in self._accumulate_term(term).items():
                     if name.startswith("train/"):
                         metrics[name] += value
@@ -176,15 +174,15 @@ class Learner:
         return dict(metrics)
 
     def _accumulate_term(self, term: LossTerm) -> dict[str, float]:
-        """Gradients of one term; its ``train/`` metrics are sums, the others means over its learned tokens."""
-        normaliser = _normaliser(term)
+        """Compute the gradients of one term; ``train/`` metrics are sums, others means over its learned tokens."""
+        normalizer = _normalizer(term)
         sums: dict[str, float] = defaultdict(float)
         for batch, is_counted in self._share(term.samples, self._scorer):
             scores = score(self._scorer, batch, self.compute)
-            output = term.loss(scores, normaliser)
+            output = term.loss(scores, normalizer)
             if torch.is_grad_enabled():
-                # Sharding takes the mean of the processes' gradients; the loss is a sum over micro-batches, and the
-                # processes of a context hold parts of the gradient of theirs.
+                # Sharding averages the processes' gradients; the loss is a sum over micro-batches, and the processes of
+                # a context hold parts of its gradient.
                 (output.loss * (self.world.size if is_counted else 0.0)).backward()
             if is_counted and self.world.is_counting:
                 counts = {"train/num_learned_tokens": len(scores.weight), "train/num_tokens": batch.num_tokens}
@@ -201,7 +199,7 @@ def _rows_of(batch: MicroBatch, scores: TokenScores, index: dict[int, int]) -> d
     ends = np.cumsum([sample.num_learned for sample in batch.samples])[:-1]
     columns = [scores.log_prob] + ([] if scores.value is None else [scores.value])
     parts = [np.split(column.cpu().numpy(), ends) for column in columns]
-    return {index[id(sample)]: list(found) for sample, *found in zip(batch.samples, *parts, strict=True)}
+    return {index[id(sample)]: list(values) for sample, *values in zip(batch.samples, *parts, strict=True)}
 
 
 def _at_learned(sample: Sample, values: np.ndarray) -> np.ndarray:
@@ -210,16 +208,16 @@ def _at_learned(sample: Sample, values: np.ndarray) -> np.ndarray:
     return array
 
 
-def _normaliser(term: LossTerm) -> float:
-    if term.normaliser is not None and any(sample.num_learned for sample in term.samples):
-        return term.normaliser
+def _normalizer(term: LossTerm) -> float:
+    if term.normalizer is not None and any(sample.num_learned for sample in term.samples):
+        return term.normalizer
     return sum(float(sample.weight.sum()) for sample in term.samples)
 
 
 def release_memory() -> None:
-    """Return freed memory to the system; without effect where the C library has no such call.
+    """Return freed memory to the system, if the C library can.
 
-    glibc keeps what training freed between its live blocks: 1.4 of 2.7 GB after a supervised stage of the demo.
+    glibc keeps blocks freed by training between live blocks: 1.4 of 2.7 GB after a supervised stage of the demo.
     """
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

@@ -1,7 +1,7 @@
-"""Optimisers with clipping and a learning-rate schedule behind one `step`.
+"""Optimizers with gradient clipping and a learning-rate schedule behind one `step`.
 
-Reads a model's gradients; changes its parameters. Invariants: the learning rate is a function of the step number alone;
-a step with a gradient that is not finite changes nothing but the step number and is counted.
+Reads a model's gradients; changes its parameters. Guarantees: the learning rate is a function of the step number alone;
+a step with a gradient that is not finite changes only the step number and is counted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from repairgym.config.learning import OptimizerConfig
 from repairgym.learning.distributed.fsdp import like, whole
 
 
-class Optimiser:
-    """AdamW, or Muon for hidden matrices beside AdamW for the rest."""
+class Optimizer:
+    """AdamW, or Muon for hidden matrices and AdamW for the rest."""
 
     def __init__(
         self,
@@ -27,13 +27,13 @@ class Optimiser:
         num_steps: int | None = None,
         extra: Sequence[tuple[list[torch.nn.Parameter], float]] = (),
     ) -> None:
-        """Sort the parameters.
+        """Assign the parameters to AdamW or Muon.
 
         Args:
             model: Its parameters with ``requires_grad`` are trained.
             config: Sizes and schedule.
             num_steps: Length of the schedule; needed unless it is ``constant``.
-            extra: Parameters beside the model's and their peak learning rates, by AdamW without decay.
+            extra: Parameters outside the model and their peak learning rates, by AdamW without decay.
 
         Raises:
             ValueError: a decaying schedule without ``num_steps``.
@@ -75,22 +75,22 @@ class Optimiser:
         }
 
     def clear(self) -> None:
-        """Forget gradients."""
+        """Clear the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs, in whole tensors; every process must call it."""
+        """Return everything a resumed run needs, in whole tensors; every process must call it."""
         parts = [whole(part.state_dict()) for part, _ in self._parts]
         return {"num_done": self.num_done, "num_skipped": self.num_skipped, "parts": parts}
 
     def is_like(self, state: dict[str, Any]) -> bool:
-        """Whether ``state`` is of an optimiser with the same parts over equally many parameters."""
+        """True if ``state`` is of an optimizer with the same parts over equally many parameters."""
         own = [[len(group["params"]) for group in part.param_groups] for part, _ in self._parts]
         return own == [[len(group["params"]) for group in part["param_groups"]] for part in state["parts"]]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up `state_dict` of an equal optimiser, of any number of processes."""
+        """Load `state_dict` of an equal optimizer, of any number of processes."""
         self.num_done, self.num_skipped = state["num_done"], state["num_skipped"]
         for (part, _), saved in zip(self._parts, state["parts"], strict=True):
             parameters = [parameter for group in part.param_groups for parameter in group["params"]]
@@ -102,7 +102,7 @@ class Optimiser:
 
 
 def schedule_factor(config: OptimizerConfig, step: int, num_steps: int | None) -> float:
-    """Share of the peak learning rate at ``step`` (from 0): linear warm-up, then down to the final ratio."""
+    """Share of the peak learning rate at ``step`` (from 0): linear warm-up, then decay to the final ratio."""
     if step < config.num_warmup_steps:
         return (step + 1) / config.num_warmup_steps
     if config.schedule == "constant" or num_steps is None:

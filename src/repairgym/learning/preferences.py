@@ -1,6 +1,6 @@
-"""Step-level DPO on pairs of actions (Agent Q, arXiv 2408.07199), the offline road beside policy gradients.
+"""Step-level DPO on pairs of actions (Agent Q, arXiv 2408.07199), an offline alternative to policy gradients.
 
-Reads pairs of samples that share their history; changes the model. Invariants: the reference is the policy before
+Reads pairs of samples that share their history; changes the model. Guarantees: the reference is the policy before
 `update` (Agent Q, Algorithm 1), so the first step has margin 0; pairs stay whole; the order follows from the seed and
 the number of steps done.
 """
@@ -29,7 +29,7 @@ class Pair:
     rejected: Sample
 
     def __post_init__(self) -> None:
-        """Refuse what is no pair.
+        """Check that the samples form a pair.
 
         Raises:
             ValueError: the histories differ, or an action is empty.
@@ -43,15 +43,15 @@ class Pair:
 
 
 class PreferenceTrainer:
-    """Makes chosen actions more probable than rejected ones, relative to where it began."""
+    """Makes chosen actions more probable than rejected ones, relative to the policy before the update."""
 
     def __init__(self, model: PreTrainedModel, config: StepDpoConfig, *, num_steps: int | None = None) -> None:
-        """Prepare the optimiser; ``model`` is changed in place."""
+        """Prepare the optimizer; ``model`` is changed in place."""
         self.config = config
         self.learner = Learner(model, config.optimizer, config.compute, trained=config.trained, num_steps=num_steps)
 
     def update(self, pairs: Sequence[Pair]) -> dict[str, float]:
-        """``num_epochs`` passes over the pairs.
+        """Make ``num_epochs`` passes over the pairs.
 
         Returns:
             ``preference/loss``, ``preference/accuracy`` (share of pairs with a positive margin) and
@@ -61,7 +61,7 @@ class PreferenceTrainer:
         before = self._sums(pairs)
         steps = []
         for _ in range(self.config.num_epochs):
-            generator = np.random.default_rng([self.config.seed, self.learner.optimiser.num_done])
+            generator = np.random.default_rng([self.config.seed, self.learner.optimizer.num_done])
             for at in np.array_split(generator.permutation(len(pairs)), -(-len(pairs) // self.config.batch_size) or 1):
                 if len(at):
                     steps.append(self._step([pairs[index] for index in at], before[:, at]))

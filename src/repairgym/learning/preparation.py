@@ -1,7 +1,9 @@
-"""What an iteration's samples need before the first optimiser step: values, corrections, distances to a reference.
+"""Preparation of samples before the first optimizer step: importance-sampling corrections, values, KL rewards.
 
-Reads samples and the model that is about to change; makes samples. Invariants: everything here is of the weights before
-the update and without gradient; no forward pass is made that no option asks for.
+Reads samples and the model before its update; makes samples. Guarantees: everything is computed with the weights before
+the update and without gradient, and only for the options in use. A correction (for a sampler whose probabilities differ
+from the learner's) is 1 everywhere for equal policies; it multiplies the weight of a token, never a denominator, so
+that masked tokens make the loss smaller and not other tokens larger.
 """
 
 from __future__ import annotations
@@ -24,11 +26,42 @@ from repairgym.learning.advantages import token_advantages
 from repairgym.learning.learner import Learner, Measured
 from repairgym.learning.samples import Sample
 
+_MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Importance-sampling factors of one sequence's learned tokens."""
+
+    factor: np.ndarray
+    """[N] float64."""
+    ratio: np.ndarray
+    """[N] pi_learner / pi_sampler before the bound: of the token, or of its sequence."""
+    is_bounded: np.ndarray
+    """[N] bool, truncated or masked."""
+
+
+def correct(
+    learner: np.ndarray, sampler: np.ndarray, config: TruncateCorrectionConfig | MaskCorrectionConfig
+) -> Correction:
+    """Compute importance-sampling factors from the [N] log-probabilities of one sequence under learner and sampler.
+
+    Truncation: min(ratio, max_ratio). Masking: ratio within the bounds, else 0 (IcePop, arXiv 2510.18855).
+    """
+    gap = learner.astype(np.float64) - sampler
+    if config.level == "sequence":
+        gap = np.full(len(gap), gap.sum())
+    ratio = np.exp(gap.clip(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
+    if isinstance(config, TruncateCorrectionConfig):
+        return Correction(np.minimum(ratio, config.max_ratio), ratio, ratio > config.max_ratio)
+    is_bounded = (ratio < config.min_ratio) | (ratio > config.max_ratio)
+    return Correction(np.where(is_bounded, 0.0, ratio), ratio, is_bounded)
+
 
 def prepare(
     samples: Sequence[Sample], learner: Learner, config: AlgorithmConfig, reference: PreTrainedModel | None
 ) -> tuple[list[Sample], dict[str, float]]:
-    """Samples with all that the loss of ``config`` reads.
+    """Add to samples everything that the loss of ``config`` reads.
 
     Returns:
         The samples in their order, and ``correction/*``, ``value/*`` and ``policy/log_prob_gap`` where they were
@@ -56,7 +89,7 @@ def prepare(
 def _corrected(
     samples: Sequence[Sample], measured: Sequence[Measured], config: AlgorithmConfig
 ) -> tuple[list[Sample], dict[str, float]]:
-    """``old_log_prob`` becomes the learner's own, the sampler's goes into ``correction``."""
+    """Replace ``old_log_prob`` by the learner's own and put the ratio to the sampler's into ``correction``."""
     corrected, ratios, bounded, gaps = [], [], [], []
     for sample, scores in zip(samples, measured, strict=True):
         at = np.flatnonzero(sample.weight)
@@ -87,8 +120,8 @@ def _with_values(
         reward[-1] += sample.reward
         turn = np.zeros(len(at), np.int32) if sample.turn is None else sample.turn[at]
         raw.append(token_advantages(scores.value[at].astype(np.float64), reward, turn, gae))
-    every = np.concatenate(raw)
-    mean, deviation = (every.mean(), every.std() + 1e-8) if gae.is_normalised else (0.0, 1.0)
+    all_advantages = np.concatenate(raw)
+    mean, deviation = (all_advantages.mean(), all_advantages.std() + 1e-8) if gae.is_normalised else (0.0, 1.0)
     valued, targets = [], []
     for sample, scores, at, advantages in zip(samples, measured, positions, raw, strict=True):
         assert scores.value is not None
@@ -96,13 +129,13 @@ def _with_values(
         advantage[at], target[at] = (advantages - mean) / deviation, advantages + scores.value[at]
         targets.append(target[at])
         valued.append(replace(sample, advantage=advantage, old_value=scores.value, value_target=target))
-    aims = np.concatenate(targets)
-    explained = 1.0 - every.var() / aims.var() if aims.var() > 0 else 0.0
-    return valued, {"value/explained_variance": float(explained), "value/target_mean": float(aims.mean())}
+    all_targets = np.concatenate(targets)
+    explained = 1.0 - all_advantages.var() / all_targets.var() if all_targets.var() > 0 else 0.0
+    return valued, {"value/explained_variance": float(explained), "value/target_mean": float(all_targets.mean())}
 
 
 def _k1_reward(sample: Sample, config: AlgorithmConfig) -> np.ndarray:
-    """[tokens] what the distance to the reference takes from each learned token's reward; 0 without ``k1``."""
+    """[tokens] KL penalty in each learned token's reward; 0 without ``k1``."""
     if not isinstance(config.kl, KlConfig) or config.kl.type != "k1" or sample.reference_log_prob is None:
         return np.zeros(len(sample), np.float32)
     gap = np.where(sample.weight != 0.0, sample.old_log_prob - sample.reference_log_prob, 0.0)
@@ -111,35 +144,3 @@ def _k1_reward(sample: Sample, config: AlgorithmConfig) -> np.ndarray:
 
 def _float32(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, dtype=np.float32)
-
-
-_MAX_LOG_RATIO = 20.0
-
-
-@dataclass(frozen=True)
-class Correction:
-    """Factors of one sequence's learned tokens."""
-
-    factor: np.ndarray
-    """[N] float64."""
-    ratio: np.ndarray
-    """[N] pi_learner / pi_sampler that was bounded: the token's own, or its sequence's."""
-    is_bounded: np.ndarray
-    """[N] bool, truncated or masked."""
-
-
-def correct(
-    learner: np.ndarray, sampler: np.ndarray, config: TruncateCorrectionConfig | MaskCorrectionConfig
-) -> Correction:
-    """Factors from the [N] log-probabilities of one sequence under learner and sampler.
-
-    Truncation: min(ratio, max_ratio). Masking: ratio within the bounds, else 0 (IcePop, arXiv 2510.18855).
-    """
-    gap = learner.astype(np.float64) - sampler
-    if config.level == "sequence":
-        gap = np.full(len(gap), gap.sum())
-    ratio = np.exp(gap.clip(-_MAX_LOG_RATIO, _MAX_LOG_RATIO))
-    if isinstance(config, TruncateCorrectionConfig):
-        return Correction(np.minimum(ratio, config.max_ratio), ratio, ratio > config.max_ratio)
-    is_bounded = (ratio < config.min_ratio) | (ratio > config.max_ratio)
-    return Correction(np.where(is_bounded, 0.0, ratio), ratio, is_bounded)

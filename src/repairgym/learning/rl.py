@@ -1,8 +1,8 @@
 """The policy update: from samples with advantages to new weights (paper B, sections 3.2 and 4.3).
 
-Reads samples of complete groups; changes the model. Invariants: minibatches keep groups whole, so shared prefixes stay
-shared; the order follows from the seed and the number of steps done; samples whose advantage is 0 are left out where
-nothing but the advantage is learned, but the caller counts dropped groups (see `learning/advantages`).
+Reads samples of complete groups; changes the model. Guarantees: minibatches keep groups whole, so prefixes stay shared;
+the order follows from the seed and the number of steps done. Samples with advantage 0 are left out where only the
+advantage is learned; the caller counts dropped groups (`learning/advantages.py`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class PolicyTrainer:
         num_steps: int | None = None,
         reference: PreTrainedModel | None = None,
     ) -> None:
-        """Prepare the optimiser.
+        """Prepare the optimizer.
 
         Args:
             model: Changed in place.
-            config: Loss, advantages, corrections, batch size, optimiser, compute.
-            num_steps: Length of the learning-rate schedule in optimiser steps.
-            reference: Where the distance of ``config.kl`` is measured from; never changed.
+            config: Loss, advantages, corrections, batch size, optimizer, compute.
+            num_steps: Length of the learning-rate schedule in optimizer steps.
+            reference: The reference policy of ``config.kl``; never changed.
 
         Raises:
             ConfigError: a KL term without a reference.
@@ -66,7 +66,7 @@ class PolicyTrainer:
     def update(
         self, samples: Sequence[Sample], demonstrations: Sequence[Sample] = (), demonstration_coefficient: float = 1.0
     ) -> dict[str, float]:
-        """One iteration: ``num_epochs`` passes in optimiser batches of about ``batch_size`` trajectories.
+        """Run one iteration: ``num_epochs`` passes in optimizer batches of about ``batch_size`` trajectories.
 
         Args:
             samples: Of this iteration's groups.
@@ -74,17 +74,17 @@ class PolicyTrainer:
             demonstration_coefficient: Its factor (xi of AHPO, arXiv 2510.08540).
 
         Returns:
-            Metrics averaged over the optimiser steps (counts and seconds are sums). ``policy/log_prob_gap`` is of the
-            first step, where the weights are still those that sampled. Empty when nothing can be learned.
+            Metrics averaged over the optimizer steps (counts and seconds are sums). ``policy/log_prob_gap`` is of the
+            first step, whose weights are still those that sampled. Empty when nothing can be learned.
         """
-        is_all_kept = self._has_kl or self.learner.value_head is not None
-        kept = [sample for sample in samples if sample.has_advantage or (is_all_kept and sample.num_learned)]
-        kept, prepared_metrics = prepare(kept, self.learner, self.config, self._reference)
+        learns_without_advantage = self._has_kl or self.learner.value_head is not None
+        used = [s for s in samples if s.has_advantage or (learns_without_advantage and s.num_learned)]
+        used, prepared_metrics = prepare(used, self.learner, self.config, self._reference)
         steps: list[dict[str, float]] = []
         for _ in range(self.config.num_epochs):
-            generator = np.random.default_rng([self.config.seed, self.learner.optimiser.num_done])
-            # Demonstrations are wanted most where every group failed and nothing else can be learned.
-            batches = minibatches(kept, self.config.batch_size, generator) or ([[]] if demonstrations else [])
+            generator = np.random.default_rng([self.config.seed, self.learner.optimizer.num_done])
+            # Demonstrations matter most where every group failed and nothing else can be learned.
+            batches = minibatches(used, self.config.batch_size, generator) or ([[]] if demonstrations else [])
             for index, batch in enumerate(batches):
                 imitated = demonstrations[index :: len(batches)]
                 steps.append(self.learner.step_terms(self._terms(batch, imitated, demonstration_coefficient)))
@@ -94,11 +94,11 @@ class PolicyTrainer:
     def _terms(self, batch: Sequence[Sample], imitated: Sequence[Sample], coefficient: float) -> list[LossTerm]:
         loss, budget = self.config.loss, self.config.token_budget
         if budget is not None:
-            weighed, normaliser = cut_to_budget(batch, budget), float(budget)
+            weighed, normalizer = cut_to_budget(batch, budget), float(budget)
         else:
             max_action_tokens = loss.max_action_tokens if isinstance(loss, DrGrpoLossConfig) else None
-            weighed, normaliser = weigh(batch, loss.denominator, max_action_tokens)
-        terms = [LossTerm([_with_correction(sample) for sample in weighed], self._loss, normaliser)]
+            weighed, normalizer = weigh(batch, loss.denominator, max_action_tokens)
+        terms = [LossTerm([_with_correction(sample) for sample in weighed], self._loss, normalizer)]
         num_imitated = sum(float(sample.weight.sum()) for sample in imitated)
         if num_imitated and coefficient > 0:
             terms.append(LossTerm(imitated, sft_loss, num_imitated / coefficient, DEMONSTRATION_PREFIX))
@@ -112,7 +112,7 @@ def _with_correction(sample: Sample) -> Sample:
 
 
 def minibatches(samples: Sequence[Sample], batch_size: int, generator: np.random.Generator) -> list[list[Sample]]:
-    """Shuffle groups and cut them into batches of about equal size, none split.
+    """Shuffle groups and cut them into batches of about equal size; no group is split.
 
     The number of batches is ``len(samples) / batch_size`` rounded up, so no small remainder gets a step of its own.
     """
@@ -128,7 +128,7 @@ def minibatches(samples: Sequence[Sample], batch_size: int, generator: np.random
 
 
 def combine_metrics(steps: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Means over the steps that have them; sums for counts and seconds; the first step's ``policy/log_prob_gap``."""
+    """Average metrics over the steps that have them; sum counts and seconds; keep the first ``policy/log_prob_gap``."""
     if not steps:
         return {}
     combined: dict[str, float] = {"optim/num_steps": float(len(steps))}

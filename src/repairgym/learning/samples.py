@@ -1,8 +1,8 @@
-"""Training samples: token ids, which of them are learned, what the sampler thought of them.
+"""Training samples: token ids, weights of the learned tokens, and the sampler's log-probabilities.
 
-Reads trajectory ledgers (never text); makes `Sample` records. Invariants: arrays of a sample have one length; the first
+Reads trajectory ledgers (never text); makes `Sample` records. Guarantees: arrays of a sample have one length; the first
 token is never learned; in a policy sample every learned token has the log-probability it was sampled with; a token that
-was sampled once is learned once, also where histories fork.
+was sampled once is learned once, also where histories fork; tokens are left out, never encoded again.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class Sample:
     turn: np.ndarray | None = None
     """[tokens] int32 turn of each action token, -1 elsewhere; None: the sequence is one turn."""
     reward: float = 0.0
-    """Of the trajectory; only a value head looks at it."""
+    """Of the trajectory; only a value head reads it."""
     reference_log_prob: np.ndarray | None = None
     """[tokens] float32 log-probability under the reference policy, where the loss has a term for it."""
     old_value: np.ndarray | None = None
-    """[tokens] float32 what the value head said before the update."""
+    """[tokens] float32 value before the update."""
     value_target: np.ndarray | None = None
-    """[tokens] float32 what the value head should say."""
+    """[tokens] float32 target of the value head."""
     correction: np.ndarray | None = None
-    """[tokens] float32 factor of each token's loss, for another sampler than the learner."""
+    """[tokens] float32 importance-sampling factor of each token's loss."""
 
     def __post_init__(self) -> None:
         optional = (
@@ -72,7 +72,7 @@ class Sample:
 
     @property
     def num_learned(self) -> int:
-        """Tokens with a weight."""
+        """Number of tokens with a weight."""
         return int(np.count_nonzero(self.weight))
 
     @property
@@ -82,7 +82,7 @@ class Sample:
 
 
 def text_sample(token_ids: Sequence[int]) -> Sample:
-    """A plain text: every token but the first is learned."""
+    """Make a sample of a plain text: every token but the first is learned."""
     ids = np.asarray(token_ids, dtype=np.int32)
     weight = np.ones(len(ids), dtype=np.float32)
     weight[:1] = 0.0
@@ -90,7 +90,7 @@ def text_sample(token_ids: Sequence[int]) -> Sample:
 
 
 def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
-    """A trajectory to imitate: its action tokens are learned.
+    """Make a sample of a trajectory to imitate: its action tokens are learned.
 
     Args:
         trajectory: Usually a successful one.
@@ -104,12 +104,12 @@ def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = 
 def policy_sample(
     trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
 ) -> Sample:
-    """A trajectory to learn from by policy gradient.
+    """Make a sample of a trajectory for a policy gradient.
 
     Args:
         trajectory: With the log-probabilities of the policy that sampled it.
         advantage: Of all its action tokens.
-        reward: What a value head learns from instead of the advantage.
+        reward: A value head learns from it instead of the advantage.
         is_error_masked: Where the advantage is positive, leave out the turns that ended in an error.
 
     Raises:
@@ -132,7 +132,7 @@ def policy_sample(
 
 
 def _check_log_probs(name: str, ledger: TokenLedger, weight: np.ndarray) -> None:
-    """Refuse a learned token that was not sampled by a policy that says how likely it was."""
+    """Reject a learned token without a sampling log-probability."""
     learned = weight > 0
     is_known = (ledger.policy_version >= 0) & np.isfinite(ledger.log_prob) & (ledger.log_prob <= _LOG_PROB_NOISE)
     if not is_known[learned].all():
@@ -161,9 +161,11 @@ def _action_weight(trajectory: Trajectory, masked_errors: Set[str]) -> np.ndarra
 
 
 def split_histories(trajectory: Trajectory) -> list[Trajectory]:
-    """The histories of ``trajectory`` in which something was sampled; itself when its ledger never forked.
+    """Split a forked trajectory into one unforked trajectory per history in which something was sampled.
 
-    A turn that belongs to another part has an empty span.
+    A part holds the tokens as the policy saw them; a token that was sampled once is an action in one part. Parts have
+    the trajectory's id and the numbers of its turns, so denominators per trajectory and per turn count it once. A turn
+    of another part has an empty span. A trajectory that never forked is returned as it is.
     """
     if not trajectory.ledger.branches:
         return [trajectory]
@@ -201,7 +203,7 @@ def _gather(ledger: TokenLedger, positions: np.ndarray, start: int) -> TokenLedg
 
 
 def _moved(span: tuple[int, int], offset_of: dict[int, int], start: int, end: int) -> tuple[int, int]:
-    """Where an action sampled in this history (flat positions ``start`` to ``end``) stands in it."""
+    """Span in this history of an action sampled in it (flat positions ``start`` to ``end``); else (0, 0)."""
     first, last = span
     if first == last or not start <= first < end:
         return (0, 0)
@@ -213,7 +215,7 @@ THOUGHT_END = "</think>"
 
 
 def thought_token_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int]:
-    """Ids of the tokens that open and close a thought.
+    """Return the ids of the tokens that open and close a thought.
 
     Raises:
         ConfigError: the tokenizer has no such tokens.
@@ -229,13 +231,13 @@ def thought_token_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int]:
 
 
 def without_thoughts(sample: Sample, start_id: int, end_id: int) -> Sample:
-    """``sample`` without its thoughts and their marks; a thought that is never closed goes on to the end."""
+    """Return ``sample`` without its thoughts and their marks; an unclosed thought extends to the end."""
     is_start, is_end = sample.token_id == start_id, sample.token_id == end_id
-    # Depth counts an end only after its token, so that the mark goes too.
+    # Depth counts an end only after its token, so that the mark is cut too.
     depth = np.cumsum(is_start) - np.cumsum(np.append(False, is_end[:-1]))
-    kept = depth <= 0
+    is_outside = depth <= 0
     arrays = {
-        field.name: value[kept]
+        field.name: value[is_outside]
         for field in fields(sample)
         if isinstance(value := getattr(sample, field.name), np.ndarray)
     }

@@ -1,7 +1,7 @@
 """Supervised training: pre-training on texts, imitation of teachers, rejection-sampling fine-tuning.
 
-Reads samples; changes the model. Invariant: which samples form step k follows from the config's seed and k alone, so a
-resumed run continues the same sequence of batches.
+Reads samples; changes the model. Guarantees: the samples of step k follow from the config's seed and k alone, so a
+resumed run continues the same sequence of batches; samples of one task are all learned or all validation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class SftTrainer:
     """Trains a model on a fixed set of samples."""
 
     def __init__(self, model: PreTrainedModel, config: SftConfig, *, num_steps: int | None = None) -> None:
-        """Prepare the optimiser.
+        """Prepare the optimizer.
 
         Args:
             model: Changed in place.
-            config: Batch size, epochs, optimiser, compute.
+            config: Batch size, epochs, optimizer, compute.
             num_steps: Length of the schedule; see `num_steps_of`.
         """
         self.config = config
@@ -35,29 +35,29 @@ class SftTrainer:
 
     @classmethod
     def for_samples(cls, model: PreTrainedModel, config: SftConfig, num_samples: int) -> SftTrainer:
-        """A trainer whose schedule covers ``config.num_epochs`` over ``num_samples``."""
+        """Return a trainer whose schedule covers ``config.num_epochs`` over ``num_samples``."""
         return cls(model, config, num_steps=num_steps_of(config, num_samples))
 
     def step(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """One optimiser step on exactly these samples; returns metrics (see `Learner.step`)."""
+        """Make one optimizer step on exactly these samples; return metrics (see `Learner.step`)."""
         return self.learner.step(samples, sft_loss)
 
     def evaluate(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """``sft/nll``, ``policy/entropy`` and counts of these samples; nothing is learned."""
+        """Return ``sft/nll``, ``policy/entropy`` and counts of these samples without learning."""
         return self.learner.evaluate(samples, sft_loss)
 
     def fit(self, samples: Sequence[Sample]) -> Iterator[dict[str, float]]:
-        """Train from the optimiser's current step to the end of the last epoch, yielding each step's metrics."""
+        """Train from the optimizer's current step to the end of the last epoch; yield each step's metrics."""
         per_epoch = -(-len(samples) // self.config.batch_size)
-        while self.learner.optimiser.num_done < num_steps_of(self.config, len(samples)):
-            epoch, index = divmod(self.learner.optimiser.num_done, per_epoch)
+        while self.learner.optimizer.num_done < num_steps_of(self.config, len(samples)):
+            epoch, index = divmod(self.learner.optimizer.num_done, per_epoch)
             order = epoch_order(len(samples), self.config.seed, epoch)
             chosen = order[index * self.config.batch_size : (index + 1) * self.config.batch_size]
             yield self.step([samples[at] for at in chosen])
 
 
 def num_steps_of(config: SftConfig, num_samples: int) -> int:
-    """Optimiser steps of ``config.num_epochs`` epochs; the last batch of an epoch may be smaller."""
+    """Count the optimizer steps of ``config.num_epochs`` epochs; the last batch of an epoch may be smaller."""
     return config.num_epochs * -(-num_samples // config.batch_size)
 
 
@@ -67,15 +67,15 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> np.ndarray:
 
 
 class Selection:
-    """The best checkpoint so far, by `config`."""
+    """The choice of a stage's checkpoint: the last, the one of least validation loss, or by entropy."""
 
     def __init__(self, choice: ChoiceConfig, best: float | None = None) -> None:
-        """``best`` is what a killed run had reached."""
+        """``best``: the best value of an interrupted run."""
         self._choice = choice
         self.best = best
 
     def is_best(self, nll: float, entropy: float) -> bool:
-        """Take note of a checkpoint; True when it is to be kept.
+        """Record a checkpoint; True if it is the best so far.
 
         Args:
             nll: Mean negative log-likelihood of the validation set's learned tokens.
@@ -97,7 +97,7 @@ class Selection:
 
 
 def split_validation(samples: Sequence[Sample], config: SftConfig) -> tuple[list[Sample], list[Sample]]:
-    """(samples to learn, samples to validate on); the second is empty for the choice ``last``.
+    """Split samples into (learned, validation); the second is empty for the choice ``last``.
 
     Raises:
         ConfigError: too few groups for one on each side.

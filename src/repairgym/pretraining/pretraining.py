@@ -98,7 +98,7 @@ class _Pretraining:
     @property
     def num_done(self) -> int:
         """Optimiser steps so far, those of a killed run included."""
-        return self._trainer.learner.optimiser.num_done
+        return self._trainer.learner.optimizer.num_done
 
     def step(self, step: int) -> str:
         """Train one step; save where it is time to. Returns what a person wants to read of it."""

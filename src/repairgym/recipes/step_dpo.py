@@ -42,7 +42,7 @@ def step_dpo(store: RunStore, start: Path, target: Path, config: StepDpoCommandC
     assign(work)
     trainer, metrics = work.learn()
     metrics["preference/num_pairs"] = float(len(pairs))
-    store.add_metrics(f"train/{target.name}", trainer.learner.optimiser.num_done, metrics)
+    store.add_metrics(f"train/{target.name}", trainer.learner.optimizer.num_done, metrics)
     return metrics
 
 

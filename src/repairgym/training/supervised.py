@@ -161,7 +161,7 @@ class _Stage:
     def run(self) -> None:
         learner, total = self._trainer.learner, num_steps_of(self._config, len(self._samples))
         for metrics in self._trainer.fit(self._samples):
-            step = learner.optimiser.num_done
+            step = learner.optimizer.num_done
             if self._is_validated(step, total):
                 metrics |= self._validate()
             self._note(step, total, metrics)

@@ -58,7 +58,7 @@ def gradients(case: str, context_parallel: int) -> dict[str, Any]:
     ]
     trainer = PolicyTrainer(create_model(FOUR_HEADS), config)
     metrics = trainer.update(made)
-    state = trainer.learner.optimiser.state_dict()
+    state = trainer.learner.optimizer.state_dict()
     moments = [value["exp_avg"] for part in state["parts"] for value in part["state"].values()]
     return {"metrics": metrics, "gradients": moments}
 

@@ -58,7 +58,7 @@ def supervise(folder: Path, kind: str, num_steps: int) -> dict[str, float]:
     trainer = SftTrainer.for_samples(model, config, len(samples()))
     if (folder / STATE_FILE).is_file():
         load_training_state(trainer.learner, folder)
-    metrics = list(islice(trainer.fit(samples()), num_steps - trainer.learner.optimiser.num_done))[-1]
+    metrics = list(islice(trainer.fit(samples()), num_steps - trainer.learner.optimizer.num_done))[-1]
     save_training_state(trainer.learner, None, folder)
     return metrics
 

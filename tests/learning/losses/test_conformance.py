@@ -116,7 +116,7 @@ def test_what_has_no_weight_has_no_gradient(loss: Loss) -> None:
 
 
 @every_loss
-def test_the_normaliser_is_the_denominator(loss: Loss) -> None:
+def test_the_normalizer_is_the_denominator(loss: Loss) -> None:
     scores = new_scores()
     assert loss(scores, 10.0).loss.item() == pytest.approx(loss(scores, 5.0).loss.item() / 2, abs=1e-12)
 

@@ -34,12 +34,12 @@ def new_scores(
     return TokenScores(log_prob, torch.ones_like(old), old, torch.tensor(advantages), weight, row)
 
 
-def loss_of(config: LossConfig, given: TokenScores, normaliser: float) -> float:
-    return float(policy_loss(config)(given, normaliser).loss.detach())
+def loss_of(config: LossConfig, given: TokenScores, normalizer: float) -> float:
+    return float(policy_loss(config)(given, normalizer).loss.detach())
 
 
-def gradient_of(config: LossConfig, given: TokenScores, normaliser: float) -> list[float]:
-    policy_loss(config)(given, normaliser).loss.backward()
+def gradient_of(config: LossConfig, given: TokenScores, normalizer: float) -> list[float]:
+    policy_loss(config)(given, normalizer).loss.backward()
     assert given.log_prob.grad is not None
     return given.log_prob.grad.tolist()
 
@@ -64,7 +64,7 @@ def test_dapo_gradient_is_zero_exactly_where_it_is_clipped() -> None:
     assert gradient_of(DAPO, new_scores(*FIVE), 1.0) == pytest.approx([-1.0, 0.0, -1.0, 1.5, 0.0], abs=1e-6)
 
 
-def equation_8(given: TokenScores, normaliser: float, low: float, high: float) -> float:
+def equation_8(given: TokenScores, normalizer: float, low: float, high: float) -> float:
     """Token by token with `math`, as the paper writes it."""
     total = 0.0
     columns = (given.log_prob, given.old_log_prob, given.advantage, given.weight)
@@ -72,7 +72,7 @@ def equation_8(given: TokenScores, normaliser: float, low: float, high: float) -
         rho = math.exp(log_prob - old)
         clipped = min(max(rho, 1 - low), 1 + high)
         total += weight * min(rho * advantage, clipped * advantage)
-    return -total / normaliser
+    return -total / normalizer
 
 
 def test_dapo_equals_the_paper_token_by_token() -> None:

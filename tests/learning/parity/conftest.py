@@ -52,7 +52,7 @@ class Case:
         self, config: LossConfig, kl: ReferenceKlConfig | None = None, factor: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Our loss and its gradient by ``log_prob`` [rows, width]; ``factor`` is a correction for the sampler."""
-        weighed, normaliser = weigh(self.samples(), config.denominator, getattr(config, "max_action_tokens", None))
+        weighed, normalizer = weigh(self.samples(), config.denominator, getattr(config, "max_action_tokens", None))
         weight = torch.tensor(np.stack([sample.weight[1:] for sample in weighed])).double()
         at = self.mask > 0
         log_prob = self.log_prob.clone().requires_grad_()
@@ -69,7 +69,7 @@ class Case:
             self.target[at],
             self.value[at],
         )
-        loss = policy_loss(config, kl)(scores, normaliser).loss
+        loss = policy_loss(config, kl)(scores, normalizer).loss
         loss.backward()
         assert log_prob.grad is not None
         return loss.detach(), log_prob.grad

@@ -1,9 +1,9 @@
-"""One pack of tokens over several processes: context parallelism by all-to-all over the heads (Ulysses).
+"""Context parallelism: one pack of tokens over several processes, by all-to-all over the heads (Ulysses).
 
 Reads and makes the tensors of one process. DeepSpeed-Ulysses (arXiv 2309.14509, section 3.1): linear layers see a
 process's part of the tokens; around attention the processes exchange, so that each has all tokens of its part of the
-heads. Invariants: attention sees whole packs, so prefix forests are shared as in one process; what is gathered is equal
-in all processes of a context, so each computes the whole loss, and the sum of their gradients is its gradient.
+heads. Guarantees: attention sees whole packs, so prefix forests are shared as in one process; gathered tensors are
+equal in all processes of a context, so each computes the whole loss, and the sum of their gradients is its gradient.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from repairgym.learning.distributed.fsdp import TIMEOUT, World
 
 
 class ContextGroup:
-    """The processes that compute a pack together; one alone needs no process group and exchanges nothing."""
+    """The processes that compute a pack together; a single process needs no group and exchanges nothing."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
 
     def part_length(self, num_tokens: int) -> int:
-        """Tokens of each process of a pack of ``num_tokens``, padding included."""
+        """Return the tokens per process of a pack of ``num_tokens``, padding included."""
         return -(-num_tokens // self.size)
 
     def own_part(self, values: torch.Tensor) -> torch.Tensor:
@@ -38,10 +38,10 @@ class ContextGroup:
         return padded[self.rank * length : (self.rank + 1) * length]
 
     def counts(self, places: torch.Tensor, num_tokens: int) -> list[int]:
-        """How many of the ascending ``places`` [M] in a pack of ``num_tokens`` lie in each process's part."""
+        """Count the ascending ``places`` [M] in each process's part of a pack of ``num_tokens``."""
         owners = places // self.part_length(num_tokens)
-        found: list[int] = torch.bincount(owners, minlength=self.size).tolist()
-        return found
+        counts: list[int] = torch.bincount(owners, minlength=self.size).tolist()
+        return counts
 
     def exchange(self, values: torch.Tensor) -> torch.Tensor:
         """[1, n, t, ...] of this process -> [1, n / size, size * t, ...]: all of the third for a part of the second.
@@ -60,10 +60,10 @@ class ContextGroup:
 
 
 def context_group(world: World, model: PreTrainedModel) -> ContextGroup:
-    """The group of this process among contexts of ``world.context_size`` neighbours; all processes must call it.
+    """Return this process's group among contexts of ``world.context_size`` neighbors; all processes must call it.
 
     Raises:
-        ConfigError: the heads of ``model`` cannot be shared out evenly, or it does not let attention be replaced.
+        ConfigError: the heads of ``model`` cannot be divided evenly, or its attention cannot be replaced.
     """
     if world.context_size == 1:
         return ContextGroup()
@@ -73,7 +73,7 @@ def context_group(world: World, model: PreTrainedModel) -> ContextGroup:
 
 
 def check_divisible(model: PreTrainedModel, size: int) -> None:
-    """Refuse models whose attention ``size`` processes cannot share.
+    """Check that ``size`` processes can share the attention of ``model``.
 
     Raises:
         ConfigError: see `context_group`.
@@ -95,7 +95,7 @@ def check_divisible(model: PreTrainedModel, size: int) -> None:
 
 
 class _Exchange(torch.autograd.Function):
-    """All-to-all: cut along one dimension, joined in the order of ranks along another; backwards the other way."""
+    """All-to-all: cut along one dimension, join by rank along another; the reverse in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, cut: int, join: int, group: dist.ProcessGroup) -> torch.Tensor:
@@ -111,14 +111,14 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather of unequal parts. Every process goes on with the same whole, so its own part's gradient is there."""
+    """All-gather of unequal parts. Every process continues with the same whole, so it has its own part's gradient."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, counts: list[int], group: dist.ProcessGroup) -> torch.Tensor:
         ends = list(accumulate(counts))
         rank = dist.get_rank(group)
         ctx.own = slice(ends[rank] - counts[rank], ends[rank])
-        # Equally long for every back end.
+        # Some back ends need equal lengths.
         padded = functional.pad(values, (0, max(counts) - len(values)))
         received = [torch.empty_like(padded) for _ in counts]
         dist.all_gather(received, padded, group=group)

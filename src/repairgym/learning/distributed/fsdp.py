@@ -1,9 +1,8 @@
-"""Several processes that train one model (torchrun): weights, gradients and optimiser state are sharded with FSDP2.
+"""Several processes that train one model (torchrun): weights, gradients and optimizer state are sharded with FSDP2.
 
-Reads the process group that torchrun describes; makes sharded modules. Invariants: every process, or every context of
-several (`context_parallel`), computes its own share of the same optimiser batch, and all make the same number of
-forwards and backwards; what is written is whole tensors, so a checkpoint of two processes resumes on one and the other
-way round.
+Reads the process group that torchrun describes; makes sharded modules. Guarantees: every process, or every context of
+several (`context_parallel`), computes its own share of the same optimizer batch, and all make the same number of
+forwards and backwards; checkpoints hold whole tensors, so they resume on any number of processes.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ class World:
     rank: int = 0
     size: int = 1
     context_size: int = 1
-    """Neighbours that compute a micro-batch together; it divides ``size``."""
+    """Neighbors that compute a micro-batch together; it divides ``size``."""
 
     @property
     def is_leader(self) -> bool:
-        """True for the process that writes and speaks."""
+        """True for the process that writes files and messages."""
         return self.rank == 0
 
     @property
     def is_counting(self) -> bool:
-        """True for one process of each context: what all of them found is added up once."""
+        """True for one process of each context, so that sums count a context once."""
         return self.rank % self.context_size == 0
 
     def share(self, batches: Sequence[Item], sizes: Sequence[int]) -> list[tuple[Item, bool]]:
-        """The batches of this process's context and whether they count.
+        """Return the batches of this process's context, with False for copies that must not count.
 
-        The largest go first, each to the context with the least to do. All get equally many, because their forwards and
-        backwards meet: who has too few computes the smallest once more, for nothing.
+        The largest are assigned first, each to the context with the least load. All get equally many, because their
+        forwards and backwards synchronize: a context with too few computes the smallest batch again.
         """
         num_contexts = self.size // self.context_size
         if num_contexts == 1:
@@ -69,7 +68,7 @@ class World:
         return [(batches[at], True) for at in own] + [(batches[smallest], False)] * missing
 
     def sums(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sums of each value over the processes."""
+        """Sum each value over the processes."""
         total: dict[str, float] = {}
         for part in self.gather(dict(values)):
             for name, value in part.items():
@@ -77,7 +76,7 @@ class World:
         return total
 
     def gather(self, item: Item) -> list[Item]:
-        """What every process holds, in the order of ranks."""
+        """Return the items of all processes, in the order of ranks."""
         if self.size == 1:
             return [item]
         gathered: list[Any] = [None] * self.size
@@ -85,7 +84,7 @@ class World:
         return gathered
 
     def broadcast(self, item: Item) -> Item:
-        """The leader's item, for all; what the others pass is not looked at."""
+        """Return the leader's item; the arguments of the others are ignored."""
         if self.size == 1:
             return item
         box = [item]
@@ -94,7 +93,7 @@ class World:
 
 
 def current_world(context_size: int = 1) -> World:
-    """Where this process is; alone without a process group.
+    """Return the place of this process in its process group, if there is one.
 
     Raises:
         ConfigError: ``context_size`` does not divide the number of processes.
@@ -110,7 +109,7 @@ def current_world(context_size: int = 1) -> World:
 
 @contextmanager
 def process_group() -> Iterator[World]:
-    """The process group that torchrun described in the environment, if there is one.
+    """Open the process group that torchrun described in the environment, if there is one.
 
     Raises:
         ConfigError: it spans several nodes.
@@ -126,29 +125,29 @@ def process_group() -> Iterator[World]:
             "(--nnodes 1), larger clusters are for other trainers"
         )
     use_training_device()
-    # What processes tell each other goes over gloo: waiting there leaves the GPUs to whoever samples on them.
+    # Objects are exchanged over gloo: waiting there leaves the GPUs to the sampler.
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
     try:
         yield current_world()
-        # torch's threads let go of the last exchange's tensors a moment after it, and for that need an interpreter that
-        # does not end yet. Another exchange, one without tensors, gives them that moment.
+        # torch's threads release the last exchange's tensors a moment later and need a live interpreter for that.
+        # An exchange without tensors gives them the time.
         dist.barrier()
     except RuntimeError as error:
         if isinstance(error, RepairGymError) or not _is_lost_process(error):
             raise
         raise RepairGymError(
-            "another of the processes that train together has ended, its own message says why; fix that, then the "
-            "same command goes on from what is saved"
+            "another process of this training has ended; fix the error that it reported, then run the same command to "
+            "resume from the last saved state"
         ) from error
     finally:
         dist.destroy_process_group()
 
 
 def check_processes(optimizer: OptimizerConfig, compute: ComputeConfig) -> World:
-    """This process among those that train with these settings.
+    """Return the place of this process, after a check of the settings for several processes.
 
     Raises:
-        ConfigError: the processes cannot honour them.
+        ConfigError: several processes cannot train with these settings.
     """
     world = current_world(compute.context_parallel)
     if world.size > 1 and optimizer.type == "muon":
@@ -157,7 +156,7 @@ def check_processes(optimizer: OptimizerConfig, compute: ComputeConfig) -> World
 
 
 def num_processes() -> int:
-    """How many processes torchrun has started; 1 without it."""
+    """Number of processes that torchrun has started; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
@@ -172,22 +171,21 @@ def use_training_device() -> None:
 
 
 def training_device() -> str:
-    """Where this process trains: its GPU, or the processor where there is none."""
+    """Return the device of this process: its GPU, or ``cpu``."""
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
 def shard(module: torch.nn.Module) -> None:
-    """Shard the layers of ``module`` and what is left of it over all processes, in place."""
+    """Shard the layers and the rest of ``module`` over all processes, in place."""
     for layer in list(module.modules()):
         if isinstance(layer, GradientCheckpointingLayer):
             fully_shard(layer)
-    # The root stays whole between forward and backward: embeddings and head may be one tensor and are used at both
-    # ends.
+    # The root stays whole between forward and backward: embeddings and head may be one tensor, used at both ends.
     fully_shard(module, reshard_after_forward=False)
 
 
 def whole(value: Any) -> Any:
-    """``value`` with sharded tensors made whole, through dicts and lists; every process must call it."""
+    """Make sharded tensors in ``value`` whole, through dicts and lists; every process must call it."""
     if isinstance(value, DTensor):
         return value.full_tensor()
     if isinstance(value, dict):
@@ -198,7 +196,7 @@ def whole(value: Any) -> Any:
 
 
 def like(tensor: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """A whole tensor sharded as ``target`` is; as it stands where ``target`` is not sharded or of another shape."""
+    """Shard a whole tensor like ``target``; unchanged if ``target`` is not sharded or has another shape."""
     if isinstance(target, DTensor) and tensor.shape == target.shape:
         return distribute_tensor(tensor.to(target.device), target.device_mesh, target.placements)
     return tensor

@@ -1,6 +1,6 @@
 """Micro-batches in which every distinct token is computed once.
 
-Reads samples; makes `MicroBatch` objects: flat packs of the segments of a prefix forest. Invariants: every learned
+Reads samples; makes `MicroBatch` objects: flat packs of the segments of a prefix forest. Guarantees: every learned
 token of every sample is in exactly one micro-batch, and all of a sample in the same; a micro-batch stays within the
 token budget unless a single sample exceeds it; nothing is padded; the result depends on the samples and the budget
 alone.
@@ -20,9 +20,9 @@ from repairgym.learning.samples import Sample
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward and backward: T tokens, of which M predict something, for N learned tokens of all samples.
+    """One forward and backward pass over T tokens, with M predictions for N learned tokens of all samples.
 
-    M is below N where samples share a learned token, or more exactly the pair of a place and what follows there.
+    M is below N where samples share a learned token: the same place and the same next token.
     """
 
     ids: torch.Tensor
@@ -34,11 +34,11 @@ class MicroBatch:
     parents: tuple[int, ...]
     """Segment before each segment, -1 for none; parents come first."""
     source: torch.Tensor
-    """[M] place in ``ids`` whose hidden state predicts the target."""
+    """[M] index in ``ids`` whose hidden state predicts the target."""
     target: torch.Tensor
     """[M] token id."""
     learned: torch.Tensor
-    """[N] which of the M each learned token is."""
+    """[N] index among the M of each learned token."""
     old_log_prob: torch.Tensor
     """[N] float32."""
     advantage: torch.Tensor
@@ -58,7 +58,7 @@ class MicroBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens computed."""
+        """Number of tokens computed."""
         return len(self.ids)
 
 
@@ -66,10 +66,10 @@ def pack(samples: Sequence[Sample], max_tokens: int, *, is_sharing: bool = True)
     """Pack samples into micro-batches.
 
     Args:
-        samples: In any order; those without learned tokens are left out. Whatever they begin with together is shared,
-            prompts, turns and, where histories fork, actions.
+        samples: In any order; those without learned tokens are left out. Common beginnings are shared: prompts, turns
+            and, where histories fork, actions.
         max_tokens: Budget of one micro-batch.
-        is_sharing: False computes every sample on its own (same results, more work).
+        is_sharing: False computes every sample separately (same results, more work).
     """
     learned = [sample for sample in samples if sample.num_learned]
     sequences = [sample.token_id for sample in learned]
@@ -120,10 +120,10 @@ def _gather(arrays: Sequence[np.ndarray], positions: Sequence[np.ndarray]) -> to
 
 
 def _gather_optional(arrays: Sequence[np.ndarray | None], positions: Sequence[np.ndarray]) -> torch.Tensor | None:
-    """None where no sample has the array.
+    """Gather the arrays; None if no sample has one.
 
     Raises:
-        ValueError: some samples have it and some do not, so that no loss over all of them can use it.
+        ValueError: only some samples have the array.
     """
     present = [array for array in arrays if array is not None]
     if not present:

@@ -1,9 +1,9 @@
 """Log-probabilities of learned tokens, with gradients, from micro-batches with shared prefixes.
 
-Reads a Hugging Face causal LM and a `MicroBatch`; makes `TokenScores`. Invariants: equal to separate full forwards up
-to float noise, values and gradients; vocabulary logits exist only for learned positions (`log_probs`); logits,
-log-probabilities and entropies are float32 whatever the autocast; processes of one context hold parts of the hidden
-states and all of the scores.
+Reads a Hugging Face causal LM and a `MicroBatch`; makes `TokenScores`. Guarantees: values and gradients equal separate
+full forwards up to float noise; vocabulary logits exist only for learned positions (`log_probs`); logits,
+log-probabilities, entropies and values are float32 under any autocast; processes of one context hold parts of the
+hidden states and all scores.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ from repairgym.learning.packing.tree_attention import TREE_ATTENTION_NAME, fores
 
 
 class ValueHead(torch.nn.Module):
-    """The value of a state from its last hidden state."""
+    """The critic of PPO: one linear layer on the last hidden state.
+
+    A new head returns 0 everywhere, so the first advantages are the plain returns, and the first value gradients do not
+    reach the model's body.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        """A head for ``model``, on its device."""
+        """Make a head for ``model``, on its device."""
         super().__init__()
         embedding = model.get_output_embeddings().weight
         self.linear = torch.nn.Linear(embedding.shape[1], 1, device=embedding.device)
@@ -52,9 +56,9 @@ class TokenScores:
     advantage: torch.Tensor
     weight: torch.Tensor
     row: torch.Tensor
-    """[N] int64 sequence of each token, ascending from 0; all learned tokens of a sequence are here."""
+    """[N] int64 sequence of each token, ascending from 0, with all learned tokens of each sequence."""
     reference_log_prob: torch.Tensor | None = None
-    """Under the reference policy; None where the samples have none, as with the next two."""
+    """Under the reference policy; this and the next two are None if the samples lack them."""
     old_value: torch.Tensor | None = None
     value_target: torch.Tensor | None = None
     value: torch.Tensor | None = None
@@ -73,7 +77,7 @@ class Scorer(torch.nn.Module):
         self.value_head = value_head
         self._context = context or ContextGroup()
         self.is_sharing = bool(getattr(model, "_supports_attention_backend", False))
-        """Whether prefixes can be shared: models that bring their own attention compute each sample apart."""
+        """False for models with their own attention: they compute each sample separately."""
         if self.is_sharing:
             model.set_attn_implementation(TREE_ATTENTION_NAME)
 
@@ -83,7 +87,7 @@ class Scorer(torch.nn.Module):
         """[M] log-probabilities with gradient, [M] entropies without, [M] values with (None without a head)."""
         device = next(self.model.parameters()).device
         context = self._context
-        # Sources ascend, so this process's pairs of source and target stand together.
+        # Sources ascend, so this process's pairs of source and target are adjacent.
         counts = context.counts(batch.source, batch.num_tokens)
         source, target = (pairs.split(counts)[context.rank] for pairs in (batch.source, batch.target))
         source = source - context.rank * context.part_length(batch.num_tokens)
@@ -102,18 +106,18 @@ class Scorer(torch.nn.Module):
         return context.gather(log_prob, counts), context.gather(entropy, counts), value
 
     def _hidden(self, batch: MicroBatch, device: torch.device) -> torch.Tensor:
-        """Last hidden states of this process's part of the pack: [T, hidden] where it is alone."""
+        """Compute the last hidden states of this process's part of the pack; for a single process [T, hidden]."""
         ids = self._context.own_part(batch.ids).to(device)[None]
         if not self.is_sharing:
             parts = (self.model.base_model(input_ids=part, use_cache=False) for part in ids.split(batch.lengths, dim=1))
             return torch.cat([part.last_hidden_state[0] for part in parts])
-        # What makes the parts equally long is a sequence of its own.
+        # The padding that makes the parts equally long is a sequence of its own.
         num_padded = self._context.size * ids.shape[1] - batch.num_tokens
         padding = ((num_padded,), (-1,)) if num_padded else ((), ())
         out = self.model.base_model(
             input_ids=ids,
             position_ids=self._context.own_part(batch.position).to(device)[None],
-            # Already 4-D, so transformers makes none; the forest says what is seen.
+            # Already 4-D, so transformers makes none; the forest defines the visible keys.
             attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
             use_cache=False,
             forest=forest_shape(batch.lengths + padding[0], batch.parents + padding[1], device),
@@ -123,7 +127,7 @@ class Scorer(torch.nn.Module):
 
 
 def score(scorer: Scorer, batch: MicroBatch, compute: ComputeConfig) -> TokenScores:
-    """The learned tokens of a micro-batch, as `scorer` sees them."""
+    """Score the learned tokens of a micro-batch."""
     log_prob, entropy, value = scorer(batch, compute)
     device = log_prob.device
     learned = batch.learned.to(device)

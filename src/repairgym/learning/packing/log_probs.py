@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of chosen tokens, without the logits of all of them at one time.
+"""Log-probabilities and entropies of chosen tokens, computed in chunks of logits.
 
-Reads hidden states and the output head's weight; makes what `log_softmax` would give. Invariants: never more than
-`chunk_tokens` times `chunk_vocab` logits exist at one time, forwards and backwards; all of it is float32.
+Reads hidden states and the output head's weight; makes the values of `log_softmax`. Guarantees: never more than
+`chunk_tokens` times `chunk_vocab` logits exist at one time, forwards and backwards; all computation is float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def token_log_probs(
     chunk_tokens: int,
     chunk_vocab: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability (with gradient) and entropy (without) of each target.
+    """Compute log-probability (with gradient) and entropy (without) of each target.
 
     Args:
         hidden: [N, hidden] states that predict the targets.
@@ -116,10 +116,10 @@ def _logit_blocks(
 
 
 def _gather(logits: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
-    """[rows] the logit at ``column``, 0 where it is outside of this block."""
+    """[rows] logit at ``column``, 0 if it is outside this block."""
     is_here = (column >= 0) & (column < logits.shape[1])
-    found = logits.gather(1, column.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
-    return torch.where(is_here, found, 0.0)
+    values = logits.gather(1, column.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]
+    return torch.where(is_here, values, 0.0)
 
 
 def _add_at(matrix: torch.Tensor, column: torch.Tensor, values: torch.Tensor) -> None:

@@ -1,8 +1,8 @@
-"""Sequences as a prefix forest: what two of them begin with stands in one segment.
+"""Sequences as a prefix forest: a common beginning is one segment.
 
-Reads token ids; makes an order of the sequences, how many tokens neighbours share in it, and segments. Invariants: the
-order is lexicographic, so all that share a prefix stand together; a run of neighbours has exactly the sum of its
-lengths minus the sum of its shared lengths as distinct tokens; the result follows from the tokens alone.
+Reads token ids; makes an order of the sequences, the number of tokens that neighbors share, and segments. Guarantees:
+the order is lexicographic, so sequences with a common prefix are adjacent; a run of neighbors has as many distinct
+tokens as the sum of its lengths minus the sum of its shared lengths; the result follows from the tokens alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from itertools import pairwise
 import numpy as np
 
 MIN_SAVED_TOKENS = 16
-"""Sharing that saves fewer is not worth the calls that one more segment costs in every layer. Our choice."""
+"""A smaller saving is not worth the calls that one more segment costs in every layer. Our choice."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of one or several sequences, between two places where sequences part."""
+    """A part of one or several sequences, between two branching points."""
 
     tokens: np.ndarray
     """[length] token ids, at least one."""
@@ -39,17 +39,17 @@ class Forest:
 
 
 def lexicographic_order(sequences: Sequence[np.ndarray]) -> list[int]:
-    """Indices of ``sequences`` in an order in which common prefixes stand together; equal sequences keep theirs."""
+    """Return the indices of ``sequences`` in lexicographic order; the sort is stable."""
     # Big-endian bytes of numbers that are not negative compare like the numbers.
     return sorted(range(len(sequences)), key=lambda index: sequences[index].astype(">u4").tobytes())
 
 
 def shared_lengths(sequences: Sequence[np.ndarray], min_saved_tokens: int = MIN_SAVED_TOKENS) -> np.ndarray:
-    """Tokens that each sequence shares with the one before it, where sharing pays.
+    """Count the tokens that each sequence shares with the one before it, where sharing pays.
 
     Args:
         sequences: In lexicographic order.
-        min_saved_tokens: A place to part that saves fewer tokens below the one before it is ignored.
+        min_saved_tokens: A branching point that saves fewer tokens than this is ignored.
 
     Returns:
         [sequences] int64; 0 for the first.
@@ -73,10 +73,10 @@ def shared_lengths(sequences: Sequence[np.ndarray], min_saved_tokens: int = MIN_
 
 
 def cut_runs(lengths: np.ndarray, shared: np.ndarray, max_tokens: int) -> list[slice]:
-    """Runs of neighbours with at most ``max_tokens`` distinct tokens; a longer sequence is a run of its own.
+    """Cut sequences into runs of neighbors with at most ``max_tokens`` distinct tokens.
 
-    Where a run is full it ends at the place in its second half at which the least is shared, so that as little as
-    possible is computed twice.
+    A longer sequence is a run of its own. A full run ends at the place in its second half with the least sharing, so that as little as possible is computed
+    twice.
     """
     runs: list[slice] = []
     first = 0
@@ -96,7 +96,7 @@ def cut_runs(lengths: np.ndarray, shared: np.ndarray, max_tokens: int) -> list[s
 
 
 def grow(sequences: Sequence[np.ndarray], shared: np.ndarray) -> Forest:
-    """The forest of a run in lexicographic order; ``shared[0]`` is ignored, nothing stands before it."""
+    """Build the forest of a run in lexicographic order; ``shared[0]`` is ignored."""
     segments: list[Segment] = []
     paths: list[tuple[int, ...]] = [()] * len(sequences)
 
@@ -119,13 +119,13 @@ def grow(sequences: Sequence[np.ndarray], shared: np.ndarray) -> Forest:
 
 
 def _parts(shared: np.ndarray, first: int, end: int, lowest: int) -> list[tuple[int, int]]:
-    """The runs that ``[first, end)`` falls into where neighbours share ``lowest`` tokens and no more."""
+    """Split ``[first, end)`` into runs at the places where neighbors share exactly ``lowest`` tokens."""
     cuts = [first, *(first + 1 + np.flatnonzero(shared[first + 1 : end] == lowest)).tolist(), end]
     return list(pairwise(cuts))
 
 
 def common_length(left: np.ndarray, right: np.ndarray) -> int:
-    """Tokens that both begin with."""
+    """Length of the common prefix."""
     length = min(len(left), len(right))
     differs = left[:length] != right[:length]
     return int(differs.argmax()) if differs.any() else length

@@ -1,10 +1,9 @@
 """Attention over a packed forest, registered with transformers as ``repairgym_tree``.
 
-Reads query, key and value of one flat sequence that holds the segments of a forest one after the other; makes what
-separate causal attention over every whole sequence would make, each distinct token once. A segment's queries see the
-keys of the segments before it on its path and, causally, their own: nothing is padded, and no mask is as large as the
-pack. Where several processes hold a pack, each attends with a part of the heads (`context_parallel`). Invariant: rows
-of the result stand where their queries stand.
+Reads query, key and value of one flat sequence of segments; makes the result of separate causal attention over every
+whole sequence, each distinct token once. A segment's queries see the keys of the earlier segments on its path and,
+causally, their own: nothing is padded, and no mask is as large as the pack. If several processes hold a pack, each
+attends with a part of the heads (`context_parallel`). Guarantee: the result keeps the order of the queries.
 """
 
 from __future__ import annotations
@@ -28,21 +27,20 @@ _ALONE = ContextGroup()
 
 @dataclass(frozen=True)
 class ForestShape:
-    """Where the segments of a pack are; the same for all layers of a forward."""
+    """The segments of a pack; the same for all layers of a forward."""
 
     lengths: tuple[int, ...]
     """Tokens of each segment, in the order of the pack."""
     paths: tuple[tuple[int, ...], ...]
     """Of each segment: the segments before it, the first of its sequences first."""
     masks: tuple[torch.Tensor | None, ...]
-    """Of each segment: [length, keys] what its queries see; None for a segment that nothing stands before."""
+    """Of each segment: [length, keys] visible keys; None for a segment without a parent."""
 
 
 def forest_shape(lengths: Sequence[int], parents: Sequence[int], device: torch.device) -> ForestShape:
-    """The shape of a pack whose segments come after their parents (-1: none).
+    """Return the shape of a pack whose segments come after their parents (-1: none).
 
-    On a CPU masks are made once for all layers; elsewhere they are the bias that fused kernels know, which takes no
-    memory.
+    On a CPU masks are made once for all layers; elsewhere they are the bias of fused kernels, which takes no memory.
     """
     paths: list[tuple[int, ...]] = []
     for parent in parents:
@@ -66,19 +64,19 @@ def tree_attention(
     context: ContextGroup = _ALONE,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Scaled dot-product attention of a packed forest; without ``forest`` that of the inference engine.
+    """Compute scaled dot-product attention of a packed forest; without ``forest`` that of the inference engine.
 
     Args:
-        module: The attention module that calls.
+        module: The calling attention module.
         query: [1, heads, tokens, head_dim]; tokens of this process.
         key: [1, kv_heads, tokens, head_dim].
         value: As ``key``.
-        attention_mask: Not read where there is a forest.
-        dropout: Not applied: it would part learner from sampler.
+        attention_mask: Ignored if there is a forest.
+        dropout: Not applied: learner and sampler have to agree.
         scaling: Factor on the scores; None means 1/sqrt(head_dim).
         forest: Shape of the pack.
         context: The processes that hold the pack together.
-        **kwargs: What transformers hands to every attention function.
+        **kwargs: Further arguments of transformers.
 
     Returns:
         [1, tokens, heads, head_dim] and None (no attention weights).
@@ -86,7 +84,7 @@ def tree_attention(
     if forest is None:
         return grouped_attention(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     query, key, value = (context.exchange(tensor) for tensor in (query, key, value))
-    # One split per tensor: its gradient is one concatenation, where that of slices would be a sum of full tensors.
+    # One split per tensor: its gradient is one concatenation; that of slices would be a sum of full tensors.
     queries, keys, values = (tensor.split(forest.lengths, dim=2) for tensor in (query, key, value))
     outs = []
     for at, (path, mask) in enumerate(zip(forest.paths, forest.masks, strict=True)):
