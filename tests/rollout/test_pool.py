@@ -9,12 +9,12 @@ import pytest
 
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ClusterError, RepairGymError, SandboxError
+from repairgym.process_pool import WorkerFailure
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef, make_groups
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.runner import never_run
-from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
-from repairgym.rollout.workers import JobsLost, Message
+from repairgym.rollout.workers import JobsLost, Message, WorkerSetup, WorkReport, WorkRequest
 
 CONFIG = RolloutConfig(num_workers=2, max_in_flight=4, max_attempts=3)
 TASKS = ("a", "b", "c", "d")
@@ -113,8 +113,8 @@ def test_a_cluster_that_loses_everything_stops_the_run(task, trajectory_maker):
 @pytest.mark.parametrize(
     ("failure", "error"),
     [
-        (WorkFailure(ClusterError("no room"), "no room"), ClusterError),
-        (WorkFailure(None, "a worker broke"), RepairGymError),
+        (WorkerFailure(ClusterError("no room"), "no room"), ClusterError),
+        (WorkerFailure(None, "a worker broke"), RepairGymError),
     ],
 )
 def test_what_stops_a_worker_stops_the_run(task, trajectory_maker, failure, error):

@@ -85,7 +85,9 @@ def worst_status(findings: Sequence[Finding]) -> Status:
 
 def doctor(
     overrides: Annotated[list[str] | None, typer.Argument(help="Bounds of the layer store: max_bytes=...")] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines (docs/reference/doctor.md).")] = False,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for machines (docs/reference/doctor.md).")
+    ] = False,
     is_verifying: Annotated[
         bool, typer.Option("--verify-layers", help="Only read every layer and compare it with its manifest.")
     ] = False,

@@ -58,7 +58,6 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
     from repairgym.grading.predictions.pool import GradingPool
     from repairgym.grading.predictions.reading import read_predictions, refuse_unknown
     from repairgym.grading.predictions.results import summarise, swe_bench_report
-    from repairgym.grading.predictions.worker import WorkerSetup
     from repairgym.records import VerdictKind
     from repairgym.tasks.store import TaskStore
 
@@ -68,7 +67,7 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
     graded: list[GradedPrediction] = []
     num_resolved = 0
     try:
-        with GradingPool(WorkerSetup(config)) as pool, ProgressDisplay() as progress:
+        with GradingPool(config) as pool, ProgressDisplay() as progress:
             for one in grade_predictions(file.predictions, known, results, pool, config.grading):
                 graded.append(one)
                 num_resolved += one.verdict.kind is VerdictKind.PASSED

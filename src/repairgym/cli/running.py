@@ -17,7 +17,7 @@ from repairgym.rollout.jobs import PolicyRef, ServerProtocol
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
-from repairgym.rollout.worker import WorkerSetup, is_scripted
+from repairgym.rollout.workers import WorkerSetup
 from repairgym.tasks.store import TaskStore
 from repairgym.training.run import Run, locked
 from repairgym.training.run_settings import CallConfig, keep_config

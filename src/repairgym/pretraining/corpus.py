@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 
 from repairgym.agent.tools.window import docstring_lines
-from repairgym.child_process import end_with_parent
+from repairgym.process_pool import end_with_parent
 from repairgym.tasks.layers.catalogue import Package, load_catalogue
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.mutation.operators import FunctionSpan, Site, find_functions, find_sites

@@ -34,7 +34,7 @@ from repairgym.rollout.names import (
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
-from repairgym.rollout.worker import WorkerSetup
+from repairgym.rollout.workers import WorkerSetup
 from repairgym.tasks.build import build_tasks as building
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore

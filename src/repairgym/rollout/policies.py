@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from repairgym.agent.scripted import ScriptedPolicy
+from repairgym.agent.scripted import ScriptedPolicy, find_script
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
@@ -103,3 +103,8 @@ class PolicyCache:
             await client.close()
         if self._embedded is not None:
             await self._embedded.close()
+
+
+def is_scripted(name: str) -> bool:
+    """Return True when ``name`` is a policy without a model."""
+    return find_script(name) is not None

@@ -21,12 +21,12 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import RepairGymError, SandboxError
+from repairgym.errors import SandboxError
+from repairgym.process_pool import WorkerFailure
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob, PolicyRef
 from repairgym.rollout.runner import never_run
-from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest
-from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers
+from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers, WorkerSetup, WorkReport, WorkRequest
 
 
 @dataclass
@@ -198,8 +198,8 @@ class WorkerPool:
 
     def _note(self, worker: Hashable, message: Message) -> int:
         """Take a report; returns the number of jobs that it ends."""
-        if isinstance(message, WorkFailure):
-            raise message.error or RepairGymError(message.message)
+        if isinstance(message, WorkerFailure):
+            raise message.as_error()
         assert isinstance(message, WorkReport)
         self._reports[worker] = message
         return message.num_jobs

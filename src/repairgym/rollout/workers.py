@@ -1,45 +1,83 @@
-"""Where rollout workers run: what a pool needs of them, and those that are processes of this machine.
+"""Rollout workers: the work of one, the workers of this machine, and the protocol between workers and pool.
 
-Reads `WorkRequest` messages; makes what workers send back. Invariants: every job given comes back as one trajectory or
-within one `JobsLost`; a request ends with its reports; nothing here chooses who runs what (`pool`).
+Reads `WorkRequest` messages. Makes trajectories as they end, then a `WorkReport`. Guarantees: every job comes back as
+one trajectory or in one `JobsLost`; a request ends with its report; a worker imports no learner and computes with one
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Protocol, cast
 
-from repairgym.child_process import end_workers, start_worker
+import torch
+
+from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import SandboxError
-from repairgym.records import Trajectory
-from repairgym.rollout.jobs import EpisodeJob
-from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkReport, WorkRequest, worker_main
+from repairgym.inference.loading import load_tokenizer
+from repairgym.inference.renderer import ChatRenderer
+from repairgym.process_pool import ProcessPool, Worker, WorkerEnded, WorkerFailure, open_inbox, run_worker
+from repairgym.records import Task, Trajectory
+from repairgym.rollout.jobs import EpisodeJob, PolicyRef
+from repairgym.rollout.policies import PolicyCache
+from repairgym.rollout.runner import Runner
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.build.validation import TaskLayers, task_layers
+from repairgym.tasks.layers.store import LayerStore
+
+
+@dataclass(frozen=True)
+class WorkerSetup:
+    """Everything that a worker is made from; sent once."""
+
+    config: RolloutConfig
+    tokenizer_folder: str
+    cache_root: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkRequest:
+    """A batch of jobs with their policy and tasks."""
+
+    policy: PolicyRef
+    jobs: tuple[EpisodeJob, ...]
+    tasks: Mapping[str, Task]
+
+
+@dataclass(frozen=True)
+class WorkReport:
+    """Sent after the last trajectory of a request."""
+
+    num_jobs: int
+    """Jobs of the request."""
+    counters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class JobsLost:
-    """A worker is gone, with the jobs that it had not done; another one may do them."""
+    """The unfinished jobs of a lost worker; another worker may run them."""
 
     jobs: tuple[EpisodeJob, ...]
     reason: str
-    """Who was lost, and how that was noticed."""
+    """Which worker was lost, and how that was noticed."""
 
 
-Message = Trajectory | WorkReport | WorkFailure | JobsLost
+Message = Trajectory | WorkReport | WorkerFailure | JobsLost
 
 
 class Workers(Protocol):
     """Workers of one kind. A worker is any hashable thing that names it."""
 
     def start(self) -> None:
-        """Start those that do not run yet; returns before they are ready."""
+        """Start missing workers; returns before they are ready."""
         ...
 
     def ready(self) -> Sequence[Hashable]:
-        """Those that can be given requests now."""
+        """Return the workers that can be given requests now."""
         ...
 
     def give(self, worker: Hashable, request: WorkRequest) -> None:
@@ -47,10 +85,10 @@ class Workers(Protocol):
         ...
 
     def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Hashable, Message]]:
-        """What the ``busy`` workers have sent, waiting up to ``timeout_s`` for the first message.
+        """Return messages of the ``busy`` workers, waiting up to ``timeout_s`` for the first one.
 
         Raises:
-            RepairGymError: the run cannot go on.
+            RepairGymError: the run cannot continue.
         """
         ...
 
@@ -60,46 +98,94 @@ class Workers(Protocol):
 
 
 class ProcessWorkers:
-    """Child processes of this one. Losing one stops the run: it says something about the only machine there is."""
+    """Child processes of this one. The loss of one stops the run: something is wrong with the only machine."""
 
     def __init__(self, setup: WorkerSetup) -> None:
-        self._setup = setup
-        self._processes: dict[Connection, SpawnProcess] = {}
+        self._pool = ProcessPool(_rollout_worker, setup, setup.config.num_workers)
 
     def start(self) -> None:
-        """Start those that do not run yet."""
-        while len(self._processes) < self._setup.config.num_workers:
-            process, connection = start_worker(worker_main, self._setup)
-            self._processes[connection] = process
+        """Start missing workers."""
+        self._pool.start()
 
-    def ready(self) -> Sequence[Connection]:
-        """All of them: a pipe keeps what a process that still starts has not read."""
-        return list(self._processes)
+    def ready(self) -> Sequence[Worker]:
+        """Return all workers: a pipe keeps the requests of a process that still starts."""
+        return self._pool.workers
 
     def give(self, worker: Hashable, request: WorkRequest) -> None:
         """Hand ``request`` to ``worker``."""
-        cast(Connection, worker).send(request)
+        self._pool.send(cast(Worker, worker), request)
 
-    def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Connection, Message]]:
-        """One message of each busy worker that has sent something.
+    def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Worker, Message]]:
+        """Yield one message of each busy worker that has sent some.
 
         Raises:
             SandboxError: a worker died.
         """
-        for connection in wait(cast("list[Connection]", list(busy)), timeout_s):
-            assert isinstance(connection, Connection)
-            yield connection, self._message(connection)
-
-    def _message(self, connection: Connection) -> Message:
-        try:
-            message = connection.recv()
-        except (EOFError, ConnectionResetError) as error:
-            exit_code = self._processes[connection].exitcode
-            raise SandboxError(f"a rollout worker ended (exit code {exit_code}); resume continues the run") from error
-        assert isinstance(message, (Trajectory, WorkReport, WorkFailure))
-        return message
+        for worker, message in self._pool.receive(cast("Collection[Worker]", busy), timeout_s):
+            if isinstance(message, WorkerEnded):
+                raise SandboxError(f"a rollout worker ended (exit code {message.exit_code}); resume continues the run")
+            yield worker, message
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
-        end_workers((process, connection) for connection, process in self._processes.items())
-        self._processes.clear()
+        self._pool.close()
+
+
+class RolloutWorker:
+    """One worker, wherever it runs: a sandbox back end, a grader, caches and the policy of its requests."""
+
+    def __init__(self, config: RolloutConfig, tokenizer: Path, find_layers: Callable[[Task], TaskLayers]) -> None:
+        """Make a worker; ``tokenizer`` is a model folder, ``find_layers`` locates a task's layers on this machine."""
+        renderer = ChatRenderer(load_tokenizer(tokenizer))
+        self._backend = create_backend(config.sandbox)
+        self._runner = Runner(config, self._backend, find_layers, renderer)
+        self._policies = PolicyCache(config, renderer)
+
+    async def run(self, request: WorkRequest) -> AsyncIterator[Trajectory]:
+        """Yield graded trajectories as they end, one per job of ``request``."""
+        policy = await self._policies.get(request.policy)
+        async for trajectory in self._runner.run(request.jobs, request.tasks, policy, request.policy.temperature):
+            yield trajectory
+
+    def report(self, num_jobs: int) -> WorkReport:
+        """Report that ``num_jobs`` are done, with the counters so far."""
+        cache = self._runner.cache
+        hits = {"cache/hits": float(cache.num_hits), "cache/misses": float(cache.num_misses)}
+        return WorkReport(num_jobs=num_jobs, counters={**self._policies.counters(), **hits})
+
+    async def close(self) -> None:
+        """End sandboxes and engine."""
+        await self._backend.close()
+        await self._policies.close()
+
+
+def _rollout_worker(connection: Connection, setup: WorkerSetup) -> None:
+    torch.set_num_threads(1)
+    run_worker(connection, lambda: _serve(connection, setup))
+
+
+async def _serve(connection: Connection, setup: WorkerSetup) -> None:
+    """Run all requests at the same time, until the pipe closes."""
+    store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)
+    worker = RolloutWorker(setup.config, Path(setup.tokenizer_folder), lambda task: task_layers(task, store))
+    running: set[asyncio.Task[None]] = set()
+    inbox = open_inbox(connection)
+    try:
+        while (request := await inbox.get()) is not None:
+            task = asyncio.create_task(_answer(connection, request, worker))
+            running.add(task)
+            task.add_done_callback(running.discard)
+    finally:
+        for task in running:
+            task.cancel()
+        await worker.close()
+
+
+async def _answer(connection: Connection, request: WorkRequest, worker: RolloutWorker) -> None:
+    """Run one request; errors are sent to the pool."""
+    try:
+        async for trajectory in worker.run(request):
+            connection.send(trajectory)
+        connection.send(worker.report(len(request.jobs)))
+    except Exception as error:
+        connection.send(WorkerFailure.of(error))

@@ -30,7 +30,7 @@ from repairgym.records import Trajectory
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
-from repairgym.rollout.worker import WorkerSetup
+from repairgym.rollout.workers import WorkerSetup
 from repairgym.tasks.layers.inventory import find_damage, read_manifest
 from repairgym.tasks.store import TaskStore
 

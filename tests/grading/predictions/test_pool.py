@@ -11,10 +11,9 @@ from repairgym.config.sandbox import SandboxConfig, SandboxLimits
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import RepairGymError
 from repairgym.grading.predictions.batch import grade_predictions
-from repairgym.grading.predictions.pool import GradingPool
+from repairgym.grading.predictions.pool import GradeRequest, GradingPool
 from repairgym.grading.predictions.reading import Prediction
 from repairgym.grading.predictions.results import ResultsFolder
-from repairgym.grading.predictions.worker import GradeRequest, WorkerSetup
 from repairgym.records import VerdictKind
 
 CONFIG = GradeCommandConfig(num_workers=2, sandbox=SandboxConfig(limits=SandboxLimits(memory_bytes=400 << 20)))
@@ -71,7 +70,7 @@ def test_each_submission_gets_its_own_typed_verdict(place, tmp_path):
         for name, (patch, _, _) in wanted.items()
     ]
     results = ResultsFolder(tmp_path / "out")
-    with GradingPool(WorkerSetup(CONFIG, str(place.cache_root))) as pool:
+    with GradingPool(CONFIG, place.cache_root) as pool:
         graded = {one.instance_id: one for one in grade_predictions(predictions, tasks, results, pool, CONFIG.grading)}
     kinds = {name: one.verdict.kind for name, one in graded.items()}
     assert kinds == {name: kind for name, (_, kind, _) in wanted.items()}
@@ -85,7 +84,7 @@ def test_each_submission_gets_its_own_typed_verdict(place, tmp_path):
 def test_a_process_that_dies_costs_only_what_it_worked_on(place):
     config = CONFIG.model_copy(update={"num_workers": 1})
     requests = [GradeRequest(place.task, gold(place.task)) for _ in range(2)]
-    with GradingPool(WorkerSetup(config, str(place.cache_root))) as pool:
+    with GradingPool(config, place.cache_root) as pool:
         pool.start()
         (process,) = pool.processes
         assert process.pid is not None
@@ -100,7 +99,7 @@ def test_a_process_that_dies_costs_only_what_it_worked_on(place):
 
 def test_an_instance_over_its_deadline_is_invalid(place):
     config = CONFIG.model_copy(update={"num_workers": 1, "max_instance_s": 0.01})
-    with GradingPool(WorkerSetup(config, str(place.cache_root))) as pool:
+    with GradingPool(config, place.cache_root) as pool:
         (found,) = list(pool.run([GradeRequest(place.task, gold(place.task))]))
     assert found[1].verdict.kind is VerdictKind.INVALID
     assert found[1].verdict.reason == "the grading took longer than 0.01 s"
@@ -109,7 +108,7 @@ def test_an_instance_over_its_deadline_is_invalid(place):
 def test_a_back_end_that_does_not_isolate_ends_the_call(place):
     config = CONFIG.model_copy(update={"sandbox": SandboxConfig(backend="degraded", is_degraded_allowed=True)})
     with (
-        GradingPool(WorkerSetup(config, str(place.cache_root))) as pool,
+        GradingPool(config, place.cache_root) as pool,
         pytest.raises(RepairGymError, match="degraded"),
     ):
         list(pool.run([GradeRequest(place.task, "")]))

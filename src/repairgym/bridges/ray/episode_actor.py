@@ -18,9 +18,10 @@ from repairgym.bridges.ray.layer_transfer import MODELS, LayerParcels, Parcel, R
 from repairgym.bridges.ray.node_checks import Installation, find_problems, raise_problems
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import RepairGymError
+from repairgym.process_pool import WorkerFailure
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
-from repairgym.rollout.worker import RolloutWorker, WorkFailure, WorkReport, describe_failure
+from repairgym.rollout.workers import RolloutWorker, WorkReport
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.store import LayerStore
 
@@ -39,7 +40,7 @@ class WorkerOrder:
 class Reply:
     """The outcome of one job."""
 
-    outcome: Trajectory | WorkFailure
+    outcome: Trajectory | WorkerFailure
     report: WorkReport
 
 
@@ -51,7 +52,7 @@ class EpisodeActor:
         self._layers: dict[str, TaskLayers] = {}
         self._model = ""
 
-    async def start(self, order: WorkerOrder) -> str | WorkFailure:
+    async def start(self, order: WorkerOrder) -> str | WorkerFailure:
         """Make the worker; returns the name of its node."""
         self._node = this_node(require_ray())
         try:
@@ -101,10 +102,10 @@ class EpisodeActor:
             self._store.release(MODELS, self._model)
         self._model = digest
 
-    def _describe(self, error: Exception) -> WorkFailure:
+    def _describe(self, error: Exception) -> WorkerFailure:
         """Describe an error, with the name of this node."""
         if isinstance(error, RepairGymError):
             error.args = (f"{self._node}: {error}",)
         else:
             error.add_note(f"on {self._node}")
-        return describe_failure(error)
+        return WorkerFailure.of(error)

@@ -21,7 +21,7 @@ from typing import Any
 from repairgym.errors import ClusterError
 from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.rollout.worker import WorkerSetup, WorkRequest
+from repairgym.rollout.workers import WorkerSetup, WorkRequest
 from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.inventory import Manifest, read_manifest, scan_layer
 from repairgym.tasks.layers.store import LayerStore

@@ -20,10 +20,10 @@ from repairgym.bridges.ray.layer_transfer import Broadcast
 from repairgym.bridges.ray.node_checks import describe_installation
 from repairgym.config.cluster import ClusterConfig
 from repairgym.errors import ClusterError, RepairGymError
+from repairgym.process_pool import WorkerFailure
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.pool import WorkerPool
-from repairgym.rollout.worker import WorkerSetup, WorkFailure, WorkRequest
-from repairgym.rollout.workers import JobsLost, Message
+from repairgym.rollout.workers import JobsLost, Message, WorkerSetup, WorkRequest
 
 _MIN_CONCURRENCY = 1000
 """Ray's default bound on the concurrent calls of an actor; a worker may hold more."""
@@ -136,7 +136,7 @@ class RayWorkers:
         except self._ray.exceptions.RayError as error:
             self._replace(number, error)
             return
-        if isinstance(answer, WorkFailure):
+        if isinstance(answer, WorkerFailure):
             raise answer.error or RepairGymError(answer.message)
         self._ready[number] = answer
 

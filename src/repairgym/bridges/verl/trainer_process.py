@@ -23,9 +23,9 @@ from typing import IO
 
 from repairgym.bridges.verl.config_files import METRICS_FILE, VerlPaths, command, environment
 from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool
-from repairgym.child_process import end_with_parent
 from repairgym.config.verl import VerlConfig
 from repairgym.errors import RepairGymError
+from repairgym.process_pool import end_with_parent
 
 LOG_FILE = "verl.log"
 LATEST_FILE = "latest_checkpointed_iteration.txt"

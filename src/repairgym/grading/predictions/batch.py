@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from repairgym.config.pipeline import GradingConfig
-from repairgym.grading.predictions.pool import GradingPool
+from repairgym.grading.predictions.pool import GradeRequest, GradingPool
 from repairgym.grading.predictions.reading import Prediction
 from repairgym.grading.predictions.results import GradedPrediction, ResultsFolder, grading_key
-from repairgym.grading.predictions.worker import GradeRequest
 from repairgym.records import Task
 
 

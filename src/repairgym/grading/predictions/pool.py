@@ -1,42 +1,63 @@
-"""Grades many submissions in processes of their own.
+"""Grading of many submissions in worker processes.
 
-Reads submissions; makes answers in the order in which they end. Invariants: every submission gets exactly one answer; a
-process that dies or takes longer than `max_instance_s` costs the submission it worked on (invalid) and is replaced;
-closing the pool, or the death of this process, ends every process and sandbox.
+Reads submissions. Makes answers in the order in which they end. Guarantees: every submission gets exactly one answer; a
+submission that kills its process (a syntax tree too deep, memory, an endless search) or takes longer than
+`max_instance_s` is *invalid* and costs no other submission; closing the pool, or the death of this process, ends every
+process and sandbox.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from repairgym.child_process import end_workers, start_worker
-from repairgym.grading.predictions.worker import GradeAnswer, GradeRequest, WorkerSetup, invalid, worker_main
+from repairgym.config.commands import GradeCommandConfig
+from repairgym.diffs.apply import ReadFile
+from repairgym.diffs.parse import PatchError
+from repairgym.errors import RepairGymError
+from repairgym.grading.execution import GRADER_VERSION
+from repairgym.grading.grader import Grader
+from repairgym.grading.judge import open_judge
+from repairgym.grading.predictions.reading import apply_submission
+from repairgym.grading.stages import read_pinned
+from repairgym.process_pool import ProcessPool, WorkerEnded, WorkerFailure, WorkerTimeout, answer_requests, run_worker
+from repairgym.records import Task, Verdict, VerdictKind
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.sandbox.probe import create_backend
+from repairgym.tasks.build.validation import TaskLayers, task_layers
+from repairgym.tasks.layers.store import LayerStore
 
 
-@dataclass
-class _Worker:
-    process: SpawnProcess
-    connection: Connection
-    index: int = -1
-    """Of the submission it works on; -1: none."""
-    deadline_s: float = 0.0
-    """On the monotonic clock."""
+@dataclass(frozen=True)
+class GradeRequest:
+    """One submission."""
+
+    task: Task
+    patch: str
+
+
+@dataclass(frozen=True)
+class GradeAnswer:
+    """The verdict on one submission."""
+
+    verdict: Verdict
+    is_applied: bool = True
 
 
 class GradingPool:
     """Grading processes, started when there is work for them. Use as a context manager."""
 
-    def __init__(self, setup: WorkerSetup) -> None:
-        """Nothing starts yet."""
-        self._setup = setup
-        self._workers: list[_Worker] = []
+    def __init__(self, config: GradeCommandConfig, cache_root: Path | None = None) -> None:
+        """Start nothing yet; ``cache_root`` is the folder of the layer store, None for the usual one."""
+        self._config = config
+        self._pool = ProcessPool(_grading_worker, (config, cache_root), config.num_workers or os.cpu_count() or 1)
 
     def __enter__(self) -> Self:
         return self
@@ -49,81 +70,89 @@ class GradingPool:
     @property
     def processes(self) -> tuple[SpawnProcess, ...]:
         """The processes that live now."""
-        return tuple(worker.process for worker in self._workers)
+        return tuple(worker.process for worker in self._pool.workers)
+
+    def start(self) -> None:
+        """Start the processes now instead of with their first submission."""
+        self._pool.start()
 
     def run(self, requests: Sequence[GradeRequest]) -> Iterator[tuple[int, GradeAnswer]]:
-        """(index of the request, answer) of all ``requests``, as they end.
+        """Yield (index of the request, answer) of all ``requests`` as they end.
 
         Raises:
             RepairGymError: no process can work here, e.g. because nothing isolates.
         """
-        waiting = list(range(len(requests)))[::-1]
-        num_workers = min(self._num_workers, len(requests))
-        while waiting or any(worker.index >= 0 for worker in self._workers):
-            while waiting and (worker := self._idle(num_workers)) is not None:
-                self._give(worker, waiting.pop(), requests)
-            yield from self._collect()
+        with closing(self._pool.map(requests, self._config.max_instance_s)) as answers:
+            for index, answer in answers:
+                yield index, self._checked(answer)
 
-    def start(self) -> None:
-        """Start the processes now instead of with their first submission."""
-        while len(self._workers) < self._num_workers:
-            self._start()
-
-    @property
-    def _num_workers(self) -> int:
-        return self._setup.config.num_workers or os.cpu_count() or 1
-
-    def _idle(self, num_workers: int) -> _Worker | None:
-        for worker in [worker for worker in self._workers if worker.index < 0]:
-            if worker.process.is_alive():
-                return worker
-            self._end(worker)
-        return self._start() if len(self._workers) < num_workers else None
-
-    def _start(self) -> _Worker:
-        self._workers.append(_Worker(*start_worker(worker_main, self._setup)))
-        return self._workers[-1]
-
-    def _give(self, worker: _Worker, index: int, requests: Sequence[GradeRequest]) -> None:
-        worker.index = index
-        worker.deadline_s = time.monotonic() + self._setup.config.max_instance_s
-        try:
-            worker.connection.send(requests[index])
-        except (BrokenPipeError, ConnectionResetError):
-            return  # it has ended; `_collect` reads what it said, or the end of its pipe
-
-    def _collect(self) -> Iterator[tuple[int, GradeAnswer]]:
-        """Wait for the next answer, death or deadline."""
-        busy = [worker for worker in self._workers if worker.index >= 0]
-        left_s = min(worker.deadline_s for worker in busy) - time.monotonic()
-        ready = wait([worker.connection for worker in busy], timeout=max(0.0, left_s))
-        for worker in busy:
-            index = worker.index
-            if worker.connection in ready:
-                yield index, self._receive(worker)
-            elif time.monotonic() >= worker.deadline_s:
-                self._end(worker)
-                yield index, invalid(f"the grading took longer than {self._setup.config.max_instance_s:g} s")
-
-    def _receive(self, worker: _Worker) -> GradeAnswer:
-        worker.index = -1
-        try:
-            answer = worker.connection.recv()
-        except (EOFError, ConnectionResetError):
-            self._end(worker)
-            return invalid(f"the grading process ended with exit code {worker.process.exitcode}")
-        assert isinstance(answer, GradeAnswer)
-        if answer.error is not None:
-            raise answer.error
+    def _checked(self, answer: GradeAnswer | WorkerEnded | WorkerFailure | WorkerTimeout) -> GradeAnswer:
+        match answer:
+            case WorkerEnded():
+                return _invalid(f"the grading process ended with exit code {answer.exit_code}")
+            case WorkerTimeout():
+                return _invalid(f"the grading took longer than {self._config.max_instance_s:g} s")
+            case WorkerFailure():
+                raise answer.as_error()
         return answer
-
-    def _end(self, worker: _Worker) -> None:
-        self._workers.remove(worker)
-        worker.connection.close()
-        worker.process.kill()
-        worker.process.join()
 
     def close(self) -> None:
         """End all processes; safe to call twice."""
-        end_workers((worker.process, worker.connection) for worker in self._workers)
-        self._workers.clear()
+        self._pool.close()
+
+
+def _invalid(reason: str) -> GradeAnswer:
+    return GradeAnswer(Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION))
+
+
+def _grading_worker(connection: Connection, setup: tuple[GradeCommandConfig, Path | None]) -> None:
+    run_worker(connection, lambda: _serve(connection, *setup))
+
+
+async def _serve(connection: Connection, config: GradeCommandConfig, cache_root: Path | None) -> None:
+    """Grade one submission after the other with one sandbox back end and one grader."""
+    backend = create_backend(config.sandbox, "evaluation")
+    store = LayerStore(cache_root, config=config.layers)
+    known: dict[str, TaskLayers] = {}
+
+    def layers_of(task: Task) -> TaskLayers:
+        if task.id not in known:
+            known[task.id] = task_layers(task, store)
+        return known[task.id]
+
+    grader = Grader(
+        backend,
+        lambda task, files: layers_of(task).spec(files, config.sandbox.limits),
+        config.grading,
+        ExecutionCache(max_entries=0),
+        open_judge(config.grading.judge),
+    )
+    try:
+        await answer_requests(connection, lambda request: _answer(request, grader, layers_of))
+    finally:
+        await backend.close()
+
+
+async def _answer(request: GradeRequest, grader: Grader, layers_of: Callable[[Task], TaskLayers]) -> GradeAnswer:
+    """Return the verdict; any failure on the way becomes an invalid one with its reason."""
+    task = request.task
+    try:
+        files = apply_submission(request.patch, _base_reader(task, layers_of(task).tree))
+        return GradeAnswer(await grader.grade(task, files))
+    except PatchError as error:
+        reason = f"the submission does not apply: {error}"
+        verdict = Verdict(kind=VerdictKind.FAILED, reason=reason, is_restored=False, grader_version=GRADER_VERSION)
+        return GradeAnswer(verdict, is_applied=False)
+    except RepairGymError as error:
+        return _invalid(str(error))
+    except Exception as error:  # a bug of the grader must not cost the other submissions their verdicts
+        return _invalid(f"the grader broke: {type(error).__name__}: {error}")
+
+
+def _base_reader(task: Task, tree: Path) -> ReadFile:
+    """Return a reader of the tree that the agent was given."""
+
+    def read(path: str) -> str | None:
+        return task.base_files[path] if path in task.base_files else read_pinned(tree, path)
+
+    return read

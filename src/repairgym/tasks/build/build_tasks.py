@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from repairgym.child_process import end_with_parent
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.tasks import SplitLimits, TasksConfig
 from repairgym.errors import (
@@ -33,6 +31,7 @@ from repairgym.errors import (
     SandboxUnavailableError,
     TaskError,
 )
+from repairgym.process_pool import ProcessPool, WorkerEnded, WorkerFailure, answer_requests, run_worker
 from repairgym.records import SourceKind, Split, Task
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import with_build_steps
@@ -239,37 +238,31 @@ def _stops_build(error: RepairGymError) -> bool:
 def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tuple[Job, Unit | RepairGymError]]:
     num_workers = min(config.num_workers or len(os.sched_getaffinity(0)), len(jobs))
     if num_workers <= 1:
-        yield from ((job, make_unit(job, config, root)) for job in jobs)
+        yield from ((job, asyncio.run(_try_unit(job, config, root))) for job in jobs)
         return
-    others = set(multiprocessing.active_children())
-    # A spawned process holds nothing of this one, so its sandboxes start from a small parent.
-    spawning = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(num_workers, spawning, end_with_parent)
-    try:
-        running: dict[Future[Unit | RepairGymError], Job] = {
-            pool.submit(make_unit, job, config, root): job for job in jobs
-        }
-        while running:
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                yield running.pop(future), future.result()
-    except BrokenProcessPool as error:
-        raise RepairGymError(
-            "a process of the build was killed, perhaps for lack of memory; run the same command again (finished units "
-            "are kept), with fewer processes: num_workers=1"
-        ) from error
-    except BaseException:
-        # Ctrl-C or a fatal unit: what the workers are at is thrown away, their sandboxes end with them.
-        for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with (
+        ProcessPool(_build_worker, (config, root), num_workers) as pool,
+        closing(pool.map(jobs)) as results,
+    ):
+        for index, result in results:
+            if isinstance(result, WorkerFailure):
+                raise result.as_error()
+            if isinstance(result, WorkerEnded):
+                raise RepairGymError(
+                    "a process of the build was killed, perhaps for lack of memory; run the same command again "
+                    "(finished units are kept), with fewer processes: num_workers=1"
+                )
+            yield jobs[index], result
 
 
-def make_unit(job: Job, config: TasksConfig, root: Path) -> Unit | RepairGymError:
-    """Make one unit in this process; trouble that concerns only this unit is returned, not raised."""
+def _build_worker(connection: Connection, setup: tuple[TasksConfig, Path]) -> None:
+    run_worker(connection, lambda: answer_requests(connection, lambda job: _try_unit(job, *setup)))
+
+
+async def _try_unit(job: Job, config: TasksConfig, root: Path) -> Unit | RepairGymError:
+    """Make one unit; a failure that concerns only this unit is returned."""
     try:
-        return asyncio.run(_make_unit(job, config, root))
+        return await _make_unit(job, config, root)
     except RepairGymError as error:
         return error
 
