@@ -125,7 +125,10 @@ class ProcessPool:
                     self.send(worker, requests[busy[worker][0]])
                 left_s = min(deadline_s for _, deadline_s in busy.values()) - time.monotonic()
                 for worker, answer in self.receive(busy, max(0.0, left_s) if timeout_s else None):
-                    yield busy.pop(worker)[0], answer
+                    index, _ = busy.pop(worker)
+                    if isinstance(answer, WorkerFailure):
+                        self.kill(worker)  # it is about to end, and must not get another request
+                    yield index, answer
                 for worker in [worker for worker, (_, deadline_s) in busy.items() if time.monotonic() >= deadline_s]:
                     self.kill(worker)
                     yield busy.pop(worker)[0], WorkerTimeout()
