@@ -14,6 +14,7 @@ from repairgym.config.rollout import RolloutConfig
 from repairgym.config.watch import WatchConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
+from repairgym.rollout.policies import is_scripted
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
