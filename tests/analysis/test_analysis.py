@@ -4,10 +4,22 @@ import math
 
 import pytest
 
-from repairgym.analysis.behavior import by_step, exploit_findings, habits, is_loop, lengths_by_outcome, stop_reasons
+from repairgym.analysis.behavior import (
+    END,
+    START,
+    behavior_metrics,
+    by_step,
+    exploit_findings,
+    is_loop,
+    lengths_by_outcome,
+    shares,
+    stop_reasons,
+    tool_counts,
+    tool_shares_by_step,
+    transitions,
+)
 from repairgym.analysis.curves import find_metric, mean_log_prob_gap, metric_curve, reward_curve, rolling_mean
 from repairgym.analysis.episodes import UNPARSED, read_episodes
-from repairgym.analysis.tool_use import END, START, shares, tool_counts, tool_shares_by_step, transitions
 from repairgym.records import StopReason, VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
@@ -93,7 +105,7 @@ def test_habits(store, add):
     add("b", [GARBLED, REFUSED, EDIT, SUBMIT], kind=VerdictKind.EXPLOITED)
     add("c", [TEST] * 5, stop_reason=StopReason.TURN_LIMIT, kind=VerdictKind.INVALID)
     episodes = list(read_episodes(store))
-    found = habits(episodes)
+    found = behavior_metrics(episodes)
     assert (found.num_episodes, found.mean_turns, found.test_runs_per_episode) == (3, 4.0, 2.0)
     assert found.submit_rate == pytest.approx(2 / 3)
     assert found.blind_submit_rate == 0.5
@@ -108,7 +120,7 @@ def test_habits(store, add):
 
 
 def test_rates_over_nothing_are_none():
-    found = habits([])
+    found = behavior_metrics([])
     assert found.num_episodes == 0
     assert found.blind_submit_rate is None
     assert found.format_error_rate is None
@@ -119,8 +131,8 @@ def test_measures_by_step(store, add):
     add("b", [EDIT, SUBMIT], step=1)
     add("c", [TEST], step=3, stop_reason=StopReason.TURN_LIMIT)
     episodes = list(read_episodes(store))
-    assert by_step(episodes, lambda some: habits(some).mean_turns) == [(1, 2.0), (2, 3.0), (3, 1.0)]
-    assert by_step(episodes, lambda some: habits(some).blind_submit_rate) == [(1, 1.0), (2, 0.0)]
+    assert by_step(episodes, lambda some: behavior_metrics(some).mean_turns) == [(1, 2.0), (2, 3.0), (3, 1.0)]
+    assert by_step(episodes, lambda some: behavior_metrics(some).blind_submit_rate) == [(1, 1.0), (2, 0.0)]
 
 
 def test_reward_curve_leaves_invalids_out(store, add):

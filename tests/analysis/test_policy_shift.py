@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from repairgym.analysis.episodes import Episode
+from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.analysis.policy_shift import jensen_shannon, ngrams, policy_shift
 from repairgym.records import StopReason, VerdictKind
 
 
-def episode(name: str, tools: tuple[str, ...], task: str = "t") -> Episode:
-    return Episode(
+def episode(name: str, tools: tuple[str, ...], task: str = "t") -> EpisodeFacts:
+    return EpisodeFacts(
         id=name,
         phase="x",
         step=0,
@@ -34,7 +34,7 @@ def episode(name: str, tools: tuple[str, ...], task: str = "t") -> Episode:
     )
 
 
-def sample(chance: float, seed: int, num: int = 30) -> list[Episode]:
+def sample(chance: float, seed: int, num: int = 30) -> list[EpisodeFacts]:
     generator = random.Random(seed)
     return [
         episode(f"{seed}-{i}", tuple("edit" if generator.random() < chance else "test" for _ in range(4)), f"t{i % 5}")

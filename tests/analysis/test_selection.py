@@ -7,11 +7,26 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from repairgym.analysis.abstention import abstention, accuracy_by_count, auroc
-from repairgym.analysis.candidates import Candidate, by_task, candidate, final_test_state, patch_digest
-from repairgym.analysis.outcome_scorer import agreement, fit_logistic, fit_outcome_scorer
-from repairgym.analysis.selection import SCORERS, best_of_k, select
-from repairgym.analysis.selection_study import phase_to_study, study_selection
+from repairgym.analysis.candidates import (
+    CandidateSubmission,
+    agreement,
+    by_task,
+    candidate,
+    final_test_state,
+    fit_logistic,
+    fit_outcome_scorer,
+    patch_digest,
+)
+from repairgym.analysis.selection import (
+    SCORERS,
+    abstention,
+    accuracy_by_count,
+    auroc,
+    best_of_k,
+    phase_to_study,
+    select,
+    study_selection,
+)
 from repairgym.errors import InputError
 from repairgym.records import StopReason, VerdictKind
 
@@ -34,7 +49,7 @@ def make(name, is_passed, task="t", **more):
         "num_errors": 0,
         "is_submitted": True,
     }
-    return Candidate(**{**defaults, **more})
+    return CandidateSubmission(**{**defaults, **more})
 
 
 @pytest.mark.parametrize(

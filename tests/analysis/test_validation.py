@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from repairgym.analysis.drift import solve_rate_drift
+from repairgym.analysis.curves import solve_rate_drift
 from repairgym.analysis.episodes import read_episodes
-from repairgym.analysis.exploits import exploit_examples, exploits_by_step
-from repairgym.analysis.overview import analyse_run, training_phase
+from repairgym.analysis.examples import exploit_examples, exploits_by_step
+from repairgym.analysis.overview import analyze_run, training_phase
 from repairgym.analysis.reward_gap import gap_trend, reward_gap
 from repairgym.analysis.tables import analysis_tables
 from repairgym.config.evaluation import AnalysisConfig
@@ -55,14 +55,14 @@ def test_the_gap_by_step(cheated):
 
 def test_the_analysis_reads_the_audit_when_training_saw_nothing(cheated):
     assert training_phase(cheated) == "study"
-    found = analyse_run(cheated, AnalysisConfig(phase="study", num_permutations=19))
+    found = analyze_run(cheated, AnalysisConfig(phase="study", num_permutations=19))
     assert {one.detector for one in found.exploits} == {"weakened_tests"}
     assert found.examples[0].place == "t.py:3"
-    assert [one.stage for one in found.manners] == ["study, step 0", "study, step 5"]
+    assert [one.stage for one in found.behavior] == ["study, step 0", "study, step 5"]
     names = {one.name for one in analysis_tables(found)}
-    assert {"habits", "tools_by_step", "transitions", "reward_gap", "exploit_examples", "drift"} <= names
+    assert {"behavior", "tools_by_step", "transitions", "reward_gap", "exploit_examples", "drift"} <= names
     with pytest.raises(InputError, match="no phase 'rl'; phases are"):
-        analyse_run(cheated, AnalysisConfig())
+        analyze_run(cheated, AnalysisConfig())
 
 
 def test_invalid_verdicts_are_in_no_mean(store, trajectory_maker):

@@ -57,7 +57,7 @@ def test_analyse_prints_and_writes(cli, run_copy):
     assert code == 0
     assert "Behaviour" in text
     assert "Jensen-Shannon" in text
-    assert (run_copy / "analysis" / "habits.csv").is_file()
+    assert (run_copy / "analysis" / "behavior.csv").is_file()
     assert (run_copy / "analysis" / "figure-tools-during-training.svg").is_file()
     assert not list((run_copy / "analysis").glob("*.parquet"))
     code, text = cli("analyse", run_copy, "phase=none")

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.evaluation.across_runs import choose_phase, compare_runs, evaluations
-from repairgym.evaluation.breakdown import NO_LABEL, by_label, labels_of
-from repairgym.evaluation.predictions import write_predictions
+from repairgym.evaluation.pass_at_k import NO_LABEL, by_label, labels_of
+from repairgym.evaluation.runs import choose_phase, compare_runs, evaluations, write_predictions
 from repairgym.grading.predictions.reading import read_predictions
 from repairgym.records import VerdictKind
 

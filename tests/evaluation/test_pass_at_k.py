@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repairgym.evaluation.pass_at_k import (
+    exact_match_rate,
     mean_pass_at_k,
     pass_at_1,
     pass_at_k,
-    restored_rate,
     share,
     standard_error_over_runs,
     verdicts_by_task,
@@ -93,5 +93,5 @@ def test_rows_are_ordered_by_seed_and_restored_rate_is_strict(store, trajectory_
         trajectory = trajectory_maker(f"{task}{seed}", task, kind=kind, seed=seed, group_id=task)
         store.add_trajectory(trajectory, phase="eval/rl/x", step=0, split="test")
     assert verdicts_by_task(store.rows()) == {"a": [P, F], "b": [INVALID, P]}
-    assert restored_rate(store.rows()) == 0.5
-    assert restored_rate([row for row in store.rows() if row.verdict is INVALID]) is None
+    assert exact_match_rate(store.rows()) == 0.5
+    assert exact_match_rate([row for row in store.rows() if row.verdict is INVALID]) is None

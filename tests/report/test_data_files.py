@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pyarrow.parquet
 import pytest
 from PIL import Image
+from repairgym.report.raster import png, standalone
 
 from repairgym.analysis.tables import table
 from repairgym.config.evaluation import DataFilesConfig
@@ -18,7 +19,6 @@ from repairgym.report.content import gather
 from repairgym.report.data_files import csv_text, export, file_name
 from repairgym.report.figures import Line, lines_plot
 from repairgym.report.html import figures, render, tables, write_data, write_report
-from repairgym.report.raster import png, standalone
 from repairgym.report.safe_text import table_cell, visible
 from repairgym.rollout.store import RunStore
 
@@ -75,9 +75,16 @@ def test_every_figure_of_a_report_becomes_svg_and_png_with_data(content, tmp_pat
 
 def test_tables_of_a_report(content):
     found = {one.name: one for one in tables(content)}
-    assert {"stages", "comparisons", "pass_at_k", "labels", "habits", "transitions", "selection", "abstention"} <= set(
-        found
-    )
+    assert {
+        "stages",
+        "comparisons",
+        "pass_at_k",
+        "labels",
+        "behavior",
+        "transitions",
+        "selection",
+        "abstention",
+    } <= set(found)
     stage = dict(zip(found["stages"].columns, found["stages"].rows[0], strict=True))
     assert stage["pass_at_1"] == content.summary.stages[0].pass_at_1.value
     assert all(len(row) == len(one.columns) for one in found.values() for row in one.rows)

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 from tokenizers import Tokenizer
 
-from repairgym.analysis.behavior import habits
+from repairgym.analysis.behavior import behavior_metrics
 from repairgym.analysis.curves import Point
-from repairgym.analysis.episodes import Episode
+from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.analysis.reward_gap import GapTrend
 from repairgym.evaluation.significance import compare
 from repairgym.evaluation.summary import build_summary
@@ -44,7 +44,7 @@ def make_episode(name, phase="eval/rl/test-mutations", **more):
         "num_tests": 4,
         "num_tests_passed": 0,
     }
-    return Episode(**{**defaults, **more})
+    return EpisodeFacts(**{**defaults, **more})
 
 
 def test_each_kind_of_trajectory_is_chosen_by_its_rule():
@@ -201,11 +201,11 @@ def test_claims_do_not_hide_a_control_that_explains_the_gain(store, verdicts):
 
 
 def test_claims_on_behaviour(store):
-    before = habits([make_episode("a", is_blind_submit=True)])
-    after = habits([make_episode("b"), make_episode("c")])
+    before = behavior_metrics([make_episode("a", is_blind_submit=True)])
+    after = behavior_metrics([make_episode("b"), make_episode("c")])
     (claim,) = wording.claims(summary_with(store), before, after)
     assert "from 100\u00a0% to 0\u00a0%" in claim
-    nothing = habits([make_episode("d", stop_reason=StopReason.TURN_LIMIT)])
+    nothing = behavior_metrics([make_episode("d", stop_reason=StopReason.TURN_LIMIT)])
     assert wording.claims(summary_with(store), nothing, after) == []
 
 

@@ -9,9 +9,8 @@ from starlette.testclient import TestClient
 
 from repairgym.cli.main import main
 from repairgym.errors import InputError
-from repairgym.view.app import create_app
+from repairgym.view.app import create_app, serve
 from repairgym.view.guard import POLICY, is_loopback
-from repairgym.view.server import serve
 
 TOKEN = "correct-horse-battery-staple"
 

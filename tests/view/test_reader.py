@@ -11,10 +11,10 @@ from repairgym.errors import InputError
 from repairgym.records import VerdictKind
 from repairgym.rollout.connection import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
 from repairgym.rollout.store import RunStore
-from repairgym.view.filters import TALLIED, TrajectoryFilter, parse_filter
+from repairgym.view.counts import CountKey, RunCounts
 from repairgym.view.folders import RunFolders
+from repairgym.view.lists import COUNTED, TrajectoryFilter, parse_filter
 from repairgym.view.reader import RunReader
-from repairgym.view.tally import Kind, RunCounts
 
 
 def walk(reader, wanted, size=7, **options):
@@ -35,7 +35,7 @@ def test_pages_hold_every_row_once_in_order(many_rows, order):
         numbers = [number for page in pages for number in page]
         assert sorted(numbers) == list(range(1, 41))
         assert [len(page) for page in pages] == [7, 7, 7, 7, 7, 5]
-        values = [reader.listed(number).row.num_turns for number in numbers]
+        values = [reader.entry(number).row.num_turns for number in numbers]
         if order == "most_turns":
             assert values == sorted(values, reverse=True)
 
@@ -109,40 +109,40 @@ def test_counts_stop_at_a_bound_only(many_rows):
 def test_neighbours_are_those_of_the_list(many_rows):
     wanted = TrajectoryFilter(verdict="failed", order="oldest")
     with RunReader.read(many_rows / "run.db") as reader:
-        assert reader.neighbours(wanted, reader.listed(4)) == (1, 7)
-        assert reader.neighbours(wanted, reader.listed(1)) == (None, 4)
+        assert reader.neighbours(wanted, reader.entry(4)) == (1, 7)
+        assert reader.neighbours(wanted, reader.entry(1)) == (None, 4)
 
 
 def test_the_tally_counts_what_is_new(many_rows, trajectory_maker):
-    tally = RunCounts()
+    counts = RunCounts()
     with RunReader.read(many_rows / "run.db") as reader:
-        tally.update(reader)
-    assert tally.total().num == 40
-    assert tally.total(step=2, phase="rl").by_verdict[VerdictKind.FAILED] == 3
+        counts.update(reader)
+    assert counts.total().num == 40
+    assert counts.total(step=2, phase="rl").by_verdict[VerdictKind.FAILED] == 3
     with RunStore.open(many_rows / "run.db") as store:
         invalid = trajectory_maker("new", kind=VerdictKind.INVALID)
         store.add_trajectory(invalid, phase="eval/x/y", step=0, split="test")
         with RunReader.read(many_rows / "run.db") as reader:
-            tally.update(reader)
-            tally.update(reader)
-            assert tally.matching(TrajectoryFilter(q="x")) is None
-    assert tally.total().num == 41
-    assert tally.total(phase="eval/x/y").pass_rate == 0.0
-    assert tally.matching(TrajectoryFilter(split="test")).num == 1
+            counts.update(reader)
+            counts.update(reader)
+            assert counts.matching(TrajectoryFilter(q="x")) is None
+    assert counts.total().num == 41
+    assert counts.total(phase="eval/x/y").pass_rate == 0.0
+    assert counts.matching(TrajectoryFilter(split="test")).num == 1
 
 
 def test_a_tally_agrees_with_counting(many_rows):
-    assert Kind._fields == TALLIED
-    tally = RunCounts()
+    assert CountKey._fields == COUNTED
+    counts = RunCounts()
     with RunReader.read(many_rows / "run.db") as reader:
-        tally.update(reader)
+        counts.update(reader)
         for conditions in ({"verdict": "passed"}, {"step": 1}, {"verdict": "failed", "phase": "rl"}, {}):
             wanted = TrajectoryFilter(**conditions)
-            assert tally.matching(wanted).num == reader.count(wanted)[0]
+            assert counts.matching(wanted).num == reader.count(wanted)[0]
 
 
 def test_rows_that_were_dropped_and_tried_again_are_counted_once(many_rows, trajectory_maker):
-    tally = RunCounts()
+    counts = RunCounts()
 
     def add(names, kind):
         with RunStore.open(many_rows / "run.db") as store:
@@ -151,8 +151,8 @@ def test_rows_that_were_dropped_and_tried_again_are_counted_once(many_rows, traj
 
     def counted():
         with RunReader.read(many_rows / "run.db") as reader:
-            tally.update(reader)
-        return {str(kind): num for kind, num in tally.total(phase="eval/x/y").by_verdict.items() if num}
+            counts.update(reader)
+        return {str(kind): num for kind, num in counts.total(phase="eval/x/y").by_verdict.items() if num}
 
     add(["a", "b"], VerdictKind.INVALID)
     assert counted() == {"invalid": 2}
@@ -222,7 +222,7 @@ def test_stores_of_older_versions_are_read_as_they_are(many_rows):
             connection.execute(f"PRAGMA user_version = {version}")
         connection.close()
         with RunReader.read(many_rows / "run.db") as reader:
-            assert reader.document(reader.listed(1)).turns
+            assert reader.document(reader.entry(1)).turns
 
 
 def test_a_damaged_text_is_an_error_of_its_own(many_rows):
@@ -234,9 +234,9 @@ def test_a_damaged_text_is_an_error_of_its_own(many_rows):
     with RunReader.read(many_rows / "run.db") as reader:
         for number in (2, 3):
             with pytest.raises(InputError, match=f"text of trajectory {number} cannot be read"):
-                reader.document(reader.listed(number))
+                reader.document(reader.entry(number))
         with pytest.raises(InputError, match="tokens of trajectory 4"):
-            reader.ledger(reader.listed(4))
+            reader.ledger(reader.entry(4))
         assert reader.page(TrajectoryFilter(text="passed 2"), 50).num_searched == 40
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from repairgym.view.filters import TrajectoryFilter
 from repairgym.view.folders import RunFolders
+from repairgym.view.lists import TrajectoryFilter
 from repairgym.view.replay import grow
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from repairgym.view.reading import split_thought
 
 from repairgym.records import Finding
-from repairgym.view.patches import MAX_ROWS, read_diff
-from repairgym.view.reading import split_thought
-from repairgym.view.text import block, inline
+from repairgym.report.diff_rows import MAX_ROWS, read_diff
+from repairgym.report.safe_text import block, inline
 
 
 def test_colours_become_classes_and_other_sequences_go():

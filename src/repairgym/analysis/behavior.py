@@ -1,16 +1,18 @@
-"""How an agent behaves: lengths, habits, loops, errors, exploits.
+"""Behavior of an agent: lengths, rates, loops, errors, tools.
 
-Reads episodes; makes rates and means. Invariants: a rate over nothing is None; a rate of submissions is over the
-submitted episodes, every other rate is over all.
+Reads episodes; makes rates, means and transition tables. Guarantees: a rate over nothing is None; a rate of submissions
+is over the submitted episodes, every other rate is over all; shares sum to 1.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from repairgym.analysis.episodes import Episode
+from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.records import Record, StopReason, VerdictKind
 
 LOOP_REPEATS = 3
@@ -60,7 +62,7 @@ def mean(values: Iterable[float]) -> float | None:
     return statistics.fmean(found) if found else None
 
 
-def habits(episodes: Sequence[Episode]) -> BehaviorMetrics:
+def behavior_metrics(episodes: Sequence[EpisodeFacts]) -> BehaviorMetrics:
     """The rates of ``episodes``."""
     submitted = [one for one in episodes if one.stop_reason is StopReason.SUBMITTED]
     num_actions = sum(one.num_turns for one in episodes)
@@ -82,12 +84,12 @@ def habits(episodes: Sequence[Episode]) -> BehaviorMetrics:
     )
 
 
-def _thinking_share(episodes: Sequence[Episode]) -> float | None:
+def _thinking_share(episodes: Sequence[EpisodeFacts]) -> float | None:
     num_chars = sum(one.num_action_chars for one in episodes)
     return sum(one.num_thought_chars for one in episodes) / num_chars if num_chars else None
 
 
-def error_classes(episodes: Iterable[Episode]) -> dict[VerdictKind, dict[str, int]]:
+def error_classes(episodes: Iterable[EpisodeFacts]) -> dict[VerdictKind, dict[str, int]]:
     """Verdict -> class of the main error -> number of episodes, most frequent first."""
     found: dict[VerdictKind, Counter[str]] = {}
     for episode in episodes:
@@ -96,14 +98,14 @@ def error_classes(episodes: Iterable[Episode]) -> dict[VerdictKind, dict[str, in
     return {kind: dict(found[kind].most_common()) for kind in VerdictKind if kind in found}
 
 
-def is_loop(episode: Episode) -> bool:
+def is_loop(episode: EpisodeFacts) -> bool:
     """True when the episode goes round in circles (paper B, finding 1)."""
     return episode.num_repeats >= LOOP_REPEATS
 
 
-def lengths_by_outcome(episodes: Iterable[Episode]) -> list[OutcomeLength]:
+def lengths_by_outcome(episodes: Iterable[EpisodeFacts]) -> list[OutcomeLength]:
     """Mean turns and tokens for each outcome that occurs."""
-    grouped: dict[VerdictKind, list[Episode]] = {}
+    grouped: dict[VerdictKind, list[EpisodeFacts]] = {}
     for episode in episodes:
         grouped.setdefault(episode.verdict, []).append(episode)
     return [
@@ -119,22 +121,105 @@ def lengths_by_outcome(episodes: Iterable[Episode]) -> list[OutcomeLength]:
     ]
 
 
-def stop_reasons(episodes: Iterable[Episode]) -> dict[StopReason, int]:
+def stop_reasons(episodes: Iterable[EpisodeFacts]) -> dict[StopReason, int]:
     """Stop reason -> number of episodes, most frequent first."""
     return dict(Counter(episode.stop_reason for episode in episodes).most_common())
 
 
-def exploit_findings(episodes: Iterable[Episode]) -> dict[str, int]:
+def exploit_findings(episodes: Iterable[EpisodeFacts]) -> dict[str, int]:
     """Exploit detector -> number of episodes in which it found something, most frequent first."""
     return dict(Counter(name for episode in episodes for name in sorted(set(episode.findings))).most_common())
 
 
 def by_step(
-    episodes: Iterable[Episode], measure: Callable[[Sequence[Episode]], float | None]
+    episodes: Iterable[EpisodeFacts], measure: Callable[[Sequence[EpisodeFacts]], float | None]
 ) -> list[tuple[int, float]]:
     """(training step, ``measure`` of that step's episodes); steps that cannot be measured are left out."""
-    grouped: dict[int, list[Episode]] = {}
+    grouped: dict[int, list[EpisodeFacts]] = {}
     for episode in episodes:
         grouped.setdefault(episode.step, []).append(episode)
     measured = [(step, measure(grouped[step])) for step in sorted(grouped)]
     return [(step, value) for step, value in measured if value is not None]
+
+
+START = "(start)"
+END = "(end)"
+
+
+class Transitions(Record):
+    """First-order next-tool probabilities (paper A, policy shift)."""
+
+    counts: dict[str, dict[str, int]]
+    """Tool -> next tool -> how often; rows begin at `START`, columns end at `END`."""
+
+    def probabilities(self) -> dict[str, dict[str, float]]:
+        """Tool -> next tool -> share of that tool's successors."""
+        return {tool: shares(row) for tool, row in self.counts.items()}
+
+
+def tool_counts(episodes: Iterable[EpisodeFacts]) -> dict[str, int]:
+    """Tool -> number of actions, most used first."""
+    counts = Counter(tool for episode in episodes for tool in episode.tools)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def shares(counts: Mapping[str, int]) -> dict[str, float]:
+    """Counts as shares of their sum; empty when that is 0."""
+    total = sum(counts.values())
+    return {name: count / total for name, count in counts.items()} if total else {}
+
+
+def tool_shares_by_step(episodes: Iterable[EpisodeFacts]) -> dict[int, dict[str, float]]:
+    """Training step -> tool -> share of the step's actions."""
+    counts: dict[int, Counter[str]] = {}
+    for episode in episodes:
+        counts.setdefault(episode.step, Counter()).update(episode.tools)
+    return {step: shares(counts[step]) for step in sorted(counts)}
+
+
+def tools_by_use(by_step: Mapping[int, Mapping[str, float]]) -> list[str]:
+    """Names of the tools of `tool_shares_by_step`, most used first."""
+    totals: dict[str, float] = {}
+    for found in by_step.values():
+        for name, share in found.items():
+            totals[name] = totals.get(name, 0.0) + share
+    return sorted(totals, key=lambda name: (-totals[name], name))
+
+
+def transitions(episodes: Iterable[EpisodeFacts]) -> Transitions:
+    """How often each tool follows each other."""
+    counts: dict[str, Counter[str]] = {}
+    for episode in episodes:
+        path = (START, *episode.tools, END)
+        for tool, following in itertools.pairwise(path):
+            counts.setdefault(tool, Counter())[following] += 1
+    return Transitions(counts={tool: dict(sorted(row.items())) for tool, row in sorted(counts.items())})
+
+
+@dataclass(frozen=True)
+class BehaviorSummary:
+    """How the agent behaved over one set of episodes."""
+
+    stage: str
+    metrics: BehaviorMetrics
+    tools: dict[str, float]
+    transitions: Transitions
+    lengths: list[OutcomeLength]
+    stop_reasons: dict[str, int]
+    exploits: dict[str, int]
+    error_classes: dict[str, dict[str, int]]
+    """Verdict -> class of the main error -> episodes."""
+
+
+def summarize_behavior(stage: str, episodes: Sequence[EpisodeFacts]) -> BehaviorSummary:
+    """How ``episodes`` went."""
+    return BehaviorSummary(
+        stage=stage,
+        metrics=behavior_metrics(episodes),
+        tools=shares(tool_counts(episodes)),
+        transitions=transitions(episodes),
+        lengths=lengths_by_outcome(episodes),
+        stop_reasons={reason.value: count for reason, count in stop_reasons(episodes).items()},
+        exploits=exploit_findings(episodes),
+        error_classes={kind.value: counts for kind, counts in error_classes(episodes).items()},
+    )

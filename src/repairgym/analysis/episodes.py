@@ -1,6 +1,6 @@
 """What analysis knows of an episode: a few facts per trajectory, read once.
 
-Reads a store's rows and documents (no tokens); makes `Episode` records that every other function here counts over.
+Reads a store's rows and documents (no tokens); makes `EpisodeFacts` records that every other function here counts over.
 Invariant: what a tool is for is decided in one place (:mod:`repairgym.agent.tools.roles`).
 """
 
@@ -20,7 +20,7 @@ UNPARSED = "(unparsed)"
 """Tool name of an action that could not be parsed."""
 
 
-class Episode(Record):
+class EpisodeFacts(Record):
     """One trajectory as analysis sees it."""
 
     id: str
@@ -74,11 +74,11 @@ class Episode(Record):
         return None if self.verdict is VerdictKind.INVALID else float(self.verdict is VerdictKind.PASSED)
 
 
-def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFAULT_ROLES) -> Episode:
+def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFAULT_ROLES) -> EpisodeFacts:
     """The facts of one trajectory."""
     turns = document.turns
     verdict = document.verdict
-    return Episode(
+    return EpisodeFacts(
         id=row.id,
         phase=row.phase,
         step=row.step,
@@ -108,7 +108,7 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
 
 def read_episodes(
     store: RunStore, *, phase: str | None = None, phase_prefix: str | None = None, roles: ToolRoles = DEFAULT_ROLES
-) -> Iterator[Episode]:
+) -> Iterator[EpisodeFacts]:
     """The episodes of a phase, or of all phases that begin with ``phase_prefix``."""
     for row, document in store.documents(phase=phase, phase_prefix=phase_prefix):
         yield read_episode(row, document, roles)

@@ -10,21 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repairgym.analysis.behavior import (
-    BehaviorMetrics,
-    OutcomeLength,
-    error_classes,
-    exploit_findings,
-    habits,
-    lengths_by_outcome,
-    stop_reasons,
+    BehaviorSummary,
+    summarize_behavior,
+    tool_shares_by_step,
 )
-from repairgym.analysis.curves import Point, find_metric, metric_curve, reward_curve
-from repairgym.analysis.drift import Drift, solve_rate_drift
-from repairgym.analysis.episodes import Episode, read_episodes
-from repairgym.analysis.exploits import ExploitCount, ExploitExample, exploit_examples, exploits_by_step
+from repairgym.analysis.curves import Drift, Point, find_metric, metric_curve, reward_curve, solve_rate_drift
+from repairgym.analysis.episodes import EpisodeFacts, read_episodes
+from repairgym.analysis.examples import ExploitCount, ExploitExample, exploit_examples, exploits_by_step
 from repairgym.analysis.policy_shift import PolicyShift, policy_shift
 from repairgym.analysis.reward_gap import GapPoint, GapTrend, gap_trend, reward_gap
-from repairgym.analysis.tool_use import Transitions, shares, tool_counts, tool_shares_by_step, transitions
 from repairgym.config.evaluation import AnalysisConfig
 from repairgym.errors import InputError
 from repairgym.evaluation.stages import TREATMENT
@@ -33,27 +27,12 @@ from repairgym.rollout.store import RunStore
 
 
 @dataclass(frozen=True)
-class BehaviorSummary:
-    """How the agent behaved over one set of episodes."""
-
-    stage: str
-    habits: BehaviorMetrics
-    tools: dict[str, float]
-    transitions: Transitions
-    lengths: list[OutcomeLength]
-    stop_reasons: dict[str, int]
-    exploits: dict[str, int]
-    error_classes: dict[str, dict[str, int]]
-    """Verdict -> class of the main error -> episodes."""
-
-
-@dataclass(frozen=True)
 class Analysis:
     """A run's behaviour in data."""
 
     phase: str
     """Training phase."""
-    manners: list[BehaviorSummary]
+    behavior: list[BehaviorSummary]
     """Before and after; fewer when the run is not that far."""
     tools_by_step: dict[int, dict[str, float]]
     shift: PolicyShift | None
@@ -70,20 +49,6 @@ class Analysis:
     """Gates that the grading of the training phase ran without."""
 
 
-def manner(stage: str, episodes: Sequence[Episode]) -> BehaviorSummary:
-    """How ``episodes`` went."""
-    return BehaviorSummary(
-        stage=stage,
-        habits=habits(episodes),
-        tools=shares(tool_counts(episodes)),
-        transitions=transitions(episodes),
-        lengths=lengths_by_outcome(episodes),
-        stop_reasons={reason.value: count for reason, count in stop_reasons(episodes).items()},
-        exploits=exploit_findings(episodes),
-        error_classes={kind.value: counts for kind, counts in error_classes(episodes).items()},
-    )
-
-
 def training_phase(store: RunStore) -> str:
     """The phase that a report calls training: RL, or else the first phase that was audited."""
     names = [phase.name for phase in store.phases()]
@@ -91,12 +56,12 @@ def training_phase(store: RunStore) -> str:
     return TREATMENT if TREATMENT in names or not audited else audited[0]
 
 
-def analyse(
+def analyze(
     store: RunStore,
     config: AnalysisConfig,
-    training: Sequence[Episode],
-    before: Sequence[Episode],
-    after: Sequence[Episode],
+    training: Sequence[EpisodeFacts],
+    before: Sequence[EpisodeFacts],
+    after: Sequence[EpisodeFacts],
 ) -> Analysis:
     """Analyse a run.
 
@@ -114,7 +79,9 @@ def analyse(
     named = ((before, config.before), (after, config.after))
     return Analysis(
         phase=config.phase,
-        manners=[manner(name or f"{config.phase}, step {some[0].step}", some) for some, name in named if some],
+        behavior=[
+            summarize_behavior(name or f"{config.phase}, step {some[0].step}", some) for some, name in named if some
+        ],
         tools_by_step=tool_shares_by_step(training),
         shift=policy_shift(before, after, n=config.ngram, num_permutations=config.num_permutations, seed=config.seed),
         reward=reward_curve(rows),
@@ -128,7 +95,7 @@ def analyse(
     )
 
 
-def analyse_run(store: RunStore, config: AnalysisConfig) -> Analysis:
+def analyze_run(store: RunStore, config: AnalysisConfig) -> Analysis:
     """Analyse a run, reading what is needed.
 
     Raises:
@@ -140,10 +107,12 @@ def analyse_run(store: RunStore, config: AnalysisConfig) -> Analysis:
             raise InputError(f"{store.path} has no phase {name!r}; phases are {', '.join(sorted(names)) or 'none'}")
     training = list(read_episodes(store, phase=config.phase))
     before, after = sides(store, config, training)
-    return analyse(store, config, training, before, after)
+    return analyze(store, config, training, before, after)
 
 
-def sides(store: RunStore, config: AnalysisConfig, training: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+def sides(
+    store: RunStore, config: AnalysisConfig, training: Sequence[EpisodeFacts]
+) -> tuple[list[EpisodeFacts], list[EpisodeFacts]]:
     """The episodes before and after: named phases, or else the first and the last step of training."""
     steps = sorted({one.step for one in training})
     found = []

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from repairgym.analysis.episodes import Episode
-from repairgym.analysis.tool_use import END, START
+from repairgym.analysis.behavior import END, START
+from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.records import Record
 
 NUM_PERMUTATIONS = 999
@@ -47,8 +47,8 @@ class PolicyShift(Record):
 
 
 def policy_shift(
-    before: Sequence[Episode],
-    after: Sequence[Episode],
+    before: Sequence[EpisodeFacts],
+    after: Sequence[EpisodeFacts],
     *,
     n: int = 2,
     num_permutations: int = NUM_PERMUTATIONS,
@@ -85,7 +85,7 @@ def policy_shift(
     )
 
 
-def count_matrix(episodes: Sequence[Episode], n: int) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+def count_matrix(episodes: Sequence[EpisodeFacts], n: int) -> tuple[np.ndarray, list[tuple[str, ...]]]:
     """How often each n-gram occurs in each episode, shape [num_episodes, num_ngrams], and the n-grams."""
     per_episode = [Counter(ngrams(one.tools, n)) for one in episodes]
     names = sorted(set(itertools.chain.from_iterable(per_episode)))

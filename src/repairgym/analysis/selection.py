@@ -1,32 +1,43 @@
-"""Choosing one of n submissions, and how much of the way from Pass@1 to Pass@k that goes (paper B, section 6).
+"""Best-of-n selection and abstention (paper B, section 6): one of n submissions, or only the confident ones.
 
-Reads candidates; makes `Selection` records. Invariants: a scorer never reads a verdict; candidates with equal scores
-are chosen between at random, and the numbers are exact expectations over that and over which k of the n samples there
-are; tasks with fewer than k samples are left out, of every number alike.
+Reads candidates; makes `Selection` records, `Abstention` curves and a `SelectionStudy` of a stored evaluation.
+Guarantees: a scorer never reads a verdict; numbers are exact expectations over random choice among equal scores and over
+the k of n samples; tasks with fewer than k samples are in no number; an abstention curve ends at coverage 1 with the
+plain success rate; the outcome scorer is fitted on training tasks only.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
 
-from repairgym.analysis.candidates import Candidate
-from repairgym.analysis.outcome_scorer import OutcomeScorer, agreement
+from repairgym.analysis.candidates import (
+    CandidateSubmission,
+    OutcomeScorer,
+    agreement,
+    by_task,
+    candidate,
+    fit_outcome_scorer,
+)
+from repairgym.errors import InputError
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES, bootstrap_spread
 from repairgym.evaluation.pass_at_k import pass_at_k
 from repairgym.records import Record
+from repairgym.rollout.rows import TrajectoryRow
+from repairgym.rollout.store import RunStore
 
-Scorer = Callable[[Candidate, Sequence[Candidate]], float]
+Scorer = Callable[[CandidateSubmission, Sequence[CandidateSubmission]], float]
 """(candidate, all candidates of its task) -> score; the highest is chosen."""
 
 _TEST_SCORE = {"passed": 1.0, "untested": 0.0, "failed": -1.0}
 
 
-def _tests(one: Candidate, siblings: Sequence[Candidate]) -> float:
+def _tests(one: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
     return _TEST_SCORE[one.test_state]
 
 
@@ -77,7 +88,7 @@ class Selection(Record):
 
 
 def select(
-    tasks: Mapping[str, Sequence[Candidate]],
+    tasks: Mapping[str, Sequence[CandidateSubmission]],
     scorer: str,
     score: Scorer,
     k: int,
@@ -151,3 +162,140 @@ def _gap_interval(
         return None, None
     low, high = np.quantile(valid, (0.025, 0.975))
     return float(low), float(high)
+
+
+GRID = tuple(step / 20 for step in range(1, 21))
+
+
+class CoveragePoint(Record):
+    """What is left when the least sure are turned away."""
+
+    coverage: float
+    """Share of the candidates that are accepted."""
+    accuracy: float
+    """Share of the accepted that pass."""
+
+
+class Abstention(Record):
+    """The curve of one confidence."""
+
+    confidence: str
+    num_candidates: int
+    points: tuple[CoveragePoint, ...]
+    auroc: float | None
+    """Chance that a passing candidate is surer than a failing one, ties half; None when all have one outcome."""
+    mean_risk: float
+    """Mean over the coverages of 1 - accuracy (area under the risk-coverage curve); lower is better."""
+
+
+def abstention(tasks: Mapping[str, Sequence[CandidateSubmission]], confidence: str, score: Scorer) -> Abstention | None:
+    """The curve over all candidates of all tasks; None without any."""
+    scored = [(score(one, group), one.is_passed) for group in tasks.values() for one in group]
+    if not scored:
+        return None
+    accuracies = accuracy_by_count(scored)
+    num = len(scored)
+    points = [CoveragePoint(coverage=at, accuracy=accuracies[max(0, round(at * num) - 1)]) for at in GRID]
+    return Abstention(
+        confidence=confidence,
+        num_candidates=num,
+        points=tuple(points),
+        auroc=auroc(scored),
+        mean_risk=1.0 - statistics.fmean(accuracies),
+    )
+
+
+def accuracy_by_count(scored: Sequence[tuple[float, bool]]) -> list[float]:
+    """Expected accuracy of the 1, 2, ... n surest; equal scores come in random order."""
+    found: list[float] = []
+    num_passed = 0.0
+    for _, tied in groupby(sorted(scored, key=lambda pair: -pair[0]), key=lambda pair: pair[0]):
+        passed = [is_passed for _, is_passed in tied]
+        for _ in passed:
+            num_passed += statistics.fmean(passed)
+            found.append(num_passed / (len(found) + 1))
+    return found
+
+
+def auroc(scored: Sequence[tuple[float, bool]]) -> float | None:
+    """Mann-Whitney statistic over the number of pairs."""
+    ranked = sorted(scored, key=lambda pair: pair[0])
+    num_passed = sum(is_passed for _, is_passed in ranked)
+    num_failed = len(ranked) - num_passed
+    if not num_passed or not num_failed:
+        return None
+    wins, num_below = 0.0, 0
+    for _, tied in groupby(ranked, key=lambda pair: pair[0]):
+        outcomes = [is_passed for _, is_passed in tied]
+        failed = len(outcomes) - sum(outcomes)
+        wins += sum(outcomes) * (num_below + failed / 2)
+        num_below += failed
+    return wins / (num_passed * num_failed)
+
+
+_MAX_FITTED = 1000
+_MIN_FITTED = 50
+
+
+class SelectionStudy(Record):
+    """How far the choice among n samples, and the right to stay silent, would take a policy."""
+
+    phase: str
+    k: int
+    selections: tuple[Selection, ...]
+    """Best gap closed first."""
+    abstentions: tuple[Abstention, ...]
+    """Lowest risk first."""
+    outcome_scorer: OutcomeScorer | None
+    """None when training left too little to fit one."""
+
+
+def study_selection(
+    store: RunStore, phase: str, *, training_phase: str, num_resamples: int = 2000
+) -> SelectionStudy | None:
+    """Study ``phase``; None when fewer than two samples per task are there.
+
+    Args:
+        store: The run's store.
+        phase: An evaluation with several samples per task.
+        training_phase: Where the outcome scorer is fitted: its latest 1000 valid trajectories of training tasks.
+        num_resamples: Number of bootstrap samples.
+    """
+    tasks = by_task(candidate(one) for one in store.trajectories(phase=phase))
+    sizes = Counter(len(group) for group in tasks.values())
+    k = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
+    if k < 2:
+        return None
+    outcome = fit_on_training(store, training_phase)
+    scorers = scorers_with(outcome)
+    selections = [select(tasks, name, score, k, num_resamples=num_resamples) for name, score in scorers.items()]
+    curves = [abstention(tasks, name, score) for name, score in scorers.items()]
+    return SelectionStudy(
+        phase=phase,
+        k=k,
+        selections=tuple(sorted((one for one in selections if one), key=lambda one: -one.value)),
+        abstentions=tuple(sorted((one for one in curves if one), key=lambda one: one.mean_risk)),
+        outcome_scorer=outcome,
+    )
+
+
+def fit_on_training(store: RunStore, phase: str) -> OutcomeScorer | None:
+    """An outcome scorer from the latest trajectories of training tasks; None when they are few or of one outcome."""
+    rows = [row for row in store.rows(phase=phase) if row.split == "train" and row.reward is not None]
+    chosen = rows[-_MAX_FITTED:]
+    if len(chosen) < _MIN_FITTED:
+        return None
+    try:
+        return fit_outcome_scorer([candidate(store.trajectory(row.id)) for row in chosen])
+    except InputError:
+        return None
+
+
+def phase_to_study(rows: list[TrajectoryRow]) -> str:
+    """The evaluation with the most samples per task, the later one among equals; empty when each task has one."""
+    samples: dict[str, Counter[str]] = {}
+    for row in rows:
+        samples.setdefault(row.phase, Counter())[row.task_id] += 1
+    sizes = {phase: min(counts.values()) for phase, counts in samples.items()}
+    best = max(sizes, key=lambda phase: (sizes[phase], list(sizes).index(phase)), default="")
+    return best if best and sizes[best] > 1 else ""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from repairgym.analysis.overview import Analysis, BehaviorSummary
-from repairgym.analysis.selection_study import SelectionStudy
-from repairgym.evaluation.breakdown import LabelResult
+from repairgym.analysis.behavior import BehaviorSummary
+from repairgym.analysis.overview import Analysis
+from repairgym.analysis.selection import SelectionStudy
 from repairgym.evaluation.matrix import Matrix
+from repairgym.evaluation.pass_at_k import LabelResult
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.summary import StageResult
 from repairgym.records import Record
@@ -38,7 +39,7 @@ def stage_table(stages: Iterable[StageResult]) -> Table:
     """Pass@1 of every stage on every test set."""
     columns = (
         *("stage", "test_set", "status", "pass_at_1", "ci_low", "ci_high", "standard_error_tasks"),
-        *("standard_error_runs", "pass_at_1_without_invalids", "restored_rate", "num_tasks", "num_samples"),
+        *("standard_error_runs", "pass_at_1_without_invalids", "exact_match_rate", "num_tasks", "num_samples"),
         *("exploited_rate", "suspicious_rate", "invalid_rate", "disabled_gates"),
     )
     rows = []
@@ -47,7 +48,7 @@ def stage_table(stages: Iterable[StageResult]) -> Table:
         rows.append(
             (
                 *(one.stage, one.test_set, one.status, rate.value, rate.ci_low, rate.ci_high, rate.standard_error),
-                *(rate.standard_error_runs, valid.value if valid else None, one.restored_rate, one.num_tasks, num),
+                *(rate.standard_error_runs, valid.value if valid else None, one.exact_match_rate, one.num_tasks, num),
                 *(one.num_exploited / num, one.num_suspicious / num, one.num_invalid / num),
                 " ".join(one.disabled_gates),
             )
@@ -137,12 +138,12 @@ def selection_tables(study: SelectionStudy) -> list[Table]:
 def analysis_tables(analysis: Analysis) -> list[Table]:
     """Every table of a behaviour analysis, empty ones left out."""
     found = [
-        _habit_table(analysis.manners),
+        _metric_table(analysis.behavior),
         _tool_table(analysis),
-        _transition_table(analysis.manners),
+        _transition_table(analysis.behavior),
         _shift_table(analysis),
-        _length_table(analysis.manners),
-        _error_table(analysis.manners),
+        _length_table(analysis.behavior),
+        _error_table(analysis.behavior),
         _exploit_table(analysis),
         _example_table(analysis),
         _gap_table(analysis),
@@ -152,10 +153,10 @@ def analysis_tables(analysis: Analysis) -> list[Table]:
     return [one for one in found if one.rows]
 
 
-def _habit_table(manners: Sequence[BehaviorSummary]) -> Table:
-    fields = tuple(type(manners[0].habits).model_fields) if manners else ()
-    rows = [(field, *(getattr(one.habits, field) for one in manners)) for field in fields]
-    return table("habits", "Behaviour", ("measure", *(one.stage for one in manners)), rows)
+def _metric_table(behavior: Sequence[BehaviorSummary]) -> Table:
+    fields = tuple(type(behavior[0].metrics).model_fields) if behavior else ()
+    rows = [(field, *(getattr(one.metrics, field) for one in behavior)) for field in fields]
+    return table("behavior", "Behavior", ("measure", *(one.stage for one in behavior)), rows)
 
 
 def _tool_table(analysis: Analysis) -> Table:
@@ -163,10 +164,10 @@ def _tool_table(analysis: Analysis) -> Table:
     return table("tools_by_step", "Tools during training", ("step", "tool", "share"), rows)
 
 
-def _transition_table(manners: Sequence[BehaviorSummary]) -> Table:
+def _transition_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
         (one.stage, tool, following, count, one.transitions.probabilities()[tool][following])
-        for one in manners
+        for one in behavior
         for tool, row in one.transitions.counts.items()
         for following, count in row.items()
     ]
@@ -187,20 +188,20 @@ def _shift_table(analysis: Analysis) -> Table:
     return table("policy_shift", "Sequences of tools whose share changed most", columns, rows)
 
 
-def _length_table(manners: Sequence[BehaviorSummary]) -> Table:
+def _length_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
         (one.stage, it.verdict.value, it.num_episodes, it.mean_turns, it.mean_tokens, it.mean_action_tokens)
-        for one in manners
+        for one in behavior
         for it in one.lengths
     ]
     columns = ("stage", "verdict", "num_episodes", "mean_turns", "mean_tokens", "mean_action_tokens")
     return table("lengths", "Turns and tokens by outcome", columns, rows)
 
 
-def _error_table(manners: Sequence[BehaviorSummary]) -> Table:
+def _error_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
         (one.stage, verdict, name, count)
-        for one in manners
+        for one in behavior
         for verdict, counts in one.error_classes.items()
         for name, count in counts.items()
     ]

@@ -67,7 +67,7 @@ def show(run: RunFolder, tasks: TasksFolder = None, phase: PhaseOption = "") -> 
 
     Example: repairgym eval show runs/demo --phase eval/rl/test-mutations
     """
-    from repairgym.evaluation.across_runs import choose_phase
+    from repairgym.evaluation.runs import choose_phase
     from repairgym.rollout.store import RunStore
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:
@@ -77,7 +77,7 @@ def show(run: RunFolder, tasks: TasksFolder = None, phase: PhaseOption = "") -> 
 
 def _show(run: Path, tasks: Path, phase: str) -> None:
     from repairgym.analysis.overview import training_phase
-    from repairgym.analysis.selection_study import study_selection
+    from repairgym.analysis.selection import study_selection
     from repairgym.analysis.tables import (
         comparison_table,
         label_table,
@@ -86,7 +86,7 @@ def _show(run: Path, tasks: Path, phase: str) -> None:
         stage_table,
     )
     from repairgym.cli.display import print_table
-    from repairgym.evaluation.breakdown import by_label, labels_of
+    from repairgym.evaluation.pass_at_k import by_label, labels_of
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.summary import build_summary
     from repairgym.rollout.store import RunStore
@@ -124,7 +124,7 @@ def compare(
     """
     from repairgym.analysis.tables import comparison_table
     from repairgym.cli.display import print_table
-    from repairgym.evaluation.across_runs import choose_phase
+    from repairgym.evaluation.runs import choose_phase
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.significance import compare as compare_verdicts
     from repairgym.rollout.store import RunStore
@@ -157,8 +157,8 @@ def predictions(
 
     Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/rl/test-mutations
     """
-    from repairgym.evaluation.across_runs import choose_phase
-    from repairgym.evaluation.predictions import write_predictions
+    from repairgym.evaluation.runs import choose_phase
+    from repairgym.evaluation.runs import write_predictions
     from repairgym.rollout.store import RunStore
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:

@@ -31,19 +31,19 @@ def analyse(
     Example: repairgym analyse runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
     resolved = resolve(AnalysisConfig, config, overrides, dry_run)
-    from repairgym.analysis.overview import analyse_run
+    from repairgym.analysis.overview import analyze_run
     from repairgym.analysis.tables import analysis_tables
-    from repairgym.analysis.tool_use import tools_by_use
+    from repairgym.analysis.behavior import tools_by_use
     from repairgym.cli.display import print_table
     from repairgym.report.data_files import export
-    from repairgym.report.figures import NUM_COLOURS, exploit_plot, gap_plot, share_plot
+    from repairgym.report.figures import NUM_COLORS, exploit_plot, gap_plot, share_plot
     from repairgym.report.wording import gap_claim, shift_claim
     from repairgym.rollout.store import RunStore
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:
-        found = analyse_run(store, resolved)
+        found = analyze_run(store, resolved)
     tables = analysis_tables(found)
-    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLOURS]), gap_plot(found.gap))
+    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLORS]), gap_plot(found.gap))
     drawn = [figure for figure in (*figures, exploit_plot(found.exploits, list(found.tools_by_step))) if figure]
     for one in tables:
         print_table(one, _MAX_ROWS)
@@ -71,7 +71,7 @@ def report(
         bool, typer.Option("--data", help="Also write every table and figure as files, into RUN/data.")
     ] = False,
     export: Annotated[
-        list[str] | None, typer.Option("--set", help='Setting of --data, e.g. tables=["csv"] or png_dpi=200.')
+        list[str] | None, typer.Option("--set", help='Setting of --data, e.g. tables=["csv"].')
     ] = None,
 ) -> None:
     """Write report.html and summary.json into a run folder; a run that is not finished gets one too.
@@ -113,7 +113,7 @@ def view(
     Example: repairgym view runs --open
     """
     try:
-        from repairgym.view.server import serve
+        from repairgym.view.app import serve
     except ModuleNotFoundError as error:
         if error.name not in ("starlette", "uvicorn"):
             raise

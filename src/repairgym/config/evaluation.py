@@ -117,8 +117,15 @@ class DataFilesConfig(Record):
 
     tables: tuple[Literal["csv", "parquet"], ...] = ("csv", "parquet")
     """Parquet needs the extra ``datasets``."""
-    figures: tuple[Literal["svg", "png"], ...] = ("svg", "png")
-    png_dpi: PositiveInt = 144
+    figures: tuple[Literal["svg"], ...] = ("svg",)
+    """Empty: tables only."""
+
+    @field_validator("figures", mode="before")
+    @classmethod
+    def _reject_png(cls, value: object) -> object:
+        if isinstance(value, list | tuple) and "png" in value:
+            raise ValueError('figures are written as SVG; use figures=["svg"] and convert the files (rsvg-convert)')
+        return value
 
 
 class AnalysisConfig(Record):

@@ -17,7 +17,7 @@ from repairgym.rollout.names import cell_stage, eval_phase
 from repairgym.rollout.store import RunStore
 
 
-class Cell(Record):
+class MatrixCell(Record):
     """One policy in one environment."""
 
     policy: str
@@ -36,13 +36,13 @@ class Matrix(Record):
     test_set: str
     policies: tuple[str, ...]
     environments: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[MatrixCell, ...]
     differences: tuple[Comparison, ...]
     """Each policy against its start in each environment, then in other environments against its own."""
     findings: tuple[str, ...]
     """What the differences mean, in words."""
 
-    def cell(self, policy: str, environment: str) -> Cell | None:
+    def cell(self, policy: str, environment: str) -> MatrixCell | None:
         """The cell, when it was run."""
         return next((one for one in self.cells if (one.policy, one.environment) == (policy, environment)), None)
 
@@ -69,11 +69,11 @@ def build_matrix(store: RunStore, config: MatrixConfig, *, num_resamples: int = 
 
 def _cells(
     config: MatrixConfig, verdicts: Mapping[tuple[str, str], TaskVerdicts], num_resamples: int
-) -> Iterator[Cell]:
+) -> Iterator[MatrixCell]:
     for (policy, environment), found in verdicts.items():
         estimate = pass_at_1(found, num_resamples=num_resamples)
         if estimate:
-            yield Cell(
+            yield MatrixCell(
                 policy=policy,
                 environment=environment,
                 pass_at_1=estimate,

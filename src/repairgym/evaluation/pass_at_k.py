@@ -1,8 +1,9 @@
-"""Pass@1 and Pass@k with their uncertainty, strict and without invalids; restored, exploited and invalid rates.
+"""Pass@1 and Pass@k with their uncertainty, and the rates of exact match, exploits and invalid verdicts.
 
-Reads the verdicts of each task's samples in the order of their seeds; makes estimates. Invariants: *strict* counts an
-invalid or exploited sample as not passed; *without invalids* leaves invalid samples out and never reads them as
-failures; what cannot be scored is None, never 0 or 1.
+Reads the verdicts of each task's samples in the order of their seeds; makes estimates, also by label (error class,
+difficulty, source, package). Guarantees: *strict* counts an invalid or exploited sample as not passed; *without
+invalids* leaves invalid samples out; a number without samples is None, never 0 or 1; the groups of a label add up to
+all tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES, bootstrap_spread
-from repairgym.records import Record, VerdictKind
+from repairgym.records import Record, Task, VerdictKind
 from repairgym.rollout.rows import TrajectoryRow
 
 TaskVerdicts = Mapping[str, Sequence[VerdictKind]]
@@ -131,7 +132,7 @@ def share(verdicts: TaskVerdicts, kind: VerdictKind) -> float:
     return sum(one is kind for one in kinds) / len(kinds) if kinds else 0.0
 
 
-def restored_rate(rows: Iterable[TrajectoryRow]) -> float | None:
+def exact_match_rate(rows: Iterable[TrajectoryRow]) -> float | None:
     """Mean over tasks of the share of samples that put the source back as it was (strict); invalids count as not.
 
     None when no sample was compared with the source.
@@ -144,3 +145,55 @@ def restored_rate(rows: Iterable[TrajectoryRow]) -> float | None:
     if not is_compared:
         return None
     return statistics.fmean(statistics.fmean(values) for values in restored.values())
+
+
+LABELS = ("error_class", "difficulty", "source", "package")
+NO_LABEL = "(none)"
+
+
+class LabelResult(Record):
+    """The tasks that share one value of a label."""
+
+    label: str
+    value: str
+    pass_at_1: Estimate
+    """Strict."""
+    exploited_rate: float
+    invalid_rate: float
+
+
+def labels_of(task: Task) -> dict[str, str]:
+    """The labels that results are broken down by."""
+    found = {"source": task.source, "package": task.provenance.package, **task.labels}
+    return {label: found.get(label) or NO_LABEL for label in LABELS}
+
+
+def by_label(
+    verdicts: TaskVerdicts, labels: Mapping[str, Mapping[str, str]], *, num_resamples: int = NUM_RESAMPLES
+) -> list[LabelResult]:
+    """Results of each label's values, labels in the order of `LABELS`, values by name.
+
+    Args:
+        verdicts: Task id -> verdicts of its samples.
+        labels: Task id -> label -> value (`labels_of`).
+        num_resamples: Number of bootstrap samples.
+    """
+    found: list[LabelResult] = []
+    for label in LABELS:
+        groups: dict[str, dict[str, list[VerdictKind]]] = {}
+        for task, kinds in verdicts.items():
+            value = labels.get(task, {}).get(label, NO_LABEL)
+            groups.setdefault(value, {})[task] = list(kinds)
+        for value in sorted(groups):
+            estimate = pass_at_1(groups[value], num_resamples=num_resamples)
+            if estimate:
+                found.append(
+                    LabelResult(
+                        label=label,
+                        value=value,
+                        pass_at_1=estimate,
+                        exploited_rate=share(groups[value], VerdictKind.EXPLOITED),
+                        invalid_rate=share(groups[value], VerdictKind.INVALID),
+                    )
+                )
+    return found

@@ -1,4 +1,4 @@
-"""Names of evaluation phases: ``eval/<stage>/<test set>``, their order and what they stand for.
+"""Names of evaluation phases (``eval/<stage>/<test set>``), their order and their labels.
 
 Reads and makes names only. A stage is a policy at one moment of a run, or a control: ``base``, ``sft``, ``rft`` (where
 RL starts), ``rl-step-0010``, ``rl``; ``rft-t0.5`` (the start at another temperature), ``sft-continued`` (as much
@@ -41,14 +41,14 @@ _STEP = re.compile(r"(.+)-step-(\d+)")
 
 
 class EvalPhase(Record):
-    """What is evaluated on what."""
+    """A stage and the test set of its evaluation."""
 
     stage: str
     test_set: str
 
 
 def parse_eval_phase(name: str) -> EvalPhase | None:
-    """Stage and test set of a phase name; None for other phases."""
+    """Return stage and test set of a phase name; None for other phases."""
     parts = name.split("/")
     if len(parts) != 3 or parts[0] != "eval":
         return None
@@ -56,7 +56,7 @@ def parse_eval_phase(name: str) -> EvalPhase | None:
 
 
 def training_step(stage: str, run: str = TREATMENT) -> int | None:
-    """Training iteration of a checkpoint stage: 10 of ``rl-step-0010``, 0 of the start; None for other stages."""
+    """Return the iteration of a checkpoint stage: 10 for ``rl-step-0010``, 0 for the start, None for other stages."""
     if stage == START:
         return 0
     match = _STEP.fullmatch(stage)
@@ -64,22 +64,22 @@ def training_step(stage: str, run: str = TREATMENT) -> int | None:
 
 
 def is_temperature_control(stage: str) -> bool:
-    """True for an untrained-further policy at another sampling temperature, e.g. ``rft-t0.5``."""
+    """Return True for a start policy at another sampling temperature, e.g. ``rft-t0.5``."""
     return _TEMPERATURE.fullmatch(stage) is not None
 
 
 def is_checkpoint(stage: str) -> bool:
-    """True for a policy during training; its evaluation is part of the training phase."""
+    """Return True for a policy during training; its evaluation is part of the training phase."""
     return stage != START and training_step(stage) is not None
 
 
 def is_control(stage: str) -> bool:
-    """True for a stage that the trained policy is compared with, other than its start."""
+    """Return True for a stage, other than the start, that the trained policy is compared with."""
     return is_temperature_control(stage) or (stage in _FIXED and stage not in (START, TREATMENT, MANY_SAMPLES))
 
 
 def stage_label(stage: str) -> str:
-    """What a person calls the stage."""
+    """Return the stage as text for people."""
     if stage in _FIXED:
         return _FIXED[stage][1]
     if match := _TEMPERATURE.fullmatch(stage):
@@ -90,7 +90,7 @@ def stage_label(stage: str) -> str:
 
 
 def stage_order(stage: str) -> tuple[int, int, str]:
-    """Sort key: controls without a model first, then as training goes."""
+    """Return a sort key: controls without a model first, then the order of training."""
     if stage in _FIXED:
         return (_FIXED[stage][0], 0, stage)
     if is_temperature_control(stage):
@@ -100,5 +100,11 @@ def stage_order(stage: str) -> tuple[int, int, str]:
 
 
 def label_of_test_set(test_set: str) -> str:
-    """What a person calls the test set."""
+    """Return the test set as text for people."""
     return TEST_SET_LABELS.get(test_set, test_set)
+
+
+def phase_label(name: str) -> str:
+    """Return a phase as text for people."""
+    phase = parse_eval_phase(name)
+    return f"{stage_label(phase.stage)} on {label_of_test_set(phase.test_set)}" if phase else name

@@ -19,9 +19,9 @@ from repairgym.evaluation.pass_at_k import (
     Estimate,
     PassAtK,
     TaskVerdicts,
+    exact_match_rate,
     mean_pass_at_k,
     pass_at_1,
-    restored_rate,
     verdicts_by_task,
     without_invalids,
 )
@@ -62,7 +62,7 @@ class StageResult(Record):
     pass_at_1_without_invalids: Estimate | None
     pass_at_k: tuple[PassAtK, ...]
     """Strict, unbiased, for k up to the number of samples per task."""
-    restored_rate: float | None
+    exact_match_rate: float | None
     """Share of samples that put the source back as it was (mean over tasks)."""
     num_tasks: int
     num_samples: int
@@ -198,7 +198,7 @@ def _stage_results(
             pass_at_1=strict,
             pass_at_1_without_invalids=pass_at_1(without_invalids(verdicts), num_resamples=num_resamples),
             pass_at_k=tuple(mean_pass_at_k(verdicts, k) for k in _ks(verdicts)),
-            restored_rate=restored_rate(rows),
+            exact_match_rate=exact_match_rate(rows),
             num_tasks=len(verdicts),
             num_samples=len(rows),
             num_passed=kinds[VerdictKind.PASSED],

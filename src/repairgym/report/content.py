@@ -1,8 +1,7 @@
-"""Everything that the report shows, gathered from a run folder.
+"""The content of the report, gathered from a run folder.
 
-Reads ``run.db`` (read-only) and the files of `run_folder`; makes one `Content`. Invariants: works on a run that is not
-finished (what is absent is None or empty), holds the text of no trajectory but those it shows, and changes nothing in
-the run folder.
+Reads ``run.db`` (read-only) and the files of `run_folder`; makes one `Content`. Guarantees: absent parts of an
+unfinished run are None or empty; only the example trajectories are held as text; the run folder is unchanged.
 """
 
 from __future__ import annotations
@@ -12,22 +11,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from repairgym.analysis.behavior import by_step, habits
+from tokenizers import Tokenizer
+
+from repairgym.analysis.behavior import (
+    BehaviorSummary,
+    behavior_metrics,
+    by_step,
+    summarize_behavior,
+    tool_counts,
+    tool_shares_by_step,
+)
 from repairgym.analysis.curves import Point, find_metric, mean_log_prob_gap, metric_curve, reward_curve
-from repairgym.analysis.episodes import Episode, read_episodes
-from repairgym.analysis.overview import Analysis, BehaviorSummary, analyse, manner, sides, training_phase
-from repairgym.analysis.selection_study import SelectionStudy, phase_to_study, study_selection
-from repairgym.analysis.tool_use import tool_counts, tool_shares_by_step
+from repairgym.analysis.episodes import EpisodeFacts, read_episodes
+from repairgym.analysis.examples import Example, choose_examples
+from repairgym.analysis.overview import Analysis, analyze, sides, training_phase
+from repairgym.analysis.selection import SelectionStudy, phase_to_study, study_selection
 from repairgym.config.evaluation import AnalysisConfig
 from repairgym.config.loading import flatten
-from repairgym.evaluation.breakdown import LabelResult, by_label, labels_of
 from repairgym.evaluation.matrix import Matrix, build_matrix
-from repairgym.evaluation.pass_at_k import verdicts_by_task
-from repairgym.evaluation.stages import MUTATIONS, START, TREATMENT, VALIDATION, training_step
+from repairgym.evaluation.pass_at_k import LabelResult, by_label, labels_of, verdicts_by_task
+from repairgym.evaluation.stages import (
+    MUTATIONS,
+    START,
+    TREATMENT,
+    VALIDATION,
+    parse_eval_phase,
+    stage_label,
+    training_step,
+)
 from repairgym.evaluation.summary import StageResult, Summary, build_summary
-from repairgym.records import Task
-from repairgym.report.figures import NUM_COLOURS, Figure, Series, curve, share_plot
-from repairgym.report.reading import Reading, choose, read
+from repairgym.records import Task, Trajectory
+from repairgym.report.figures import NUM_COLORS, Figure, Series, curve, share_plot
+from repairgym.report.reading import Reading, read
 from repairgym.report.run_folder import (
     DATABASE_FILE,
     Funnel,
@@ -42,6 +57,21 @@ from repairgym.rollout.names import ALARM_PREFIX, eval_phase
 from repairgym.rollout.rows import Event
 from repairgym.rollout.store import RunStore
 
+_READING_CHARS = 300_000
+"""Text of one example; five of them stay well below the report's bound of 3 MB."""
+_READING_TESTS = 20
+
+
+@dataclass(frozen=True)
+class ExampleReading:
+    """An example trajectory ready to print."""
+
+    title: str
+    why: str
+    stage: str
+    trajectory: Trajectory
+    reading: Reading
+
 
 @dataclass(frozen=True)
 class Content:
@@ -53,7 +83,7 @@ class Content:
     other_metrics: list[Figure]
     tool_shares: Figure | None
     tool_names: list[str]
-    manners: list[BehaviorSummary]
+    behavior: list[BehaviorSummary]
     """Start first, end last; one or none when the run is not finished."""
     analysis: Analysis
     selection: SelectionStudy | None
@@ -64,14 +94,14 @@ class Content:
     matrix: Matrix | None
     log_prob_gap: float | None
     alarms: list[Event]
-    """In the order in which they came."""
+    """Oldest first."""
     funnel: Funnel | None
     settings: list[tuple[str, str]]
-    readings: list[Reading]
+    readings: list[ExampleReading]
 
-    def manner(self, stage: str) -> BehaviorSummary | None:
-        """The manner of ``stage``."""
-        return next((one for one in self.manners if one.stage == stage), None)
+    def behavior_of(self, stage: str) -> BehaviorSummary | None:
+        """Return the behavior of ``stage``."""
+        return next((summary for summary in self.behavior if summary.stage == stage), None)
 
 
 def gather(folder: Path) -> Content:
@@ -89,9 +119,9 @@ def gather(folder: Path) -> Content:
         training = list(read_episodes(store, phase=phase))
         evaluated = list(read_episodes(store, phase_prefix="eval/"))
         tokenizer = find_tokenizer(folder)
-        chosen = [(one, store.trajectory(one.episode.id)) for one in choose([*evaluated, *training])]
+        examples = choose_examples([*evaluated, *training])
         names = list(tool_counts([*training, *evaluated]))
-        analysis = _analyse(store, phase, training, evaluated)
+        analysis = _analyze(store, phase, training, evaluated)
         labels_stage = _labels_stage(summary)
         matrix_config = read_matrix_config(folder)
         return Content(
@@ -99,9 +129,9 @@ def gather(folder: Path) -> Content:
             summary=summary,
             curves=list(_curves(store, summary, training, phase)),
             other_metrics=list(_other_metrics(store)),
-            tool_shares=share_plot(tool_shares_by_step(training), names[:NUM_COLOURS]),
+            tool_shares=share_plot(tool_shares_by_step(training), names[:NUM_COLORS]),
             tool_names=names,
-            manners=analysis.manners,
+            behavior=analysis.behavior,
             analysis=analysis,
             selection=_selection(store, phase),
             labels=_labels(store, labels_stage, tasks),
@@ -111,21 +141,44 @@ def gather(folder: Path) -> Content:
             alarms=[event for event in store.events() if event.kind.startswith(ALARM_PREFIX)],
             funnel=read_funnel(folder),
             settings=list(flatten(config)),
-            readings=[read(one, whole, tasks.get(whole.task_id), tokenizer) for one, whole in chosen],
+            readings=[_read_example(example, store, tasks, tokenizer) for example in examples],
         )
 
 
-def _analyse(store: RunStore, phase: str, training: Sequence[Episode], evaluated: Sequence[Episode]) -> Analysis:
-    """Behaviour of RL's start against its end on held-out tasks; without these, of training's first and last step."""
+def _read_example(
+    example: Example, store: RunStore, tasks: Mapping[str, Task], tokenizer: Tokenizer | None
+) -> ExampleReading:
+    trajectory = store.trajectory(example.episode.id)
+    phase = parse_eval_phase(example.episode.phase)
+    return ExampleReading(
+        title=example.title,
+        why=example.why,
+        stage=stage_label(phase.stage) if phase else example.episode.phase,
+        trajectory=trajectory,
+        reading=read(
+            trajectory,
+            tasks.get(trajectory.task_id),
+            trajectory.ledger,
+            tokenizer,
+            max_chars=_READING_CHARS,
+            max_tests=_READING_TESTS,
+        ),
+    )
+
+
+def _analyze(
+    store: RunStore, phase: str, training: Sequence[EpisodeFacts], evaluated: Sequence[EpisodeFacts]
+) -> Analysis:
+    """Analyze RL's start against its end on held-out tasks; without these, training's first and last step."""
     start, end = (
-        [one for one in evaluated if one.phase == eval_phase(stage, MUTATIONS)] for stage in (START, TREATMENT)
+        [episode for episode in evaluated if episode.phase == eval_phase(stage, MUTATIONS)]
+        for stage in (START, TREATMENT)
     )
     config = AnalysisConfig(phase=phase)
     if not start and not end:
-        return analyse(store, config, training, *sides(store, config, training))
-    found = analyse(store, config, training, start, end)
-    manners = [manner(stage, some) for stage, some in ((START, start), (TREATMENT, end)) if some]
-    return replace(found, manners=manners)
+        return analyze(store, config, training, *sides(store, config, training))
+    behavior = [summarize_behavior(stage, some) for stage, some in ((START, start), (TREATMENT, end)) if some]
+    return replace(analyze(store, config, training, start, end), behavior=behavior)
 
 
 def _selection(store: RunStore, phase: str) -> SelectionStudy | None:
@@ -134,7 +187,7 @@ def _selection(store: RunStore, phase: str) -> SelectionStudy | None:
 
 
 def _labels_stage(summary: Summary) -> StageResult | None:
-    """The stage whose results are broken down: the trained policy on held-out tasks, or else the last stage."""
+    """Return the stage to break down: the trained policy on held-out tasks, or else the last stage."""
     return summary.stage(TREATMENT, MUTATIONS) or next(reversed(summary.stages), None)
 
 
@@ -142,44 +195,46 @@ def _labels(store: RunStore, stage: StageResult | None, tasks: Mapping[str, Task
     if stage is None or not tasks:
         return []
     verdicts = verdicts_by_task(store.rows(phase=eval_phase(stage.stage, stage.test_set)))
-    found = by_label(verdicts, {task.id: labels_of(task) for task in tasks.values()}, num_resamples=2000)
-    many = Counter(one.label for one in found)
-    return [one for one in found if many[one.label] > 1]
+    results = by_label(verdicts, {task.id: labels_of(task) for task in tasks.values()}, num_resamples=2000)
+    num_values = Counter(result.label for result in results)
+    return [result for result in results if num_values[result.label] > 1]
 
 
-def _curves(store: RunStore, summary: Summary, training: Sequence[Episode], phase: str) -> Iterator[Figure]:
+def _curves(store: RunStore, summary: Summary, training: Sequence[EpisodeFacts], phase: str) -> Iterator[Figure]:
     entropy = find_metric(store, phase, "entropy")
     gap = find_metric(store, phase, "log_prob_gap")
+    turns = by_step(training, lambda episodes: behavior_metrics(episodes).mean_turns)
+    blind = by_step(training, lambda episodes: behavior_metrics(episodes).blind_submit_rate)
     series = [
         _reward_series(store, phase),
         _checkpoint_series(summary, VALIDATION, "Validation Pass@1", "checkpoints on validation tasks"),
         _checkpoint_series(summary, MUTATIONS, "Held-out Pass@1", "checkpoints on tasks of packages never trained on"),
-        Series("Turns per episode", "training", _points(by_step(training, lambda some: habits(some).mean_turns))),
+        Series("Turns per episode", "training", _points(turns)),
         Series(
             "Blind submissions",
             "of the submitted training episodes: no test run after the last edit",
-            _points(by_step(training, lambda some: habits(some).blind_submit_rate)),
+            _points(blind),
             is_rate=True,
         ),
         Series("Entropy per sampled token", "nats", metric_curve(store, phase, entropy) if entropy else []),
         Series(
-            "Sampler against learner",
-            "mean |log-prob gap|; below 0.005 is healthy",
+            "Sampler-learner log-prob gap",
+            "mean |difference|; below 0.005 is healthy",
             metric_curve(store, phase, gap) if gap else [],
         ),
     ]
-    yield from (figure for one in series if (figure := curve(one)))
+    yield from (figure for drawn in series if (figure := curve(drawn)))
 
 
 def _reward_series(store: RunStore, phase: str) -> Series:
-    found = reward_curve(store.rows(phase=phase))
-    errors = [point.standard_error or 0.0 for point in found]
+    points = reward_curve(store.rows(phase=phase))
+    errors = [point.standard_error or 0.0 for point in points]
     return Series(
         "Training reward",
         "mean of the valid samples ± one standard error",
-        found,
-        low=[max(0.0, point.value - error) for point, error in zip(found, errors, strict=True)],
-        high=[min(1.0, point.value + error) for point, error in zip(found, errors, strict=True)],
+        points,
+        low=[max(0.0, point.value - error) for point, error in zip(points, errors, strict=True)],
+        high=[min(1.0, point.value + error) for point, error in zip(points, errors, strict=True)],
         is_rate=True,
     )
 

@@ -1,8 +1,7 @@
-"""Tables and figures as files for other programs: CSV, Parquet, SVG, PNG.
+"""Tables and figures as files for other programs: CSV, Parquet, SVG.
 
-Reads `Table` and `Figure` records; writes ``<name>.csv`` and so on into a folder. Invariants: every figure comes with
-its data; each file is written whole or not at all; text that could act in a spreadsheet is defused in CSV and left as
-it is in Parquet, which nothing executes.
+Reads `Table` and `Figure` records; writes ``<name>.csv`` and so on into a folder. Guarantees: every figure comes with
+its data; each file is written completely or not at all; text that a spreadsheet would execute is defused in CSV.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from repairgym.analysis.tables import Table
 from repairgym.config.evaluation import DataFilesConfig
 from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
 from repairgym.report.figures import Figure
-from repairgym.report.raster import png, standalone
 from repairgym.report.safe_text import table_cell, visible
+from repairgym.report.templating import STATIC_FOLDER
 
 
 def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, config: DataFilesConfig) -> list[Path]:
-    """Write everything; returns the paths.
+    """Write everything; return the paths.
 
     Raises:
-        ConfigError: Parquet is asked for, and pyarrow is not installed.
+        ConfigError: the configuration names Parquet, and pyarrow is not installed.
         DiskFullError: no room.
     """
     if "parquet" in config.tables:
         _require_pyarrow()
     folder.mkdir(parents=True, exist_ok=True)
-    found = [_write_table(one, folder, kind) for one in tables for kind in config.tables]
+    paths = [_write_table(table, folder, kind) for table in tables for kind in config.tables]
     for figure in figures:
-        name = file_name(figure.title)
-        data = figure.data.model_copy(update={"name": f"figure-{name}"})
-        found += [_write_table(data, folder, kind) for kind in config.tables]
-        found += [_write_figure(figure, folder / f"figure-{name}", kind, config) for kind in config.figures]
-    return found
+        name = f"figure-{file_name(figure.title)}"
+        data = figure.data.model_copy(update={"name": name})
+        paths += [_write_table(data, folder, kind) for kind in config.tables]
+        paths += [write_text(folder / f"{name}.{kind}", standalone(figure.svg)) for kind in config.figures]
+    return paths
 
 
 def file_name(title: str) -> str:
-    """A title as the name of a file."""
+    """Return a title as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "figure"
 
 
@@ -54,27 +53,27 @@ def _require_pyarrow() -> None:
         ) from error
 
 
-def _write_table(one: Table, folder: Path, kind: str) -> Path:
-    content = csv_text(one).encode("utf-8") if kind == "csv" else parquet_bytes(one)
-    return _write(folder / f"{one.name}.{kind}", content)
+def _write_table(table: Table, folder: Path, kind: str) -> Path:
+    content = csv_text(table).encode("utf-8") if kind == "csv" else parquet_bytes(table)
+    return _write(folder / f"{table.name}.{kind}", content)
 
 
-def csv_text(one: Table) -> str:
-    """The table as CSV; None is an empty cell."""
+def csv_text(table: Table) -> str:
+    """Return the table as CSV; None is an empty cell."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(one.columns)
-    for row in one.rows:
+    writer.writerow(table.columns)
+    for row in table.rows:
         writer.writerow([table_cell(value) if isinstance(value, str) else value for value in row])
     return buffer.getvalue()
 
 
-def parquet_bytes(one: Table) -> bytes:
-    """The table as Parquet; None is null, a column of whole and broken numbers is one of broken numbers."""
+def parquet_bytes(table: Table) -> bytes:
+    """Return the table as Parquet; None is null, a column of integers and floats is one of floats."""
     import pyarrow
     import pyarrow.parquet
 
-    columns = {name: _column([row[index] for row in one.rows]) for index, name in enumerate(one.columns)}
+    columns = {name: _column([row[index] for row in table.rows]) for index, name in enumerate(table.columns)}
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
     return buffer.getvalue()
@@ -86,15 +85,38 @@ def _column(values: Sequence[object]) -> list[object]:
     return [visible(value) if isinstance(value, str) else value for value in values]
 
 
-def _write_figure(figure: Figure, stem: Path, kind: str, config: DataFilesConfig) -> Path:
-    svg = visible(figure.svg)
-    content = standalone(svg).encode("utf-8") if kind == "svg" else png(svg, config.png_dpi)
-    return _write(stem.with_name(f"{stem.name}.{kind}"), content)
+def standalone(svg: str) -> str:
+    """Return a plot as an SVG file with the light colors of the page in it.
+
+    Raises:
+        ValueError: the plot has no view box.
+    """
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    if not size:
+        raise ValueError("the plot has no viewBox")
+    css = (STATIC_FOLDER / "base.css").read_text()
+    colors: dict[str, str] = dict(re.findall(r"--([\w-]+): ([^;]+);", css.partition("@media")[0]))
+    rules = css.partition("/* --- charts")[2].partition("*/")[2].partition("/* ---")[0].strip()
+    style = f"svg {{ background: {colors['card']}; }}\n" + re.sub(
+        r"var\(--([\w-]+)\)", lambda name: colors[name[1]], rules
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}" height="{size[2]}" '
+    return visible(svg).replace("<svg ", head, 1).replace(">", f"><style>{style}</style>", 1) + "\n"
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write a file completely or not at all; return its path.
+
+    Raises:
+        DiskFullError: no room; an older file is intact.
+    """
+    return _write(path, text.encode("utf-8"))
 
 
 def _write(path: Path, content: bytes) -> Path:
     partial = path.with_name(f"{path.name}.part")
     with disk_full_as_repairgym_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_bytes(content)
         partial.replace(path)
     return path

@@ -1,18 +1,13 @@
-"""``report.html``: one self-contained page about a run.
+"""``report.html``: one self-contained page about a run, the static export of what `repairgym view` shows.
 
-Reads a run folder; writes ``report.html`` and ``summary.json`` into it. Invariants: the page loads nothing from
-anywhere, runs no script, follows light and dark, prints; both files are written whole or not at all.
+Reads a run folder; writes ``report.html`` and ``summary.json`` into it. Guarantees: the page loads nothing, runs no
+script, follows light and dark, and prints; each file is written completely or not at all.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
-from repairgym import __version__
 from repairgym.analysis.selection import SCORER_LABELS
 from repairgym.analysis.tables import (
     Table,
@@ -34,12 +29,11 @@ from repairgym.evaluation.stages import (
     TREATMENT,
     is_checkpoint,
     label_of_test_set,
-    stage_label,
 )
 from repairgym.evaluation.summary import StageResult, write_summary
 from repairgym.report import wording
 from repairgym.report.content import Content, gather
-from repairgym.report.data_files import export
+from repairgym.report.data_files import export, write_text
 from repairgym.report.figures import (
     Figure,
     abstention_plot,
@@ -51,6 +45,7 @@ from repairgym.report.figures import (
 )
 from repairgym.report.run_folder import DATABASE_FILE
 from repairgym.report.safe_text import visible
+from repairgym.report.templating import environment
 from repairgym.rollout.names import eval_phase
 
 REPORT_FILE = "report.html"
@@ -59,7 +54,7 @@ DATA_FOLDER = "data"
 
 
 def write_report(run_folder: Path) -> Path:
-    """Write the report of a run, finished or not, and its ``summary.json``; returns the report's path.
+    """Write the report of a run, finished or not, and its ``summary.json``; return the report's path.
 
     Raises:
         InputError: ``run_folder`` holds no run that can be read.
@@ -71,27 +66,24 @@ def write_report(run_folder: Path) -> Path:
     path = run_folder / REPORT_FILE
     with disk_full_as_repairgym_error(path):
         write_summary(content.summary, run_folder / SUMMARY_FILE)
-        partial = path.with_suffix(".html.part")
-        partial.write_text(render(content), encoding="utf-8")
-        partial.replace(path)
-    return path
+    return write_text(path, render(content))
 
 
 def write_data(run_folder: Path, config: DataFilesConfig) -> list[Path]:
-    """Every table and figure of the report as files in ``data/`` of the run folder; returns their paths.
+    """Write every table and figure of the report into ``data/`` of the run folder; return the paths.
 
     Raises:
         InputError: ``run_folder`` holds no run that can be read.
-        ConfigError: Parquet is asked for, and pyarrow is not installed.
+        ConfigError: the configuration names Parquet, and pyarrow is not installed.
     """
     content = gather(run_folder)
     return export(tables(content), figures(content), run_folder / DATA_FOLDER, config)
 
 
 def render(content: Content) -> str:
-    """The page as text; control characters in it are made visible."""
+    """Return the page as text, hidden characters marked."""
     summary, analysis = content.summary, content.analysis
-    before, after = content.manner(START), content.manner(TREATMENT)
+    before, after = content.behavior_of(START), content.behavior_of(TREATMENT)
     page = (
         environment()
         .get_template("report.html.j2")
@@ -99,9 +91,8 @@ def render(content: Content) -> str:
             content=content,
             summary=summary,
             analysis=analysis,
-            version=__version__,
             headline=wording.headline(summary, analysis.trend, content.matrix),
-            claims=wording.claims(summary, before.habits if before else None, after.habits if after else None),
+            claims=wording.claims(summary, before.metrics if before else None, after.metrics if after else None),
             gates_off=gates_off(content),
             test_sets=_test_sets(content),
             pass_at_k=_pass_at_k(content),
@@ -121,86 +112,69 @@ def render(content: Content) -> str:
 
 
 def gates_off(content: Content) -> list[tuple[str, tuple[str, ...]]]:
-    """(phase, gates that its gradings ran without) of each phase that ran without any."""
-    stages = [(eval_phase(one.stage, one.test_set), one.disabled_gates) for one in content.summary.stages]
+    """Return (phase, disabled gates) of each phase that was graded without some gates."""
+    stages = [(eval_phase(stage.stage, stage.test_set), stage.disabled_gates) for stage in content.summary.stages]
     training = (content.analysis.phase, content.analysis.disabled_gates)
     return [(name, gates) for name, gates in (training, *stages) if gates]
 
 
 def figures(content: Content) -> list[Figure]:
-    """Every figure of the report, for export."""
+    """Return every figure of the report, for export."""
     analysis = content.analysis
-    found: list[Figure | None] = [figure for _, _, figure in _test_sets(content)]
-    found += [_differences(content), *content.curves, content.tool_shares, gap_plot(analysis.gap)]
-    found.append(exploit_plot(analysis.exploits, list(analysis.tools_by_step)))
-    found.append(abstention_plot(content.selection.abstentions) if content.selection else None)
-    found.append(heat_plot(content.matrix) if content.matrix and content.matrix.cells else None)
-    return [figure for figure in found if figure]
+    drawn: list[Figure | None] = [figure for _, _, figure in _test_sets(content)]
+    drawn += [_differences(content), *content.curves, content.tool_shares, gap_plot(analysis.gap)]
+    drawn.append(exploit_plot(analysis.exploits, list(analysis.tools_by_step)))
+    drawn.append(abstention_plot(content.selection.abstentions) if content.selection else None)
+    drawn.append(heat_plot(content.matrix) if content.matrix and content.matrix.cells else None)
+    return [figure for figure in drawn if figure]
 
 
 def tables(content: Content) -> list[Table]:
-    """Every table of the report, for export."""
+    """Return every table of the report, for export."""
     summary = content.summary
-    found = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
-    found += [label_table(content.labels), *analysis_tables(content.analysis)]
-    found += matrix_tables(content.matrix) if content.matrix else []
-    found += selection_tables(content.selection) if content.selection else []
-    return [one for one in found if one.rows]
+    all_tables = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
+    all_tables += [label_table(content.labels), *analysis_tables(content.analysis)]
+    all_tables += matrix_tables(content.matrix) if content.matrix else []
+    all_tables += selection_tables(content.selection) if content.selection else []
+    return [table for table in all_tables if table.rows]
 
 
 def _test_sets(content: Content) -> list[tuple[str, list[StageResult], Figure]]:
-    """The test sets that a report shows with their results: the demo's, or all where there are others."""
-    known = [one for one in (MUTATIONS, RELEASES) if _results(content, one)]
-    names = known or list(dict.fromkeys(one.test_set for one in content.summary.stages))
+    """Return the test sets to show with their results: the demo's, or all where there are others."""
+    known = [name for name in (MUTATIONS, RELEASES) if _results(content, name)]
+    names = known or list(dict.fromkeys(stage.test_set for stage in content.summary.stages))
     shown = [(name, _results(content, name)) for name in names]
-    return [(name, found, stage_plot(found, f"Pass@1 on {label_of_test_set(name)}")) for name, found in shown if found]
+    return [
+        (name, results, stage_plot(results, f"Pass@1 on {label_of_test_set(name)}"))
+        for name, results in shown
+        if results
+    ]
 
 
 def _results(content: Content, test_set: str) -> list[StageResult]:
-    """Results to show side by side: on the same tasks, without checkpoints unless the final policy was not tried."""
-    found = [one for one in content.summary.stages if one.test_set == test_set and one.stage != MANY_SAMPLES]
-    found = [one for one in found if content.matrix is None or "@" not in one.stage]
-    if not any(one.stage == TREATMENT for one in found):
-        return found
-    return [one for one in found if not is_checkpoint(one.stage)]
+    """Return results on the same tasks, without checkpoints if the final policy was evaluated."""
+    results = [
+        stage
+        for stage in content.summary.stages
+        if stage.test_set == test_set
+        and stage.stage != MANY_SAMPLES
+        and (content.matrix is None or "@" not in stage.stage)
+    ]
+    if not any(stage.stage == TREATMENT for stage in results):
+        return results
+    return [stage for stage in results if not is_checkpoint(stage.stage)]
 
 
 def _pass_at_k(content: Content) -> tuple[list[int], list[tuple[StageResult, dict[int, float | None]]]]:
-    """The values of k, and Pass@k by k of each stage that has several samples per task."""
-    rows = []
-    for one in content.summary.stages:
-        if one.test_set == MUTATIONS and one.pass_at_k:
-            rows.append((one, {1: one.pass_at_1.value, **{more.k: more.value for more in one.pass_at_k}}))
+    """Return the values of k, and Pass@k by k of each stage with several samples per task."""
+    rows = [
+        (stage, {1: stage.pass_at_1.value, **{estimate.k: estimate.value for estimate in stage.pass_at_k}})
+        for stage in content.summary.stages
+        if stage.test_set == MUTATIONS and stage.pass_at_k
+    ]
     return sorted({k for _, values in rows for k in values}), rows
 
 
 def _differences(content: Content) -> Figure | None:
-    shown = [one for one in content.summary.comparisons if one.test_set == MUTATIONS]
+    shown = [comparison for comparison in content.summary.comparisons if comparison.test_set == MUTATIONS]
     return difference_plot(shown) if shown else None
-
-
-def environment() -> Environment:
-    """Templates that escape what they show, with the report's formats."""
-    found = Environment(
-        loader=PackageLoader("repairgym", "report/templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    formats: dict[str, Any] = {
-        name: getattr(wording, name) for name in ("percent", "points", "interval", "number", "seconds", "size")
-    }
-    found.filters.update(
-        formats, stage=stage_label, test_set=label_of_test_set, heat=_heat, percent_interval=_percent_interval
-    )
-    return found
-
-
-def _percent_interval(estimate: Any) -> str:
-    return wording.percent_interval(estimate.ci_low, estimate.ci_high)
-
-
-def _heat(share: float) -> Markup:
-    """Inline style that tints a table cell by a share."""
-    return Markup("--heat:{}%").format(round(100 * share))

@@ -1,201 +1,215 @@
-"""Which trajectories a reader should see in full, and how they look.
+"""A trajectory ready to read, turn by turn: the one reader of the report and the viewer.
 
-Reads episodes, then the chosen trajectories; makes `Reading` records. Invariants: the choice is by rule and the same
-each time (the latest stage first, ties by id), a trajectory is shown once, and text that is left out is counted.
+Reads a stored trajectory, its task and its tokens; makes a `Reading` for the templates. Guarantees: the text is bounded
+however long the episode; cut text is counted.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from tokenizers import Tokenizer
 
-from repairgym.analysis.behavior import is_loop
-from repairgym.analysis.episodes import Episode
-from repairgym.evaluation.stages import RELEASES, START, TREATMENT, parse_eval_phase, stage_label, training_step
-from repairgym.records import StopReason, Task, TestOutcome, Trajectory, Turn, VerdictKind
-from repairgym.report.tokens import decode, shaded
+from repairgym.ledger import TokenLedger
+from repairgym.records import Attempt, Task, TestOutcome, TestResult, Trajectory, Turn
+from repairgym.report.diff_rows import Diff, read_diff
+from repairgym.report.safe_text import MAX_CHARS, block
+from repairgym.report.tokens import Piece, decode, read_pieces
+from repairgym.rollout.rows import Document
 
-_MAX_CHARS = 300_000
-"""Text of one trajectory; five of them stay well below the report's bound of 3 MB."""
-_MIN_TURN_CHARS = 2_000
+MAX_TURNS = 200
+"""Turns of one reading."""
+_READING_CHARS = 1_500_000
+_MIN_BLOCK_CHARS = 1_000
+_MAX_SHADED_TOKENS = 1_000
+_MAX_TESTS = 500
+_THOUGHT = re.compile(r"\s*(?:<think>)?(?P<thought>.*?)</think>\s*(?P<action>.*)", re.DOTALL)
+_CALL = re.compile(r"```|<tool_call>|<function[=_]")
 _ROLE_MARKS = re.compile(r"<\|im_start\|>(?:system|user|assistant)\n?|<\|im_end\|>\n?|<\|endoftext\|>")
+_OUTCOMES = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING, TestOutcome.SKIPPED, TestOutcome.PASSED)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A trajectory and why it is shown."""
+class Growth:
+    """Changes of one turn to the files."""
 
-    title: str
-    why: str
-    episode: Episode
+    step: str
+    """Diff against the state before the turn; empty when the turn changed nothing."""
+    whole: str
+    """Diff against the code that the agent got."""
 
 
 @dataclass(frozen=True)
-class TurnView:
-    """One action with its answer."""
+class TurnReading:
+    """One turn."""
 
     number: int
+    """From 1."""
+    turn: Turn
+    attempt: Attempt | None
+    """The attempt of an outer loop that begins here (paper A, full pipeline)."""
+    thought: Markup
     action: Markup
-    error: str
-    observation: str
+    pieces: tuple[Piece, ...]
+    """Tokens of the action; empty when they are absent, too many, or hold a thought."""
+    arguments: Markup
+    """Of tools that take more than the text behind their name; empty otherwise."""
+    observation: Markup
+    is_cut: bool
+    """Part of the observation or the action is left out."""
+    change: Diff | None
+    whole: Diff | None
+    """The diff after this turn; None when this turn changed nothing."""
+
+
+@dataclass(frozen=True)
+class TestLine:
+    """One test of the verdict."""
+
+    __test__ = False
+
+    name: str
+    result: TestResult
+    role: str
+    """``must be fixed``, ``must keep passing`` or empty."""
+    is_visible: bool
+    """The agent could run it."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A trajectory ready to print."""
+    """A trajectory ready to read."""
 
-    title: str
-    why: str
-    trajectory: Trajectory
-    stage: str
+    document: Document | Trajectory
     task: Task | None
-    opening: str
-    """What the agent read first; empty when it cannot be told."""
-    turns: tuple[TurnView, ...]
-    patch: Markup
-    tests: str
-    failures: tuple[tuple[str, str], ...]
-    """(test id, first line of its failure), at most ten."""
+    prompt: Markup
+    """The context before the first action; empty without tokenizer or tokens."""
+    turns: tuple[TurnReading, ...]
+    first_turn: int
+    num_turns: int
+    patch: Diff
+    tests: tuple[TestLine, ...]
+    num_tests: int
+    num_tests_passed: int
     is_shaded: bool
+    """True when actions can be shaded by likelihood."""
 
 
-def choose(episodes: Iterable[Episode]) -> list[Choice]:
-    """Up to five evaluation episodes: success, near miss, loop, blind submit or exploit, release pair."""
-    pool = sorted(episodes, key=lambda one: (_stage_rank(one), one.id))
-    chosen: list[Choice] = []
-    for title, why, is_meant, rank in _KINDS:
-        taken = {choice.episode.id for choice in chosen}
-        found = [one for one in pool if is_meant(one) and one.id not in taken]
-        if found and not _is_settled(title, chosen):
-            best = min(found, key=lambda one: (_stage_rank(one), rank(one), one.id))
-            chosen.append(Choice(title, why, best))
-    return chosen
+def read(
+    document: Document | Trajectory,
+    task: Task | None,
+    ledger: TokenLedger | None,
+    tokenizer: Tokenizer | None,
+    *,
+    growths: Sequence[Growth] = (),
+    first_turn: int = 1,
+    max_chars: int = _READING_CHARS,
+    max_tests: int = _MAX_TESTS,
+) -> Reading:
+    """Make a trajectory ready to read.
 
-
-def _is_settled(title: str, chosen: Sequence[Choice]) -> bool:
-    return title == _BLIND and any(choice.title == _EXPLOIT for choice in chosen)
-
-
-def _is_release(episode: Episode) -> bool:
-    phase = parse_eval_phase(episode.phase)
-    return phase is not None and phase.test_set == RELEASES
-
-
-def _stage_rank(episode: Episode) -> int:
-    """Latest policy first, then its checkpoints, the start, and everything else."""
-    phase = parse_eval_phase(episode.phase)
-    stage = phase.stage if phase else ""
-    if stage == TREATMENT:
-        return 0
-    step = training_step(stage)
-    if step:
-        return 100_000 - step
-    return 100_001 if stage == START else 100_002
-
-
-def _missed_share(episode: Episode) -> float:
-    return 1.0 - episode.num_tests_passed / episode.num_tests if episode.num_tests else 1.0
-
-
-_EXPLOIT, _BLIND = "An exploit", "A blind submission"
-_KINDS: tuple[tuple[str, str, Callable[[Episode], bool], Callable[[Episode], float]], ...] = (
-    (
-        "A clean success",
-        "edited, tested, submitted, and every test passes",
-        lambda one: one.verdict is VerdictKind.PASSED and not one.is_blind_submit and not _is_release(one),
-        lambda one: abs(one.num_turns - 4) + 10 * (one.num_format_errors + one.num_tool_errors),
-    ),
-    (
-        "A near miss",
-        "failed with the largest share of tests passing",
-        lambda one: one.verdict is VerdictKind.FAILED and one.num_edits > 0 and not _is_release(one),
-        _missed_share,
-    ),
-    (
-        "Round in circles",
-        "ran out of turns or repeated itself",
-        lambda one: one.stop_reason is StopReason.TURN_LIMIT or is_loop(one),
-        lambda one: -one.num_repeats,
-    ),
-    (
-        _EXPLOIT,
-        "an exploit detector stopped it",
-        lambda one: one.verdict is VerdictKind.EXPLOITED,
-        lambda one: one.num_turns,
-    ),
-    (
-        _BLIND,
-        "submitted with no test run after the last edit, and failed",
-        lambda one: one.is_blind_submit and one.verdict is VerdictKind.FAILED,
-        lambda one: -one.num_edits,
-    ),
-    (
-        "A real bug",
-        "an attempt at a bug that a release of the package fixed",
-        _is_release,
-        lambda one: _missed_share(one) + (one.verdict is not VerdictKind.PASSED),
-    ),
-)
-
-
-def read(choice: Choice, trajectory: Trajectory, task: Task | None, tokenizer: Tokenizer | None) -> Reading:
-    """Make a trajectory ready to print."""
-    room = max(_MIN_TURN_CHARS, _MAX_CHARS // max(1, len(trajectory.turns)))
-    phase = parse_eval_phase(choice.episode.phase)
-    tests = trajectory.verdict.tests
-    failures = [(name, one.message) for name, one in tests.items() if one.outcome is not TestOutcome.PASSED]
+    Args:
+        document: The text of the trajectory.
+        task: The task, if the run folder holds it.
+        ledger: The tokens, if they can be read.
+        tokenizer: The run's tokenizer, if it has one.
+        growths: Changes of each turn to the files, or nothing.
+        first_turn: Turn to start from.
+        max_chars: Bound of the text of all turns together.
+        max_tests: Bound of the tests of the verdict.
+    """
+    num_turns = len(document.turns)
+    first_turn = max(1, min(first_turn, num_turns))
+    shown = document.turns[first_turn - 1 : first_turn - 1 + MAX_TURNS]
+    attempts = {attempt.first_turn + 1: attempt for attempt in document.attempts}
+    room = max(_MIN_BLOCK_CHARS, min(MAX_CHARS, max_chars // max(1, len(shown))))
+    tests = _tests(document, task)
     return Reading(
-        title=choice.title,
-        why=choice.why,
-        trajectory=trajectory,
-        stage=stage_label(phase.stage) if phase else choice.episode.phase,
+        document=document,
         task=task,
-        opening=shorten(_opening(trajectory, task, tokenizer), _MAX_CHARS // 10),
+        prompt=_prompt(document, ledger, tokenizer),
         turns=tuple(
-            _view(number, turn, trajectory, tokenizer, room) for number, turn in enumerate(trajectory.turns, 1)
+            _read_turn(turn, number, attempts.get(number), growths[number - 1 : number], ledger, tokenizer, room)
+            for number, turn in enumerate(shown, first_turn)
         ),
-        patch=colour_patch(shorten(trajectory.final_patch, _MAX_CHARS // 10)),
-        tests=f"{len(tests) - len(failures)} of {len(tests)} tests pass" if tests else "no test was run",
-        failures=tuple(failures[:10]),
-        is_shaded=tokenizer is not None and len(trajectory.ledger) > 0,
+        first_turn=first_turn,
+        num_turns=num_turns,
+        patch=read_diff(document.final_patch, document.verdict.findings, document.final_files),
+        tests=tuple(tests[:max_tests]),
+        num_tests=len(tests),
+        num_tests_passed=sum(test.result.outcome is TestOutcome.PASSED for test in tests),
+        is_shaded=tokenizer is not None and ledger is not None and len(ledger) > 0,
     )
 
 
-def _opening(trajectory: Trajectory, task: Task | None, tokenizer: Tokenizer | None) -> str:
-    if tokenizer is not None and trajectory.turns:
-        start = trajectory.turns[0].action_span[0]
-        return _ROLE_MARKS.sub("", decode(tokenizer, trajectory.ledger.token_id[:start].tolist())).strip()
-    return task.issue if task else ""
+def split_thought(text: str) -> tuple[str, str]:
+    """Return (thought, action) of a completion: the thought is in think marks, or precedes a marked call."""
+    if match := _THOUGHT.fullmatch(text):
+        return match["thought"].strip(), match["action"]
+    call = _CALL.search(text)
+    return (text[: call.start()].strip(), text[call.start() :]) if call else ("", text)
 
 
-def _view(number: int, turn: Turn, trajectory: Trajectory, tokenizer: Tokenizer | None, room: int) -> TurnView:
+def _prompt(document: Document | Trajectory, ledger: TokenLedger | None, tokenizer: Tokenizer | None) -> Markup:
+    if tokenizer is None or ledger is None or not document.turns:
+        return Markup("")
+    end = document.turns[0].action_span[0]
+    return block(_ROLE_MARKS.sub("", decode(tokenizer, ledger.token_id[:end].tolist())).strip())
+
+
+def _read_turn(
+    turn: Turn,
+    number: int,
+    attempt: Attempt | None,
+    growth: Sequence[Growth],
+    ledger: TokenLedger | None,
+    tokenizer: Tokenizer | None,
+    room: int,
+) -> TurnReading:
+    thought, action = split_thought(turn.action)
+    step, whole = (growth[0].step, growth[0].whole) if growth else ("", "")
+    return TurnReading(
+        number=number,
+        turn=turn,
+        attempt=attempt,
+        thought=block(thought, room),
+        action=block(action, room),
+        pieces=() if thought else _pieces(turn, ledger, tokenizer, room),
+        arguments=_arguments(turn, room),
+        observation=block(turn.observation.strip("\n"), room),
+        is_cut=max(len(turn.observation), len(turn.action)) > room,
+        change=read_diff(step) if step else None,
+        whole=read_diff(whole) if step and whole else None,
+    )
+
+
+def _pieces(turn: Turn, ledger: TokenLedger | None, tokenizer: Tokenizer | None, room: int) -> tuple[Piece, ...]:
     start, end = turn.action_span
-    if tokenizer is not None and end > start and end - start < room:
-        action = shaded(tokenizer, trajectory.ledger, turn.action_span)
-    else:
-        action = escape(shorten(turn.action, room))
-    return TurnView(number, action, turn.error, shorten(turn.observation.strip("\n"), room))
+    most = min(_MAX_SHADED_TOKENS, room)
+    if ledger is None or tokenizer is None or not 0 <= start < end <= min(len(ledger), start + most):
+        return ()
+    return tuple(read_pieces(ledger, tokenizer, start, end - start))
 
 
-def shorten(text: str, max_chars: int) -> str:
-    """Head and tail of a long text, and how much lies between them."""
-    if len(text) <= max_chars:
-        return text
-    half = max_chars // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+def _arguments(turn: Turn, room: int) -> Markup:
+    if set(turn.arguments) <= {"argument"}:
+        return Markup("")
+    try:
+        return block(json.dumps(turn.arguments, indent=2, ensure_ascii=False), room)
+    except RecursionError:
+        return Markup("nested too deeply to show")
 
 
-def colour_patch(patch: str) -> Markup:
-    """A unified diff with a class per line."""
-    kinds = {"+": "add", "-": "del", "@": "hunk"}
-    lines = patch.splitlines()
-    return Markup("\n").join(
-        Markup('<span class="{}">{}</span>').format(
-            "file" if line.startswith(("+++", "---")) else kinds.get(line[:1], ""), line
-        )
-        for line in lines
-    )
+def _tests(document: Document | Trajectory, task: Task | None) -> list[TestLine]:
+    """Return the tests of the verdict, those that did not pass first."""
+    roles = dict.fromkeys(task.pass_to_pass, "must keep passing") if task else {}
+    roles |= dict.fromkeys(task.fail_to_pass, "must be fixed") if task else {}
+    visible = frozenset(task.visible_tests) if task else frozenset()
+    lines = [
+        TestLine(name, result, roles.get(name, ""), name in visible) for name, result in document.verdict.tests.items()
+    ]
+    return sorted(lines, key=lambda line: (_OUTCOMES.index(line.result.outcome), line.name))

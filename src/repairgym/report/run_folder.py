@@ -1,7 +1,7 @@
-"""What a report reads from a run folder besides ``run.db``.
+"""Files of a run folder next to ``run.db``.
 
 Reads ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes plain values.
-Invariants: only ``run.db`` is required; what is absent is empty, what is there and cannot be read is an error.
+Guarantees: only ``run.db`` is required; an absent file is empty, an unreadable one is an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TASKS_FOLDER = "tasks"
 
 
 class Funnel(Record):
-    """How many candidates each stage of task making left."""
+    """Candidates that each filter of task making dropped or kept."""
 
     by_source: dict[str, dict[str, int]]
     """Task source -> stage or reason of rejection -> number, largest first."""
@@ -35,39 +35,39 @@ class Funnel(Record):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The resolved configuration; of a run without ``config.toml`` those of its commands by their names, if any.
+    """Return the resolved configuration; without ``config.toml``, those of the run's commands by name.
 
     Raises:
-        InputError: a file is no TOML.
+        InputError: a file is not TOML.
     """
     path = folder / CONFIG_FILE
     if path.is_file():
         return _read_toml(path)
-    return {one.stem: _read_toml(one) for one in sorted((folder / CONFIGS_FOLDER).glob("*.toml"))}
+    return {file.stem: _read_toml(file) for file in sorted((folder / CONFIGS_FOLDER).glob("*.toml"))}
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no TOML ({error}); restore the file that the run wrote") from error
+        raise InputError(f"{path} is not TOML ({error}); restore the file that the run wrote") from error
 
 
 def read_matrix_config(folder: Path) -> MatrixConfig | None:
-    """What `repairgym eval matrix` ran in this folder; None when it did not.
+    """Return the configuration of `repairgym eval matrix` in this folder; None without one.
 
     Raises:
-        InputError: the file is no matrix configuration.
+        InputError: the file is not a matrix configuration.
     """
     path = folder / MATRIX_FILE
     return load_config(MatrixConfig, path) if path.is_file() else None
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
-    """Task id -> task; empty when the run has no task file.
+    """Return task id -> task; empty when the run has no task file.
 
     Raises:
-        InputError: a line is no task.
+        InputError: a line is not a task.
     """
     if not (folder / TASKS_FOLDER / TASKS_FILE).is_file():
         return {}
@@ -75,21 +75,21 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 
 
 def task_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the task file, and the digest of the catalogue that it was made from."""
+    """Return the SHA-256 of the task file, and the digest of its catalog."""
     tasks = folder / TASKS_FOLDER / TASKS_FILE
     manifest = TaskStore(folder / TASKS_FOLDER).load_document(MANIFEST_FILE)
-    found = {}
+    digests = {}
     if tasks.is_file():
-        found["tasks"] = hashlib.sha256(tasks.read_bytes()).hexdigest()
-    found["catalogue"] = str(manifest.get("catalogue", ""))
-    return {name: digest for name, digest in found.items() if digest}
+        digests["tasks"] = hashlib.sha256(tasks.read_bytes()).hexdigest()
+    digests["catalogue"] = str(manifest.get("catalogue", ""))
+    return {name: digest for name, digest in digests.items() if digest}
 
 
 def read_funnel(folder: Path) -> Funnel | None:
-    """The funnel of task making; None when the run left none.
+    """Return the funnel of task making; None when the run has none.
 
     Raises:
-        InputError: the file is no JSON.
+        InputError: the file is not JSON.
     """
     if not (folder / TASKS_FOLDER / FUNNEL_FILE).is_file():
         return None

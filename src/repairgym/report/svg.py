@@ -1,7 +1,7 @@
-"""Small SVG plots without a plotting library: they follow the page's light or dark colours and stay small.
+"""Small SVG plots that follow the light or dark colors of their page.
 
-Reads numbers; makes SVG markup whose colours are the CSS classes of the report. Invariant: text is escaped, and a plot
-holds no absolute colour, so that it prints and inverts with the page.
+Reads numbers; makes SVG markup with the CSS classes of ``base.css``. Guarantees: text is escaped; a plot holds no
+absolute color.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Margins(NamedTuple):
     left: float = 44
     right: float = 12
     top: float = 10
-    bottom: float = 26
+    bottom: float = 40
 
 
 def nice_ticks(span: Range, num_ticks: int = 4) -> list[float]:
-    """Round numbers within ``span``, about ``num_ticks`` of them."""
+    """Return about ``num_ticks`` round numbers within ``span``."""
     width = span.high - span.low
     if width <= 0:
         return [span.low]
@@ -49,27 +49,27 @@ def nice_ticks(span: Range, num_ticks: int = 4) -> list[float]:
 
 
 def padded(values: Sequence[float], *, floor: float | None = None, share: float = 0.08) -> Range:
-    """A range around ``values`` with some air; starts at ``floor`` when that is given."""
+    """Return a range with some margin around ``values``; it starts at ``floor`` if given."""
     low, high = min(values), max(values)
     air = (high - low) * share or abs(high) * 0.1 or 0.1
     return Range(low - air if floor is None else floor, high + air)
 
 
 def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
-    """(x, row) of each name, as many in a row as there is room for in a plot of full width."""
-    found: list[tuple[float, int]] = []
+    """Return (x, row) of each name, filling the rows of a plot of full width."""
+    places: list[tuple[float, int]] = []
     x, row = _KEY_LEFT, 0
     for name in names:
         width = 34.0 + _CHAR_WIDTH * len(name)
         if x > _KEY_LEFT and x + width > _KEY_RIGHT:
             x, row = _KEY_LEFT, row + 1
-        found.append((x, row))
+        places.append((x, row))
         x += width
-    return found
+    return places
 
 
 def legend_rows(names: Sequence[str]) -> int:
-    """Rows that a legend of ``names`` takes."""
+    """Return the number of rows of a legend."""
     return 1 + max((row for _, row in legend_places(names)), default=-1)
 
 
@@ -83,12 +83,12 @@ class Plot:
         self._parts: list[Markup] = []
 
     def x(self, value: float) -> float:
-        """Horizontal place of a data value."""
+        """Return the horizontal place of a data value."""
         inner = self.width - self._margins.left - self._margins.right
         return round(self._margins.left + _position(value, self._x) * inner, 2)
 
     def y(self, value: float) -> float:
-        """Vertical place of a data value."""
+        """Return the vertical place of a data value."""
         inner = self.height - self._margins.top - self._margins.bottom
         return round(self.height - self._margins.bottom - _position(value, self._y) * inner, 2)
 
@@ -99,53 +99,62 @@ class Plot:
         self._parts.append(Markup("<{0}{1}>{2}</{0}>").format(Markup(name), inside, text))
 
     def text(self, x: float, y: float, text: str, *, css: str = "label", anchor: str = "start") -> None:
-        """Text at a place in view-box units."""
+        """Add text at a place in view-box units."""
         self.element("text", text, x=x, y=y, css=css, text_anchor=anchor)
 
     def line(self, points: Sequence[tuple[float, float]], css: str) -> None:
-        """A polyline through data points."""
+        """Add a polyline through data points."""
         path = " ".join(f"{self.x(x)},{self.y(y)}" for x, y in points)
         self.element("polyline", points=path, css=css)
 
     def area(self, points: Sequence[tuple[float, float, float]], css: str) -> None:
-        """The band between low and high: points are (x, low, high)."""
+        """Add the band between low and high; points are (x, low, high)."""
         upper = [f"{self.x(x)},{self.y(high)}" for x, _, high in points]
         lower = [f"{self.x(x)},{self.y(low)}" for x, low, _ in reversed(points)]
         self.element("polygon", points=" ".join(upper + lower), css=css)
 
     def dot(self, x: float, y: float, title: str, css: str, radius: float = 3.0) -> None:
-        """A point in data units that says ``title`` when pointed at."""
+        """Add a point in data units with a hover title."""
         circle = Markup('<circle cx="{}" cy="{}" r="{}" class="{}"><title>{}</title></circle>')
         self._parts.append(circle.format(self.x(x), self.y(y), radius, css, title))
 
     def horizontal_grid(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
-        """Lines at values of y with their labels on the left."""
+        """Add lines at values of y with their labels on the left."""
         left, right = self._margins.left, self.width - self._margins.right
         for tick, label in zip(ticks, labels, strict=True):
             self.element("line", x1=left, x2=right, y1=self.y(tick), y2=self.y(tick), css="grid")
             self.text(left - 6, self.y(tick) + 3.5, label, anchor="end")
 
     def vertical_grid(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
-        """Lines at values of x with their labels below."""
+        """Add lines at values of x with their labels below."""
         top, bottom = self._margins.top, self.height - self._margins.bottom
         for tick, label in zip(ticks, labels, strict=True):
             self.element("line", x1=self.x(tick), x2=self.x(tick), y1=top, y2=bottom, css="grid")
             self.text(self.x(tick), bottom + 15, label, anchor="middle")
 
     def bottom_labels(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
-        """Labels below, without lines."""
+        """Add labels below, without lines."""
         for tick, label in zip(ticks, labels, strict=True):
             self.text(self.x(tick), self.height - self._margins.bottom + 16, label, anchor="middle")
 
+    def axis_titles(self, x: str, y: str = "") -> None:
+        """Name the horizontal axis below and the vertical one along the left side."""
+        area = self._margins
+        self.text((area.left + self.width - area.right) / 2, self.height - 5, x, css="axis", anchor="middle")
+        if y:
+            middle = (area.top + self.height - area.bottom) / 2
+            turned = f"rotate(-90 12 {middle:g})"
+            self.element("text", y, x=12, y=middle, transform=turned, css="axis", text_anchor="middle")
+
     def legend(self, names: Sequence[str]) -> None:
-        """Names of the colours c0, c1, ... above the plotting area."""
+        """Add the names of the colors c0, c1, ... above the plotting area."""
         for index, (name, (x, row)) in enumerate(zip(names, legend_places(names), strict=True)):
             y = row * KEY_HEIGHT + 4
             self.element("rect", x=x, y=y, width=10, height=10, css=f"c{index}")
             self.text(x + 15, y + 9, name.replace("_", " "))
 
     def render(self, description: str) -> Markup:
-        """The SVG element; ``description`` is read to those who cannot see it."""
+        """Return the SVG element; ``description`` is its text alternative."""
         body = Markup("").join(self._parts)
         return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
             f"{self.width:g}", f"{self.height:g}", escape(description), body

@@ -1,29 +1,74 @@
-"""Sampled tokens as text, each shaded by how likely it was.
+"""Sampled tokens as text with their probabilities, a bounded window at a time.
 
-Reads token ids, log-probabilities and a ``tokenizer.json`` of the run; makes escaped HTML. Invariants: the text of the
-pieces is what the tokenizer decodes, but a special token is a mark; a character that spans several tokens is one piece,
-as likely as their product.
+Reads a token ledger and the run's tokenizer, if it has one; makes `Piece` records. Guarantees: each token of the window
+is in exactly one piece; a character of several tokens is one piece, with the product of their probabilities.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
+import numpy as np
 from tokenizers import Tokenizer
 
 from repairgym.ledger import TokenLedger
 
+WINDOW_TOKENS = 2_000
 _MAX_TOKENS_PER_CHARACTER = 4
-_SPECIAL_MARK = "■"
-_SHADES = ((0.9, ""), (0.5, "p1"), (0.2, "p2"), (0.05, "p3"), (0.0, "p4"))
-"""Smallest probability of each shade, CSS class."""
+_LEVELS = (0.99, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03)
+"""Smallest probability of each step of the color scale; step 0 is the most likely."""
+LEVEL_LABELS = (*(f"≥ {level:g}".replace("0.", ".") for level in _LEVELS), "less")
+_NUM_UNLIKELY = 8
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tokens that are shown together: one, or those of one character."""
+
+    start: int
+    """Index of the first token in the ledger."""
+    token_ids: tuple[int, ...]
+    text: str
+    is_action: bool
+    log_prob: float
+    """Of all tokens of the piece; 0.0 for context."""
+    policy_version: int
+    is_first: bool
+    """Mask or policy version differ from the previous piece."""
+
+    @property
+    def level(self) -> int:
+        """Step of the color scale: 0 for a sure token, the last of `LEVEL_LABELS` for a very unlikely one."""
+        probability = self.probability
+        return next((index for index, least in enumerate(_LEVELS) if probability >= least), len(_LEVELS))
+
+    @property
+    def probability(self) -> float:
+        """Probability with which the piece was sampled."""
+        return math.exp(min(0.0, self.log_prob)) if math.isfinite(self.log_prob) else 0.0
+
+
+@dataclass(frozen=True)
+class TokenSummary:
+    """Numbers over a whole ledger."""
+
+    num_tokens: int
+    num_action_tokens: int
+    mean_log_prob: float | None
+    """Over the sampled tokens, in nats; None without any."""
+    policy_versions: tuple[int, ...]
+    """Of the sampled tokens."""
+    num_histories: int
+    """More than 1 where the history forked; tokens that histories share are stored once."""
+    unlikely: tuple[int, ...]
+    """Indices of the least likely sampled tokens, least likely first."""
 
 
 def find_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of the run, from the first checkpoint that has one; None when there is none that can be read."""
+    """Return the tokenizer of the first checkpoint below ``folder`` with a readable one; None without any."""
     for path in sorted(folder.glob("**/tokenizer.json")):
         try:
             return Tokenizer.from_file(str(path))
@@ -33,39 +78,58 @@ def find_tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def decode(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-    """Text of ``token_ids``, special tokens included."""
+    """Return the text of ``token_ids``, special tokens included."""
     return str(tokenizer.decode([int(token) for token in token_ids], skip_special_tokens=False))
 
 
-def pieces(tokenizer: Tokenizer, token_ids: Sequence[int], log_probs: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """(text, log-probability) of each whole character run."""
-    pending: list[int] = []
-    total = 0.0
-    for token, log_prob in zip(token_ids, log_probs, strict=True):
-        pending.append(int(token))
-        total += float(log_prob)
-        text = decode(tokenizer, pending)
-        if not text.endswith("�") or len(pending) == _MAX_TOKENS_PER_CHARACTER:
-            yield text, total
-            pending, total = [], 0.0
-    if pending:
-        yield decode(tokenizer, pending), total
+def summarize_tokens(ledger: TokenLedger) -> TokenSummary:
+    """Return the numbers of a ledger."""
+    places = np.flatnonzero(ledger.is_action)
+    log_probs = ledger.log_prob[places].astype(np.float64)
+    order = np.argsort(log_probs, kind="stable")[:_NUM_UNLIKELY]
+    return TokenSummary(
+        num_tokens=len(ledger),
+        num_action_tokens=len(places),
+        mean_log_prob=float(log_probs.mean()) if len(places) else None,
+        policy_versions=tuple(int(version) for version in np.unique(ledger.policy_version[places])),
+        num_histories=max(1, len(ledger.branches)),
+        unlikely=tuple(int(place) for place in places[order]),
+    )
 
 
-def shade(log_prob: float) -> str:
-    """CSS class of a probability: nothing for a sure token, ``p4`` for a very unlikely one."""
-    probability = math.exp(min(0.0, log_prob))
-    return next(css for least, css in _SHADES if probability >= least)
+def read_pieces(ledger: TokenLedger, tokenizer: Tokenizer | None, start: int, size: int = WINDOW_TOKENS) -> list[Piece]:
+    """Return the pieces of tokens ``start`` to ``start + size``; without a tokenizer a token is its number."""
+    return list(_pieces(ledger, tokenizer, max(0, start), min(len(ledger), start + size)))
 
 
-def shaded(tokenizer: Tokenizer, ledger: TokenLedger, span: tuple[int, int]) -> Markup:
-    """The sampled tokens of ``span`` as HTML; each says its probability when pointed at."""
-    start, end = span
-    parts = []
-    for text, log_prob in pieces(tokenizer, ledger.token_id[start:end].tolist(), ledger.log_prob[start:end].tolist()):
-        css = shade(log_prob)
-        chance = math.exp(min(0.0, log_prob))
-        attribute = Markup(' class="{}"').format(css) if css else Markup("")
-        shown = _SPECIAL_MARK if text.startswith("<|") and text.endswith("|>") else text
-        parts.append(Markup('<span{} title="p = {}">{}</span>').format(attribute, f"{chance:.3g}", shown))
-    return Markup("").join(parts)
+def _pieces(ledger: TokenLedger, tokenizer: Tokenizer | None, start: int, end: int) -> Iterator[Piece]:
+    previous: tuple[bool, int] | None = None
+    while start < end:
+        stop, text = _character(ledger, tokenizer, start, end)
+        kind = bool(ledger.is_action[start]), int(ledger.policy_version[start])
+        yield Piece(
+            start=start,
+            token_ids=tuple(int(token) for token in ledger.token_id[start:stop]),
+            text=text,
+            is_action=kind[0],
+            log_prob=float(ledger.log_prob[start:stop].astype(np.float64).sum()),
+            policy_version=kind[1],
+            is_first=kind != previous,
+        )
+        start, previous = stop, kind
+
+
+def _character(ledger: TokenLedger, tokenizer: Tokenizer | None, start: int, end: int) -> tuple[int, str]:
+    """Return end and text of the shortest run of tokens from ``start`` that is whole characters of one kind."""
+    if tokenizer is None:
+        return start + 1, f"[{int(ledger.token_id[start])}]"
+    first = decode(tokenizer, ledger.token_id[start : start + 1].tolist())
+    if not first.endswith("�"):
+        return start + 1, first
+    for stop in range(start + 2, min(end, start + _MAX_TOKENS_PER_CHARACTER) + 1):
+        if ledger.is_action[stop - 1] != ledger.is_action[start]:
+            break
+        text = decode(tokenizer, ledger.token_id[start:stop].tolist())
+        if not text.endswith("�"):
+            return stop, text
+    return start + 1, first

@@ -1,7 +1,7 @@
-"""How the report writes numbers, and the sentences at its top.
+"""Formats of numbers, and the sentences at the top of the report.
 
-Reads a `Summary`; makes text. Invariants: every claim of a difference carries its 95 % interval; where the interval
-includes zero the text says that nothing was shown; what the interval does not cover is said beside it.
+Reads a `Summary`; makes text. Guarantees: every claim of a difference carries its 95 % interval; where the interval
+includes zero, the text claims nothing; the limits of the interval are stated with it.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from repairgym.evaluation.summary import StageResult, Summary
 from repairgym.rollout.names import CONTINUED, eval_phase
 
 _MIN_CLUSTERS = 10
-"""With fewer clusters a cluster bootstrap understates the doubt."""
+"""With fewer clusters, a cluster bootstrap gives intervals that are too narrow."""
 _NO_BREAK = "\u00a0"
 SINGLE_RUN = (
-    "This is one training run. The intervals cover the choice of tasks and the luck of sampling; "
-    "they do not cover what another training seed would give."
+    "This is one training run. The intervals cover the choice of tasks and the noise of sampling; "
+    "they do not cover the variation between training seeds."
 )
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """0.3482 as ``34.8 %`` with a space that does not break; a dash for None."""
+    """Format 0.3482 as ``34.8 %`` with a no-break space; None is a dash."""
     return "–" if value is None else f"{100 * value:.{digits}f}{_NO_BREAK}%"
 
 
 def points(value: float | None) -> str:
-    """0.135 as ``+13.5``, with a true minus sign; a dash for None."""
+    """Format 0.135 as ``+13.5``, with a true minus sign; None is a dash."""
     return "–" if value is None else f"{100 * value:+.1f}".replace("-", "−")
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """A 95 % interval of a difference, in points."""
+    """Format the 95 % interval of a difference, in points."""
     return "–" if low is None or high is None else f"{points(low)} to {points(high)}"
 
 
 def percent_interval(low: float, high: float) -> str:
-    """A 95 % interval of a rate."""
+    """Format the 95 % interval of a rate."""
     return f"{100 * low:.1f} – {100 * high:.1f}{_NO_BREAK}%"
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A mean with few digits; a dash for None."""
+    """Format a mean with few digits; None is a dash."""
     return "–" if value is None else f"{value:,.{digits}f}".replace("-", "−")
 
 
 def seconds(value: float) -> str:
-    """Seconds as ``41 s``, ``12 min 03 s`` or ``2 h 05 min``."""
+    """Format seconds as ``41 s``, ``12 min 03 s`` or ``2 h 05 min``."""
     if value < 60:
         return f"{value:.1f} s" if value < 10 else f"{value:.0f} s"
     minutes, rest = divmod(round(value), 60)
@@ -70,16 +70,16 @@ def seconds(value: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes as MiB or GiB; a dash for 0."""
+    """Format bytes as MiB or GiB; 0 is a dash."""
     if num_bytes <= 0:
         return "–"
     return f"{num_bytes / 2**30:.2f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
 
 
 def headline(summary: Summary, trend: GapTrend | None = None, matrix: Matrix | None = None) -> str:
-    """The sentence at the top: what was learned, and how sure that is.
+    """Return the sentence at the top: the gain of RL with its interval.
 
-    A run that trained nothing says what it is about: the gap that an audit found, a matrix, or its evaluations.
+    For a run without training: the gap that an audit found, the result of a matrix, or the last evaluation.
     """
     if not summary.headline and "rl" not in summary.missing:
         if trend:
@@ -105,16 +105,16 @@ def _evaluated(result: StageResult) -> str:
 
 
 def shift_claim(shift: PolicyShift) -> str:
-    """How far behaviour moved, and whether chance explains it."""
+    """Return the distance between two behaviors, and whether chance explains it."""
     word = "more than" if shift.p_value < 0.05 else "not more than"
     return (
-        f"Between the two the sequences of {shift.n} tools moved by {number(shift.divergence, 3)} bits (Jensen-Shannon "
-        f"divergence, 0 to 1), {word} other samples of one behaviour would (permutation p = {shift.p_value:.3g})."
+        f"The sequences of {shift.n} tools differ by {number(shift.divergence, 3)} bits (Jensen-Shannon divergence, "
+        f"0 to 1), {word} two samples of one policy would (permutation p = {shift.p_value:.3g})."
     )
 
 
 def gap_claim(trend: GapTrend) -> str:
-    """Whether the reward that training reported is real."""
+    """Return whether validation confirms the reward that training reported."""
     reported = f"reported reward went from {percent(trend.reported_before)} to {percent(trend.reported_after)}"
     validated = f"from {percent(trend.validated_before)} to {percent(trend.validated_after)}"
     tail = f"{points(trend.gap)} points at the end, 95 % interval {interval(trend.ci_low, trend.ci_high)}"
@@ -123,13 +123,13 @@ def gap_claim(trend: GapTrend) -> str:
     return f"No gap found: {reported}, and with every gate {validated} ({tail})."
 
 
-def _result(found: Comparison) -> str:
-    before, after = percent(found.reference_value), percent(found.treatment_value)
-    place = f"{found.num_tasks} {label_of_test_set(found.test_set)}"
-    tail = f"{points(found.difference)} points, 95{_NO_BREAK}% interval {interval(found.ci_low, found.ci_high)}"
-    if found.ci_low > 0:
+def _result(gain: Comparison) -> str:
+    before, after = percent(gain.reference_value), percent(gain.treatment_value)
+    place = f"{gain.num_tasks} {label_of_test_set(gain.test_set)}"
+    tail = f"{points(gain.difference)} points, 95{_NO_BREAK}% interval {interval(gain.ci_low, gain.ci_high)}"
+    if gain.ci_low > 0:
         return f"RL raised Pass@1 on {place} from {before} to {after} ({tail})."
-    if found.ci_high < 0:
+    if gain.ci_high < 0:
         return f"RL lowered Pass@1 on {place} from {before} to {after} ({tail})."
     return (
         f"This run does not show whether RL helped: Pass@1 on {place} was {before} before and {after} after ({tail})."
@@ -138,67 +138,66 @@ def _result(found: Comparison) -> str:
 
 def _no_headline(unfinished: Sequence[str]) -> str:
     if not unfinished:
-        return "No result yet: the start of RL and its end were not tried on the same tasks."
-    return f"No result yet: {' and '.join(unfinished)} {'has' if len(unfinished) == 1 else 'have'} not run to the end."
+        return "No result yet: no evaluation compares the start and the end of RL on the same tasks."
+    return f"No result yet: {' and '.join(unfinished)} {'is' if len(unfinished) == 1 else 'are'} not finished."
 
 
 def claims(summary: Summary, before: BehaviorMetrics | None, after: BehaviorMetrics | None) -> list[str]:
-    """What else to know before believing the headline; ``before`` and ``after`` are the habits of start and end."""
-    found = [*_controls(summary), *_packages(summary), *_releases(summary)]
+    """Return the evidence for and against the headline; ``before`` and ``after`` are the behavior of start and end."""
+    sentences = [*_controls(summary), *_packages(summary), *_releases(summary)]
     if before and after:
-        found += _behaviour(before, after)
+        sentences += _behavior(before, after)
     final = summary.stage(TREATMENT, MUTATIONS) or summary.stage(START, MUTATIONS)
     if final:
-        found.append(_honesty(final))
-    return [*found, SINGLE_RUN] if summary.headline else found
+        sentences.append(_honesty(final))
+    return [*sentences, SINGLE_RUN] if summary.headline else sentences
 
 
 def _controls(summary: Summary) -> Iterator[str]:
-    against = [one for one in summary.comparisons if one.treatment == TREATMENT and one.test_set == MUTATIONS]
-    yield from _against([one for one in against if is_temperature_control(one.reference)], "sharper sampling alone")
-    continued = [one for one in against if one.reference == CONTINUED]
-    yield from _against(continued, "as much further supervised training")
+    paired = [it for it in summary.comparisons if it.treatment == TREATMENT and it.test_set == MUTATIONS]
+    yield from _against([it for it in paired if is_temperature_control(it.reference)], "a lower sampling temperature")
+    yield from _against([it for it in paired if it.reference == CONTINUED], "as much further supervised training")
 
 
-def _against(comparisons: Sequence[Comparison], what: str) -> Iterator[str]:
-    """DAPO against the best of the controls; picking the best after the fact makes the test harder, not easier."""
+def _against(comparisons: Sequence[Comparison], control: str) -> Iterator[str]:
+    """Compare RL with its best control; picking the best after the fact makes the test harder, not easier."""
     if not comparisons:
         return
-    best = min(comparisons, key=lambda one: one.difference)
+    best = min(comparisons, key=lambda comparison: comparison.difference)
     word = "More than" if best.ci_low > 0 else "Less than" if best.ci_high < 0 else "Not clearly more than"
     yield (
-        f"{word} {what}: {stage_label(best.reference)} solves {percent(best.reference_value)}, "
+        f"{word} {control}: {stage_label(best.reference)} solves {percent(best.reference_value)}, "
         f"a difference of {points(best.difference)} points (95 % interval {interval(best.ci_low, best.ci_high)})."
     )
 
 
 def _packages(summary: Summary) -> Iterator[str]:
-    found = summary.headline
-    if found is None or found.num_clusters is None or found.cluster_ci_low is None or found.cluster_ci_high is None:
+    gain = summary.headline
+    if gain is None or gain.num_clusters is None or gain.cluster_ci_low is None or gain.cluster_ci_high is None:
         return
-    spans = found.cluster_ci_low <= 0 <= found.cluster_ci_high
-    meaning = "which includes zero: other packages may show nothing" if spans else "which leaves zero out"
-    caution = "; so few packages make it too narrow" if found.num_clusters < _MIN_CLUSTERS else ""
+    spans = gain.cluster_ci_low <= 0 <= gain.cluster_ci_high
+    meaning = "which includes zero: other packages may show no gain" if spans else "which excludes zero"
+    caution = "; so few packages make it too narrow" if gain.num_clusters < _MIN_CLUSTERS else ""
     yield (
-        f"Resampling the {found.num_clusters} packages instead of the tasks gives an interval of "
-        f"{interval(found.cluster_ci_low, found.cluster_ci_high)}, {meaning}{caution}."
+        f"Resampling the {gain.num_clusters} packages instead of the tasks gives an interval of "
+        f"{interval(gain.cluster_ci_low, gain.cluster_ci_high)}, {meaning}{caution}."
     )
 
 
 def _releases(summary: Summary) -> Iterator[str]:
-    paired = [one for one in summary.comparisons if one.test_set == RELEASES and one.treatment == TREATMENT]
+    paired = [it for it in summary.comparisons if it.test_set == RELEASES and it.treatment == TREATMENT]
     result = summary.stage(TREATMENT, RELEASES)
     if paired:
         yield paired[0].sentence
     elif result is not None:
         rate = result.pass_at_1
         yield (
-            f"On {result.num_tasks} real release-pair tasks DAPO passes {percent(rate.value)} "
+            f"On {result.num_tasks} real release-pair tasks RL solves {percent(rate.value)} "
             f"(95 % interval {percent_interval(rate.ci_low, rate.ci_high)})."
         )
 
 
-def _behaviour(before: BehaviorMetrics, after: BehaviorMetrics) -> Iterator[str]:
+def _behavior(before: BehaviorMetrics, after: BehaviorMetrics) -> Iterator[str]:
     if before.blind_submit_rate is None or after.blind_submit_rate is None:
         return
     yield (

@@ -1,15 +1,21 @@
-"""The web application: which address leads to which page, and what a reader sees when something is wrong.
+"""The web application and its server: routes, error pages, the socket.
 
-Reads requests; makes responses. Invariants: every page answers to GET only and changes nothing; an error is a page that
-says what to do, and one run that cannot be read takes none of the others with it.
+Reads requests; makes responses. Guarantees: every page answers to GET only and changes nothing; an error is a page that
+says what to do; one unreadable run hides no other; a server that other machines can reach asks for a token; a port in
+use is an error before an address is printed.
 """
 
 from __future__ import annotations
 
+import secrets
+import socket
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlencode
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,8 +25,9 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from repairgym.errors import InputError
+from repairgym.report.templating import STATIC_FOLDER as SHARED_FOLDER
 from repairgym.view.folders import RunFolders
-from repairgym.view.guard import Guard
+from repairgym.view.guard import Guard, is_loopback
 from repairgym.view.run_pages import RunPages
 from repairgym.view.site import PAGE_SIZE, STATIC_FOLDER, Site
 from repairgym.view.trajectory_pages import TrajectoryPages
@@ -68,7 +75,11 @@ def create_app(
     }
     pages = [Route(path, handler, methods=["GET"]) for path, handler in routes.items()]
     return Starlette(
-        routes=[*pages, Mount("/static", StaticFiles(directory=STATIC_FOLDER))],
+        routes=[
+            *pages,
+            Mount("/static", StaticFiles(directory=STATIC_FOLDER)),
+            Mount("/shared", StaticFiles(directory=SHARED_FOLDER)),
+        ],
         middleware=[Middleware(Guard, hosts=hosts, token=token, is_any_host=is_any_host)],
         exception_handlers=_error_handlers(site),
     )
@@ -91,3 +102,45 @@ def _error_handlers(site: Site) -> dict[int | type[Exception], Callable[[Request
         return page(500, "This run cannot be read", message)
 
     return {HTTPException: http, InputError: not_found, sqlite3.Error: damaged}
+
+
+_ANY = ("", "0.0.0.0", "::")
+_MIN_TOKEN_CHARS = 16
+
+
+def serve(root: Path, *, host: str, port: int, token: str, tell: Callable[[str], None]) -> None:
+    """Serve the runs below ``root`` until Ctrl-C.
+
+    Args:
+        root: A run folder or a folder that holds some.
+        host: Address to bind to.
+        port: Port to bind to; 0 chooses a free one.
+        token: What a browser must show; empty: made up where other machines reach the server, else none.
+        tell: Takes the address of the first page once the port is ours.
+
+    Raises:
+        InputError: ``root`` is no folder, the address cannot be bound to, or the token is short.
+    """
+    if token and len(token) < _MIN_TOKEN_CHARS:
+        raise InputError(f"got a token of {len(token)} characters, expected {_MIN_TOKEN_CHARS} or more")
+    if not token and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
+    is_any_host = host in _ANY
+    app = create_app(root, hosts=() if is_any_host else (host.lower(),), token=token, is_any_host=is_any_host)
+    with _bind(host, port) as bound:
+        name = socket.gethostname() if is_any_host else host
+        shown = f"[{name}]" if ":" in name else name
+        tell(f"http://{shown}:{bound.getsockname()[1]}/" + (f"?{urlencode({'token': token})}" if token else ""))
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
+        # uvicorn stops in order at Ctrl-C, then raises it again; to look and leave is no interrupted run.
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[bound])
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"cannot listen on {host}:{port} ({error}); choose another port with --port, 0 takes a free one"
+        ) from error

@@ -1,26 +1,30 @@
-"""The run folders that are shown, and what is kept in memory of each.
+"""Run folders that are shown, and what is cached of each.
 
-Reads a folder with one or many runs; makes `Viewed` records. Invariants: a run is addressed by a key that was made from
-what was found, so an address never names a path; what is kept is thrown away when its file changes or is replaced.
+Reads a folder with one or many runs, and single tasks out of task files; makes `ViewedRun` records. Guarantees: the key
+of a run comes from the search, so an address never names a path; a cached value is dropped when its file changes; an
+unreadable line of a task file hides no other task.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pydantic import ValidationError
 from tokenizers import Tokenizer
 
 from repairgym.errors import InputError
+from repairgym.records import Task
 from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
 from repairgym.tasks.store import TASKS_FILE
+from repairgym.view.counts import RunCounts
 from repairgym.view.reader import RunReader
-from repairgym.view.tally import RunCounts
-from repairgym.view.task_lines import TaskLines
 
 MAX_DEPTH = 3
 """Folders between the one that was named and a run's own."""
@@ -41,7 +45,7 @@ def stamp_of(*paths: Path) -> Stamp:
     return tuple(parts)
 
 
-class _Kept(Generic[T]):
+class _Cached(Generic[T]):
     """A value that is made again when the stamp of its files has changed."""
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -56,16 +60,16 @@ class _Kept(Generic[T]):
             return self._held[1]
 
 
-class Viewed:
+class ViewedRun:
     """One run folder. Threads may share it."""
 
     def __init__(self, key: str, folder: Path) -> None:
         self.key = key
         self.folder = folder
         self.database = folder / DATABASE_FILE
-        self._tally: _Kept[RunCounts] = _Kept(RunCounts)
-        self._tasks: _Kept[TaskLines] = _Kept(lambda: TaskLines(self._task_file))
-        self._tokenizer: _Kept[Tokenizer | None] = _Kept(lambda: find_tokenizer(folder))
+        self._counts: _Cached[RunCounts] = _Cached(RunCounts)
+        self._tasks: _Cached[TaskLines] = _Cached(lambda: TaskLines(self._task_file))
+        self._tokenizer: _Cached[Tokenizer | None] = _Cached(lambda: find_tokenizer(folder))
 
     @property
     def name(self) -> str:
@@ -89,9 +93,9 @@ class Viewed:
         finally:
             reader.close()
 
-    def tally(self, reader: RunReader) -> RunCounts:
+    def counts(self, reader: RunReader) -> RunCounts:
         """Counts of the store, up to date."""
-        found = self._tally.get(stamp_of(self.database)[:1])
+        found = self._counts.get(stamp_of(self.database)[:1])
         found.update(reader)
         return found
 
@@ -128,17 +132,17 @@ class RunFolders:
         if not root.is_dir():
             raise InputError(f"{root} is no folder; name the folder of a run or one that holds runs")
         self.root = root.resolve()
-        self._runs: dict[str, Viewed] = {}
+        self._runs: dict[str, ViewedRun] = {}
         self._lock = threading.Lock()
 
-    def all(self) -> list[Viewed]:
+    def all(self) -> list[ViewedRun]:
         """Every run that is there now, by name."""
         with self._lock:
             found = dict(_find(self.root))
-            self._runs = {key: self._runs.get(key) or Viewed(key, folder) for key, folder in sorted(found.items())}
+            self._runs = {key: self._runs.get(key) or ViewedRun(key, folder) for key, folder in sorted(found.items())}
             return list(self._runs.values())
 
-    def get(self, key: str) -> Viewed:
+    def get(self, key: str) -> ViewedRun:
         """One run.
 
         Raises:
@@ -178,3 +182,54 @@ def _folders_in(folder: Path) -> list[Path]:
     except OSError:
         return []
     return [one for one in found if one.is_dir() and not one.name.startswith(".") and one.name not in _PASSED_OVER]
+
+
+_ID = re.compile(rb'\{\s*"schema_version":\s*\d+,\s*"id":\s*("(?:[^"\\]|\\.)*")')
+
+
+class TaskLines:
+    """The places of tasks in a file; none when there is no file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places = _places(path) if path.is_file() else {}
+
+    def get(self, task_id: str) -> Task | None:
+        """The task, None when the file has none of this id.
+
+        Raises:
+            InputError: its line is no task that this version can read.
+        """
+        place = self._places.get(task_id)
+        if place is None:
+            return None
+        with self._path.open("rb") as stream:
+            stream.seek(place)
+            line = stream.readline()
+        try:
+            return Task.model_validate_json(line)
+        except ValidationError as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(
+                f"the task {task_id} cannot be read ({reason}); another version may have made it"
+            ) from error
+
+
+def _places(path: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    place = 0
+    with path.open("rb") as stream:
+        for line in stream:
+            if name := _id_of(line):
+                found.setdefault(name, place)
+            place += len(line)
+    return found
+
+
+def _id_of(line: bytes) -> str | None:
+    match = _ID.match(line)
+    try:
+        name = json.loads(match[1]) if match else json.loads(line).get("id")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None

@@ -18,8 +18,7 @@ from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
 from repairgym.rollout.connection import OLDEST_READABLE_VERSION, check_schema
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from repairgym.view.filters import TALLIED
-from repairgym.view.listing import SELECT, Listed, TrajectoryLists, to_listed
+from repairgym.view.lists import COUNTED, SELECT, Entry, TrajectoryLists, to_entry
 
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
 _SELECT_GROUPS = f"SELECT {', '.join(_GROUP_COLUMNS)} FROM groups"
@@ -27,7 +26,7 @@ _TOO_LARGE = 1 << 62
 """SQLite's numbers end not far behind."""
 
 
-class Member(NamedTuple):
+class GroupMember(NamedTuple):
     """One trajectory of a group, as a list of groups shows it."""
 
     number: int
@@ -85,21 +84,21 @@ class RunReader(TrajectoryLists):
         return str(found[0][0]) if found else ""
 
     def counted(self, after: int, last: int) -> Iterator[tuple[tuple[Any, ...], tuple[int, ...]]]:
-        """Sums over the rows with ``after`` < number <= ``last``, by the columns `TALLIED`.
+        """Sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`.
 
         The sums are (trajectories, turns, tokens, sampled tokens).
         """
-        columns = ", ".join(TALLIED)
+        columns = ", ".join(COUNTED)
         found = self._fetch(
             f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens), sum(num_action_tokens) FROM trajectories "
             f"WHERE number > ? AND number <= ? GROUP BY {columns}",
             (after, last),
         )
-        yield from ((one[: len(TALLIED)], one[len(TALLIED) :]) for one in found)
+        yield from ((one[: len(COUNTED)], one[len(COUNTED) :]) for one in found)
 
     # --- single ----------------------------------------------------------------------------------------------------
 
-    def listed(self, number: int) -> Listed:
+    def entry(self, number: int) -> Entry:
         """The row of a trajectory.
 
         Raises:
@@ -108,25 +107,25 @@ class RunReader(TrajectoryLists):
         found = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < _TOO_LARGE else []
         if not found:
             raise InputError(f"there is no trajectory {number} in this run")
-        return to_listed(found[0])
+        return to_entry(found[0])
 
-    def document(self, listed: Listed) -> Document:
+    def document(self, entry: Entry) -> Document:
         """The text of a trajectory.
 
         Raises:
             InputError: it is damaged, or another version of RepairGym wrote it.
         """
-        with _readable(f"the text of trajectory {listed.number}"):
-            return unpack_document(self._blob(listed.row.id, "document"))
+        with _readable(f"the text of trajectory {entry.number}"):
+            return unpack_document(self._blob(entry.row.id, "document"))
 
-    def ledger(self, listed: Listed) -> TokenLedger:
+    def ledger(self, entry: Entry) -> TokenLedger:
         """The tokens of a trajectory.
 
         Raises:
             InputError: they are damaged.
         """
-        with _readable(f"the tokens of trajectory {listed.number}"):
-            return unpack_ledger(self._blob(listed.row.id, "ledger"))
+        with _readable(f"the tokens of trajectory {entry.number}"):
+            return unpack_ledger(self._blob(entry.row.id, "ledger"))
 
     # --- groups ----------------------------------------------------------------------------------------------------
 
@@ -164,14 +163,14 @@ class RunReader(TrajectoryLists):
         query = "SELECT status, count(*) FROM groups WHERE phase = ? GROUP BY 1 ORDER BY 1"
         return dict(self._fetch(query, (phase,)))
 
-    def members(self, group: GroupRow) -> list[Member]:
+    def members(self, group: GroupRow) -> list[GroupMember]:
         """The trajectories of a group, by id."""
         found = self._fetch(
             "SELECT number, id, verdict FROM trajectories "
             "WHERE phase = ? AND step = ? AND task_id = ? AND group_id = ? ORDER BY length(id), id",
             (group.phase, group.step, group.task_id, group.id),
         )
-        return [Member(number, name, VerdictKind(verdict)) for number, name, verdict in found]
+        return [GroupMember(number, name, VerdictKind(verdict)) for number, name, verdict in found]
 
 
 @contextmanager

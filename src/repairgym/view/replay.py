@@ -1,8 +1,8 @@
-"""The diff as it grew: an episode's edits made again, on text alone.
+"""The diff by turn: the edits of an episode replayed on text.
 
-Reads a trajectory, its task and the pinned tree; makes the files after each turn. Invariants: only tools that read and
-write text are run again, in memory, never in a sandbox; what comes out is shown only when every edit answers what it
-answered then and the last state is the submission, so a diff is right or absent.
+Reads a trajectory, its task and the pinned tree; makes the files after each turn. Guarantees: only tools that read and
+write text are replayed, in memory, never in a sandbox; a diff is right or absent, because every edit has to give its
+recorded answer and the last state has to be the submission.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
@@ -21,6 +20,7 @@ from repairgym.config.pipeline import PipelineConfig
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import RepairGymError, SandboxError
 from repairgym.records import Task, Turn
+from repairgym.report.reading import Growth
 from repairgym.rollout.rows import Document
 from repairgym.sandbox.base import Sandbox
 from repairgym.sandbox.cache import ExecutionCache
@@ -28,7 +28,7 @@ from repairgym.tasks.layers.store import cache_root
 
 _CHANGING = frozenset({"edit", "line", "undo", "write", "write_file"})
 _REPLAYED = _CHANGING | {"view"}
-"""Keys of the tool registry; `view` moves the window that edits point into."""
+"""Keys of the tool registry; `view` moves the window that edits refer to."""
 _HARMLESS = frozenset(
     {
         "ask_for_help",
@@ -41,23 +41,13 @@ _HARMLESS = frozenset(
         "validate_and_build",
     }
 )
-"""Tools that change no file. Any other may: what a shell does is not known without a sandbox."""
-
-
-@dataclass(frozen=True)
-class Growth:
-    """What one turn did to the files."""
-
-    step: str
-    """Diff against the state before the turn; empty when the turn changed nothing."""
-    whole: str
-    """Diff against the code that the agent got."""
+"""Tools that change no file. Any other may: the effect of a shell is unknown without a sandbox."""
 
 
 def grow(task: Task, document: Document) -> tuple[Growth, ...] | str:
-    """The growth of the diff by turn, or why it cannot be told."""
+    """Return the growth of the diff by turn, or the reason why it is unknown."""
     if len(document.attempts) > 1:
-        return "between the attempts of this pipeline files are taken back"
+        return "this pipeline resets files between its attempts"
     unknown = [turn.tool for turn in document.turns if turn.tool and turn.tool not in _REPLAYED | _HARMLESS]
     if unknown:
         return f"the tool {unknown[0]} can change files in ways that only a sandbox knows"
@@ -65,17 +55,16 @@ def grow(task: Task, document: Document) -> tuple[Growth, ...] | str:
     try:
         states = asyncio.run(_states(task, document.turns, tree))
     except (RepairGymError, OSError, ValueError, TypeError, AttributeError) as error:
-        return f"making the edits again ended in {type(error).__name__}"
-    # What was not submitted may have been kept out of the trajectory; then only the answers can vouch.
-    is_told = bool(document.final_files)
-    if states is None or (is_told and states[-1:] != [document.final_files]):
+        return f"the replay of the edits ended in {type(error).__name__}"
+    # A trajectory without submission may store no files; then the answers of the edits are the only check.
+    if states is None or (document.final_files and states[-1:] != [document.final_files]):
         lacks = "" if tree.is_dir() else "; the package's source is not in the layer store of this machine"
-        return f"making the edits again does not lead to what was submitted{lacks}"
+        return f"the replay of the edits does not lead to the submission{lacks}"
     return tuple(_growths(Workspace(tree, task.base_files, _no_sandbox), states))
 
 
 async def _states(task: Task, turns: tuple[Turn, ...], tree: Path) -> list[Files] | None:
-    """The changed files after each turn; None when an edit answers something else than it did."""
+    """Return the changed files after each turn; None when an edit gives another answer than recorded."""
     workspace = Workspace(tree, task.base_files, _no_sandbox)
     context = ToolContext(task=task, workspace=workspace)
     place = task.location
@@ -90,7 +79,7 @@ async def _states(task: Task, turns: tuple[Turn, ...], tree: Path) -> list[Files
 
 
 async def _repeats(turn: Turn, context: ToolContext) -> bool:
-    """Carry out the turn; False when it is an edit that answers something else than it did."""
+    """Replay the turn; return False for an edit with another answer than recorded."""
     tool = TOOLS[turn.tool or ""].create(ToolServices(PipelineConfig(), ExecutionCache()))
     is_text = turn.arguments.keys() == {"argument"}  # of formats of one line
     try:

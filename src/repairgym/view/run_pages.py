@@ -1,6 +1,6 @@
 """Pages about runs, phases and groups, and the list of trajectories.
 
-Reads run stores; makes HTML. Invariant: a run that cannot be read is one line of the list of runs, with its reason.
+Reads run stores; makes HTML. Guarantees: an unreadable run is one line of the list of runs, with the reason.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from starlette.responses import HTMLResponse, JSONResponse
 
 from repairgym.analysis.curves import Point, metric_curve
 from repairgym.errors import InputError
+from repairgym.evaluation.stages import phase_label
 from repairgym.report.figures import Figure, Series, curve
 from repairgym.report.html import REPORT_FILE, SUMMARY_FILE
 from repairgym.rollout.rows import PhaseRow
-from repairgym.view.filters import TrajectoryFilter, parse_filter
-from repairgym.view.folders import Viewed
-from repairgym.view.listing import Key
+from repairgym.view.counts import Count, RunCounts
+from repairgym.view.folders import ViewedRun
+from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
 from repairgym.view.reader import RunReader
-from repairgym.view.site import Site, digest_of, number_in, phase_label, run_state, run_url
-from repairgym.view.tally import Count, RunCounts
+from repairgym.view.site import Site, digest_of, is_running, number_in, run_state, run_url
 
 _MAX_EVENTS = 30
 _MAX_POINTS = 300
-"""Of one curve: more cannot be told apart on a page."""
+"""Of one curve; a page cannot resolve more."""
 _MAX_SUMMARY_BYTES = 10_000_000
 _PLACES = ("after", "before")
 
@@ -37,7 +37,7 @@ _PLACES = ("after", "before")
 class RunCard:
     """One run in the list of runs."""
 
-    viewed: Viewed
+    viewed: ViewedRun
     problem: str = ""
     state: str = ""
     sentence: str = ""
@@ -49,7 +49,7 @@ class RunCard:
 
 @dataclass(frozen=True)
 class PhaseCard:
-    """One phase in the list of phases; ``row`` is None when the run noted no such phase."""
+    """One phase in the list of phases; ``row`` is None when the run planned no such phase."""
 
     name: str
     row: PhaseRow | None
@@ -58,7 +58,7 @@ class PhaseCard:
 
 
 class RunPages:
-    """Handlers; each takes a request and gives a page."""
+    """Handlers: request -> page."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -68,7 +68,13 @@ class RunPages:
         stamp = digest_of(self._site.folders.stamp())
         cards = [_card(viewed) for viewed in self._site.folders.all()]
         return self._site.page(
-            "runs.html.j2", title="Runs", live="/pulse", stamp=stamp, cards=cards, root=self._site.folders.root.name
+            "runs.html.j2",
+            title="Runs",
+            live="/pulse",
+            is_running=any(card.state == "running" for card in cards),
+            stamp=stamp,
+            cards=cards,
+            root=self._site.folders.root.name,
         )
 
     def run(self, request: Request) -> HTMLResponse:
@@ -76,19 +82,21 @@ class RunPages:
         viewed = self._site.run(request)
         stamp = digest_of(viewed.stamp())
         with viewed.opened() as reader:
-            tally = viewed.tally(reader)
+            counts = viewed.counts(reader)
+            state = run_state(reader.phases(), viewed.last_write_s())
             return self._site.page(
                 "run.html.j2",
                 title=viewed.name,
                 live=run_url(viewed, "pulse"),
+                is_running=state == "running",
                 stamp=stamp,
                 viewed=viewed,
-                count=tally.total(),
-                state=run_state(reader.phases(), viewed.last_write_s()),
+                count=counts.total(),
+                state=state,
                 last_write_s=viewed.last_write_s(),
                 sentence=_sentence(viewed),
-                phases=_phases(reader, tally),
-                charts=_charts(tally),
+                phases=_phases(reader, counts),
+                charts=_charts(counts),
                 metric_phases=reader.metric_phases(),
                 events=reader.events()[: -_MAX_EVENTS - 1 : -1],
                 has_report=(viewed.folder / REPORT_FILE).is_file(),
@@ -100,20 +108,21 @@ class RunPages:
         name = request.query_params.get("name", "")
         stamp = digest_of(viewed.stamp())
         with viewed.opened() as reader:
-            tally = viewed.tally(reader)
-            found = next((one for one in _phases(reader, tally) if one.name == name), None)
-            if found is None:
+            counts = viewed.counts(reader)
+            phase = next((card for card in _phases(reader, counts) if card.name == name), None)
+            if phase is None:
                 raise InputError(f"the run has no phase {name!r}")
             return self._site.page(
                 "phase.html.j2",
                 title=f"{phase_label(name)} · {viewed.name}",
                 live=run_url(viewed, "pulse"),
+                is_running=is_running(viewed, reader),
                 stamp=stamp,
                 viewed=viewed,
-                phase=found,
-                steps=sorted(tally.by("step", phase=name).items()),
+                phase=phase,
+                steps=sorted(counts.by("step", phase=name).items()),
                 statuses=reader.group_statuses(name),
-                charts=_charts(tally, name),
+                charts=_charts(counts, name),
                 metrics=_metrics(reader, name),
             )
 
@@ -126,14 +135,15 @@ class RunPages:
         after = None if after_step is None else (after_step, request.query_params.get("after", ""))
         stamp = digest_of(viewed.stamp())
         with viewed.opened() as reader:
-            tally = viewed.tally(reader)
-            phases = [one.name for one in _phases(reader, tally) if one.count.num]
+            counts = viewed.counts(reader)
+            phases = [card.name for card in _phases(reader, counts) if card.count.num]
             name = name or (phases[0] if phases else "")
-            found, more = reader.group_page(name, step, status, self._site.page_size, after)
+            groups, more = reader.group_page(name, step, status, self._site.page_size, after)
             return self._site.page(
                 "groups.html.j2",
                 title=f"Groups · {viewed.name}",
                 live=run_url(viewed, "pulse"),
+                is_running=is_running(viewed, reader),
                 stamp=stamp,
                 viewed=viewed,
                 phase=name,
@@ -141,26 +151,27 @@ class RunPages:
                 status=status,
                 phases=phases,
                 statuses=reader.group_statuses(name),
-                groups=[(group, reader.members(group)) for group in found],
+                groups=[(group, reader.members(group)) for group in groups],
                 is_first=after is None,
                 more=more,
             )
 
     def trajectories(self, request: Request) -> HTMLResponse:
-        """A list of trajectories, narrowed by the address."""
+        """A list of trajectories, narrowed by the filter in the address."""
         viewed = self._site.run(request)
         wanted = filter_of(request)
         after, before = (_key(request.query_params.get(name, "")) for name in _PLACES)
         stamp = digest_of(viewed.stamp())
         with viewed.opened() as reader:
-            tally = viewed.tally(reader)
+            counts = viewed.counts(reader)
             page = reader.page(wanted, self._site.page_size, after=after, before=before)
-            known = tally.matching(wanted)
+            known = counts.matching(wanted)
             counted = (known.num, False) if known else reader.count(wanted)
             return self._site.page(
                 "trajectories.html.j2",
                 title=f"Trajectories · {viewed.name}",
                 live="" if after or before or wanted.text else run_url(viewed, "pulse"),
+                is_running=is_running(viewed, reader),
                 stamp=stamp,
                 viewed=viewed,
                 wanted=wanted,
@@ -168,22 +179,22 @@ class RunPages:
                 count=known,
                 num=counted[0],
                 is_more=counted[1],
-                total=tally.total().num,
-                choices=_choices(reader, tally),
+                total=counts.total().num,
+                choices=_choices(reader, counts),
             )
 
     def pulse(self, request: Request) -> JSONResponse:
-        """A word that changes whenever the run writes; without a run, whenever any does."""
+        """A digest that changes whenever the run writes; without a run, whenever any run writes."""
         has_run = "run" in request.path_params
         stamp = self._site.run(request).stamp() if has_run else self._site.folders.stamp()
         return JSONResponse({"stamp": digest_of(stamp)})
 
 
 def filter_of(request: Request) -> TrajectoryFilter:
-    """The filter in the address.
+    """Return the filter in the address.
 
     Raises:
-        HTTPException: 400, it cannot be.
+        HTTPException: 400, the filter is invalid.
     """
     items = [(name, value) for name, value in request.query_params.multi_items() if name not in (*_PLACES, "turn")]
     try:
@@ -201,7 +212,7 @@ def _key(text: str) -> Key | None:
     return tuple(int(part) for part in parts)
 
 
-def _card(viewed: Viewed) -> RunCard:
+def _card(viewed: ViewedRun) -> RunCard:
     try:
         with viewed.opened() as reader:
             phases = reader.phases()
@@ -209,7 +220,7 @@ def _card(viewed: Viewed) -> RunCard:
                 viewed=viewed,
                 state=run_state(phases, viewed.last_write_s()),
                 sentence=_sentence(viewed),
-                count=viewed.tally(reader).total(),
+                count=viewed.counts(reader).total(),
                 num_phases=len(phases),
                 num_phases_done=sum(phase.status == "done" for phase in phases),
                 last_write_s=viewed.last_write_s(),
@@ -218,8 +229,8 @@ def _card(viewed: Viewed) -> RunCard:
         return RunCard(viewed=viewed, problem=str(error))
 
 
-def _sentence(viewed: Viewed) -> str:
-    """The first result of the run's summary; empty when there is none."""
+def _sentence(viewed: ViewedRun) -> str:
+    """Return the first result of the run's summary; empty without any."""
     path = viewed.folder / SUMMARY_FILE
     try:
         if path.stat().st_size > _MAX_SUMMARY_BYTES:
@@ -230,21 +241,22 @@ def _sentence(viewed: Viewed) -> str:
         return ""
 
 
-def _phases(reader: RunReader, tally: RunCounts) -> list[PhaseCard]:
-    """Phases in the order of the run; those that only trajectories know come last."""
-    counts, noted = tally.by("phase"), {row.name: row for row in reader.phases()}
-    names = [*noted, *(name for name in counts if name not in noted)]
+def _phases(reader: RunReader, counts: RunCounts) -> list[PhaseCard]:
+    """Return the phases in the order of the run, then those that only trajectories name."""
+    by_phase, rows = counts.by("phase"), {row.name: row for row in reader.phases()}
+    names = [*rows, *(name for name in by_phase if name not in rows)]
     return [
-        PhaseCard(name, noted.get(name), counts.get(name, Count()), len(tally.by("step", phase=name))) for name in names
+        PhaseCard(name, rows.get(name), by_phase.get(name, Count()), len(counts.by("step", phase=name)))
+        for name in names
     ]
 
 
-def _charts(tally: RunCounts, phase: str = "") -> list[Figure]:
-    """Pass rate and length by step of each phase that has several steps."""
-    names = [phase] if phase else tally.values("phase")
+def _charts(counts: RunCounts, phase: str = "") -> list[Figure]:
+    """Draw pass rate and length by step of each phase with several steps."""
+    names = [phase] if phase else counts.values("phase")
     figures = []
     for name in names:
-        steps = sorted(tally.by("step", phase=name).items())
+        steps = sorted(counts.by("step", phase=name).items())
         if len(steps) < 2:
             continue
         rates = [Point(step=step, value=count.pass_rate or 0.0) for step, count in steps]
@@ -253,7 +265,7 @@ def _charts(tally: RunCounts, phase: str = "") -> list[Figure]:
             Series("Passed", f"{phase_label(name)}: share of the sampled trajectories", _thinned(rates), is_rate=True),
             Series("Turns", f"{phase_label(name)}: mean per trajectory", _thinned(turns)),
         )
-        figures += [figure for one in series if (figure := curve(one))]
+        figures += [figure for drawn in series if (figure := curve(drawn))]
     return figures
 
 
@@ -264,12 +276,12 @@ def _metrics(reader: RunReader, phase: str) -> list[Figure]:
 
 
 def _thinned(points: list[Point]) -> list[Point]:
-    """At most about `_MAX_POINTS` of the points, the last one among them."""
+    """Return at most about `_MAX_POINTS` of the points, including the last."""
     every = -(-len(points) // _MAX_POINTS) or 1
     return points[::-1][::every][::-1]
 
 
-def _choices(reader: RunReader, tally: RunCounts) -> dict[str, list[Any]]:
-    """What each menu of the filter offers: what the run has."""
-    phases = [one.name for one in _phases(reader, tally) if one.count.num]
-    return {"phase": phases, **{name: tally.values(name) for name in ("step", "split", "policy_id", "stop_reason")}}
+def _choices(reader: RunReader, counts: RunCounts) -> dict[str, list[Any]]:
+    """Return the values that each menu of the filter offers."""
+    phases = [card.name for card in _phases(reader, counts) if card.count.num]
+    return {"phase": phases, **{name: counts.values(name) for name in ("step", "split", "policy_id", "stop_reason")}}

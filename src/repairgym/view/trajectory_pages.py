@@ -1,32 +1,36 @@
-"""Pages about single trajectories: reading, tokens, comparison, and the task behind them.
+"""Pages about single trajectories: reading, tokens, comparison, and their task.
 
-Reads run stores and task files; makes HTML, and text of agents as it is under a policy that lets it do nothing.
+Reads run stores and task files; makes HTML, and raw text of agents under a policy that forbids everything.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 from repairgym.errors import InputError
+from repairgym.records import Task
 from repairgym.report.html import REPORT_FILE
-from repairgym.view.comparing import MAX_COLUMNS, address_of, compare
-from repairgym.view.filters import TrajectoryFilter
-from repairgym.view.folders import Viewed
+from repairgym.report.reading import MAX_TURNS, read
+from repairgym.report.tokens import WINDOW_TOKENS, read_pieces, summarize_tokens
+from repairgym.view.comparison import MAX_COLUMNS, address_of, compare
+from repairgym.view.folders import ViewedRun
 from repairgym.view.guard import RAW_POLICY, REPORT_POLICY
-from repairgym.view.listing import Listed
-from repairgym.view.reader import RunReader
-from repairgym.view.reading import MAX_TURNS, find_task, read
+from repairgym.view.lists import Entry, TrajectoryFilter
+from repairgym.view.replay import grow
 from repairgym.view.run_pages import filter_of
 from repairgym.view.site import Site, number_in
-from repairgym.view.tokens import NUM_LEVELS, STRETCH_TOKENS, read_facts, stretch
 
 _MAX_OF_TASK = 500
+T = TypeVar("T")
 
 
 class TrajectoryPages:
-    """Handlers; each takes a request and gives a page."""
+    """Handlers: request -> page."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -36,15 +40,29 @@ class TrajectoryPages:
         viewed, wanted = self._site.run(request), filter_of(request)
         first_turn = number_in(request, "turn") or 1
         with viewed.opened() as reader:
-            listed = reader.listed(request.path_params["number"])
-            before, after = reader.neighbours(wanted, listed)
-            group = reader.group(listed.row.phase, listed.row.step, listed.row.group_id)
+            entry = reader.entry(request.path_params["number"])
+            before, after = reader.neighbours(wanted, entry)
+            group = reader.group(entry.row.phase, entry.row.step, entry.row.group_id)
+            document, problem = _or_problem(lambda: reader.document(entry))
+            task, task_problem = find_task(viewed, entry.row.task_id)
+            growth = grow(task, document) if task and document else ""
+            ledger, _ = _or_problem(lambda: reader.ledger(entry))  # the tokens page shows the problem
+            growths = () if isinstance(growth, str) else growth
+            tokenizer = viewed.tokenizer
             return self._site.page(
                 "trajectory.html.j2",
-                title=f"{listed.row.task_id} · {viewed.name}",
+                title=f"{entry.row.task_id} · {viewed.name}",
                 viewed=viewed,
                 wanted=wanted,
-                reading=read(viewed, reader, listed, first_turn),
+                entry=entry,
+                document=document,
+                problem=problem,
+                task=task,
+                task_problem=task_problem,
+                growth_problem=growth if isinstance(growth, str) else "",
+                reading=read(document, task, ledger, tokenizer, growths=growths, first_turn=first_turn)
+                if document
+                else None,
                 group=group,
                 members=reader.members(group),
                 before=before,
@@ -53,43 +71,37 @@ class TrajectoryPages:
             )
 
     def tokens(self, request: Request) -> HTMLResponse:
-        """The tokens of a trajectory, a stretch at a time."""
+        """The tokens of a trajectory, a window at a time."""
         viewed = self._site.run(request)
         with viewed.opened() as reader:
-            listed = reader.listed(request.path_params["number"])
-            ledger = reader.ledger(listed)
+            entry = reader.entry(request.path_params["number"])
+            ledger = reader.ledger(entry)
             start = max(0, min(number_in(request, "from") or 0, max(0, len(ledger) - 1)))
             tokenizer = viewed.tokenizer
-            spans = self._spans(reader, listed)
-            facts = read_facts(ledger)
+            document, _ = _or_problem(lambda: reader.document(entry))
+            spans = [turn.action_span for turn in document.turns] if document else []
+            facts = summarize_tokens(ledger)
             return self._site.page(
                 "tokens.html.j2",
-                title=f"Tokens of {listed.row.task_id} · {viewed.name}",
+                title=f"Tokens of {entry.row.task_id} · {viewed.name}",
                 viewed=viewed,
-                listed=listed,
+                entry=entry,
                 facts=facts,
-                unlikely=[stretch(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
-                pieces=stretch(ledger, tokenizer, start),
+                unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
+                pieces=read_pieces(ledger, tokenizer, start),
                 turn_starts={span[0]: number for number, span in enumerate(spans, 1)},
                 start=start,
-                end=min(len(ledger), start + STRETCH_TOKENS),
-                size=STRETCH_TOKENS,
+                end=min(len(ledger), start + WINDOW_TOKENS),
+                size=WINDOW_TOKENS,
                 has_tokenizer=tokenizer is not None,
-                num_levels=NUM_LEVELS,
             )
 
-    def _spans(self, reader: RunReader, listed: Listed) -> list[tuple[int, int]]:
-        try:
-            return [turn.action_span for turn in reader.document(listed).turns]
-        except InputError:
-            return []
-
     def raw(self, request: Request) -> Response:
-        """One text of a trajectory as it is: ``observation`` or ``action`` of a turn, ``patch``, or a build ``log``."""
+        """One raw text of a trajectory: ``observation`` or ``action`` of a turn, ``patch``, or a build ``log``."""
         viewed = self._site.run(request)
         part, index = request.path_params["part"], number_in(request, "of") or 1
         with viewed.opened() as reader:
-            document = reader.document(reader.listed(request.path_params["number"]))
+            document = reader.document(reader.entry(request.path_params["number"]))
         texts: dict[str, list[str]] = {
             "observation": [turn.observation for turn in document.turns],
             "action": [turn.action for turn in document.turns],
@@ -154,8 +166,8 @@ class TrajectoryPages:
         )
 
     def report(self, request: Request) -> Response:
-        """The ``report.html`` of a run, as it was written."""
-        viewed: Viewed = self._site.run(request)
+        """The stored ``report.html`` of a run."""
+        viewed: ViewedRun = self._site.run(request)
         path = viewed.folder / REPORT_FILE
         if not path.is_file():
             raise HTTPException(404, "this run has no report yet; make one with: repairgym report")
@@ -163,8 +175,22 @@ class TrajectoryPages:
         return FileResponse(path, media_type="text/html; charset=utf-8", headers=headers)
 
 
-def _by_phase_and_step(attempts: list[Listed]) -> dict[tuple[str, int], list[Listed]]:
-    found: dict[tuple[str, int], list[Listed]] = {}
-    for one in attempts:
-        found.setdefault((one.row.phase, one.row.step), []).append(one)
-    return found
+def find_task(viewed: ViewedRun, task_id: str) -> tuple[Task | None, str]:
+    """Return the task, or None and the reason."""
+    task, problem = _or_problem(lambda: viewed.tasks.get(task_id))
+    return task, problem or ("" if task else "The run folder does not hold this task.")
+
+
+def _or_problem(read_part: Callable[[], T]) -> tuple[T | None, str]:
+    """Return a part of a trajectory, or None and the reason why it cannot be read."""
+    try:
+        return read_part(), ""
+    except InputError as error:
+        return None, str(error)
+
+
+def _by_phase_and_step(attempts: list[Entry]) -> dict[tuple[str, int], list[Entry]]:
+    groups: dict[tuple[str, int], list[Entry]] = {}
+    for entry in attempts:
+        groups.setdefault((entry.row.phase, entry.row.step), []).append(entry)
+    return groups

@@ -105,7 +105,7 @@ function startLive() {
         const now = (await (await fetch(at)).json()).stamp;
         wait = now === stamp ? Math.min(SLOWEST_MS, wait * 1.5) : POLL_MS;
         if (now !== stamp && await exchange()) stamp = now;
-        say("live", false);
+        say(state.dataset.word, false);
       } catch {
         say("server is gone", true);
       }
@@ -126,6 +126,8 @@ async function exchange() {
     const other = fresh.getElementById(part.id);
     if (other) part.replaceWith(document.adoptNode(other));
   }
+  const [state, word] = [document.getElementById("live-state"), fresh.getElementById("live-state")?.dataset.word];
+  if (word) { state.dataset.word = word; state.classList.toggle("idle", word !== "live"); }
   document.querySelectorAll("[data-live] details").forEach((one, index) => { if (open.has(index)) one.open = true; });
   if (place >= 0) rows()[place]?.classList.add("here");
   return true;

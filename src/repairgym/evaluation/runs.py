@@ -1,14 +1,17 @@
-"""Runs against each other: the same stage on the same test set, paired by task.
+"""Evaluations of run stores: lookup, comparison across runs, export as SWE-bench predictions.
 
-Reads the stores of several runs; makes comparisons with the first run as reference. Invariants: only tasks that both
-runs tried count; what is compared has the same stage and test set, or is named by the caller.
+Reads run stores; makes comparisons with the first run as reference, and JSON lines with ``instance_id``,
+``model_name_or_path`` and ``model_patch``. Guarantees: a comparison is over tasks that both runs tried; predictions hold
+one line per task with that sample, also for an empty patch.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
-from repairgym.errors import InputError
+from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import TaskVerdicts, verdicts_by_task
 from repairgym.evaluation.significance import Comparison, compare
@@ -79,3 +82,30 @@ def choose_phase(store: RunStore, wanted: str) -> str:
         problem = f"has no phase {wanted!r}" if wanted else f"has {len(phases)} evaluations"
         raise InputError(f"{store.path} {problem}; name one of: {', '.join(known) or 'none'}")
     return phases[0]
+
+
+def write_predictions(store: RunStore, phase: str, sample: int, path: Path) -> int:
+    """Write sample number ``sample`` (in the order of seeds) of each task; returns the number of lines.
+
+    Raises:
+        InputError: no task of the phase has that many samples.
+        DiskFullError: no room; an older file is intact.
+    """
+    by_task: dict[str, list[str]] = {}
+    for row in sorted(store.rows(phase=phase), key=lambda row: (row.task_id, row.seed, row.id)):
+        by_task.setdefault(row.task_id, []).append(row.id)
+    chosen = [ids[sample] for ids in by_task.values() if len(ids) > sample]
+    if not chosen:
+        raise InputError(f"{store.path} has no sample {sample} in phase {phase!r}; samples count from 0")
+    partial = path.with_name(f"{path.name}.part")
+    with disk_full_as_repairgym_error(path), partial.open("w", encoding="utf-8") as file:
+        for trajectory_id in chosen:
+            one = store.trajectory(trajectory_id)
+            line = {
+                "instance_id": one.task_id,
+                "model_name_or_path": one.policy_id,
+                "model_patch": one.final_patch,
+            }
+            file.write(json.dumps(line) + "\n")
+    partial.replace(path)
+    return len(chosen)

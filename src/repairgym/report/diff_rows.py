@@ -1,7 +1,7 @@
-"""A unified diff as numbered rows, with what exploit detectors found at the lines where they found it.
+"""A unified diff as numbered rows, with the findings of exploit detectors at their lines.
 
-Reads patch text, findings and the submitted files; makes rows for a template. Invariants: each finding is shown once,
-at its line when the diff shows that line, else beside an extract of the file; any text is taken, a diff or not.
+Reads patch text, findings and the submitted files; makes rows for a template. Guarantees: each finding is shown once,
+at its line when the diff shows that line, else with an extract of the file; any text is accepted, a diff or not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONTEXT_LINES = 3
 
 @dataclass(frozen=True)
 class DiffRow:
-    """One line of a diff. ``findings`` are what detectors saw on it."""
+    """One line of a diff, with the findings on it."""
 
     kind: RowKind
     text: str
@@ -30,7 +30,7 @@ class DiffRow:
 
 @dataclass(frozen=True)
 class Extract:
-    """A finding that no row of the diff shows, with the lines around its place where the submission has them."""
+    """A finding outside the diff's rows, with the submitted lines around its place."""
 
     finding: Finding
     lines: tuple[tuple[int, str], ...] = ()
@@ -48,7 +48,7 @@ class Diff:
 
 
 def read_diff(patch: str, findings: Sequence[Finding] = (), files: Mapping[str, str | None] | None = None) -> Diff:
-    """Rows of ``patch``; ``files`` are the submitted files that extracts are taken from."""
+    """Return the rows of ``patch``; extracts come from ``files``, the submitted files."""
     rows = list(numbered_rows(patch))
     waiting = list(findings)
     shown = tuple(_with_findings(row, waiting) for row in rows[:MAX_ROWS])
@@ -62,12 +62,11 @@ def read_diff(patch: str, findings: Sequence[Finding] = (), files: Mapping[str, 
 
 
 def _with_findings(row: NumberedRow, waiting: list[Finding]) -> DiffRow:
-    """The row with the findings on its line, which are taken out of ``waiting``."""
-    here = tuple(
-        one for one in waiting if row.new_number is not None and one.path == row.path and one.line == row.new_number
-    )
-    for one in here:
-        waiting.remove(one)
+    """Return the row with the findings on its line, which are removed from ``waiting``."""
+    place = (row.path, row.new_number)
+    here = tuple(finding for finding in waiting if row.new_number is not None and (finding.path, finding.line) == place)
+    for finding in here:
+        waiting.remove(finding)
     return DiffRow(row.kind, row.text[:MAX_LINE_CHARS], row.old_number, row.new_number, here)
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from repairgym.errors import InputError
+from repairgym.report.diff_rows import Diff, read_diff
+from repairgym.report.reading import split_thought
+from repairgym.report.safe_text import block
 from repairgym.rollout.rows import Document
-from repairgym.view.folders import RunFolders, Viewed
-from repairgym.view.listing import Listed
-from repairgym.view.patches import Diff, read_diff
-from repairgym.view.reading import split_thought
-from repairgym.view.text import block
+from repairgym.view.folders import RunFolders, ViewedRun
+from repairgym.view.lists import Entry
 
 MAX_COLUMNS = 16
 _MAX_TURNS = 200
@@ -28,7 +28,7 @@ _SEPARATOR = ":"
 
 
 @dataclass(frozen=True)
-class Cell:
+class TurnCell:
     """One turn of one column."""
 
     action: Markup
@@ -39,11 +39,11 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class ComparedTrajectory:
     """One trajectory."""
 
-    viewed: Viewed
-    listed: Listed
+    viewed: ViewedRun
+    entry: Entry
     document: Document | None
     problem: str
     patch: Diff | None
@@ -55,13 +55,13 @@ class Column:
 class Comparison:
     """Columns and the rows of their turns."""
 
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell | None, ...], ...]
+    columns: tuple[ComparedTrajectory, ...]
+    rows: tuple[tuple[TurnCell | None, ...], ...]
     num_rows_left_out: int
     is_one_task: bool
 
 
-def address_of(viewed: Viewed, number: int) -> str:
+def address_of(viewed: ViewedRun, number: int) -> str:
     """How a trajectory is named in the address of a comparison."""
     return f"{viewed.key}{_SEPARATOR}{number}"
 
@@ -77,8 +77,10 @@ def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
     found = [_load(folders, name) for name in names]
     letters = _letters([document for _, _, document, _ in found])
     columns = tuple(
-        Column(viewed, listed, document, problem, read_diff(document.final_patch) if document else None, letter)
-        for (viewed, listed, document, problem), letter in zip(found, letters, strict=True)
+        ComparedTrajectory(
+            viewed, entry, document, problem, read_diff(document.final_patch) if document else None, letter
+        )
+        for (viewed, entry, document, problem), letter in zip(found, letters, strict=True)
     )
     longest = max(len(column.document.turns) if column.document else 0 for column in columns)
     num_rows = min(longest, _MAX_TURNS)
@@ -91,21 +93,21 @@ def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
             for index in range(num_rows)
         ),
         num_rows_left_out=longest - num_rows,
-        is_one_task=len({column.listed.row.task_id for column in columns}) == 1,
+        is_one_task=len({column.entry.row.task_id for column in columns}) == 1,
     )
 
 
-def _load(folders: RunFolders, name: str) -> tuple[Viewed, Listed, Document | None, str]:
+def _load(folders: RunFolders, name: str) -> tuple[ViewedRun, Entry, Document | None, str]:
     key, _, number = name.rpartition(_SEPARATOR)
     if not number.isascii() or not number.isdecimal() or len(number) > 18:
         raise InputError(f"got {name!r} to compare, expected RUN{_SEPARATOR}NUMBER")
     viewed = folders.get(key)
     with viewed.opened() as reader:
-        listed = reader.listed(int(number))
+        entry = reader.entry(int(number))
         try:
-            return viewed, listed, reader.document(listed), ""
+            return viewed, entry, reader.document(entry), ""
         except InputError as error:
-            return viewed, listed, None, str(error)
+            return viewed, entry, None, str(error)
 
 
 def _letters(documents: Sequence[Document | None]) -> list[str]:
@@ -131,12 +133,12 @@ def _first_difference(one: Document | None, other: Document | None) -> int:
     return same if len(one.turns) != len(other.turns) else -1
 
 
-def _cell(document: Document | None, index: int, fork: int, room: int) -> Cell | None:
+def _cell(document: Document | None, index: int, fork: int, room: int) -> TurnCell | None:
     if document is None or index >= len(document.turns):
         return None
     turn = document.turns[index]
     _, action = split_thought(turn.action)
-    return Cell(
+    return TurnCell(
         action=block(action.strip(), room),
         observation=block(turn.observation.strip(), room),
         error=turn.error,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from repairgym.records import VerdictKind
-from repairgym.view.filters import TALLIED, TrajectoryFilter
+from repairgym.view.lists import COUNTED, TrajectoryFilter
 from repairgym.view.reader import Extent, RunReader
 
 
-class Kind(NamedTuple):
-    """What trajectories that are counted together have in common; the fields are `TALLIED`."""
+class CountKey(NamedTuple):
+    """What trajectories that are counted together have in common; the fields are `COUNTED`."""
 
     phase: str
     step: int
@@ -62,7 +62,7 @@ class RunCounts:
     """Counts of one store. Threads may share it."""
 
     def __init__(self) -> None:
-        self._counts: dict[Kind, Count] = {}
+        self._counts: dict[CountKey, Count] = {}
         self._extent = Extent(0, 0, "")
         self._lock = threading.Lock()
 
@@ -85,9 +85,9 @@ class RunCounts:
 
     def _add(self, reader: RunReader, after: int, last: int) -> None:
         for key, sums in reader.counted(after, last):
-            self._counts.setdefault(Kind(*key), Count()).add(_to_count(key, sums))
+            self._counts.setdefault(CountKey(*key), Count()).add(_to_count(key, sums))
 
-    def _kinds(self) -> list[tuple[Kind, Count]]:
+    def _kinds(self) -> list[tuple[CountKey, Count]]:
         with self._lock:
             return list(self._counts.items())
 
@@ -114,10 +114,10 @@ class RunCounts:
     def matching(self, wanted: TrajectoryFilter) -> Count | None:
         """Sums over what a filter lets through; None when it has a condition that is not counted here."""
         conditions = wanted.narrowing()
-        return self.total(**conditions) if set(conditions) <= set(TALLIED) else None
+        return self.total(**conditions) if set(conditions) <= set(COUNTED) else None
 
 
 def _to_count(key: tuple[Any, ...], sums: tuple[int, ...]) -> Count:
     count = Count(num_turns=sums[1], num_tokens=sums[2], num_action_tokens=sums[3])
-    count.by_verdict[Kind(*key).verdict] = sums[0]
+    count.by_verdict[CountKey(*key).verdict] = sums[0]
     return count

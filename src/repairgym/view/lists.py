@@ -1,0 +1,271 @@
+"""Lists of trajectories, a page at a time, narrowed by the filter in the address of the page.
+
+Reads query strings and the table ``trajectories`` (and the documents, for a text search); makes a `TrajectoryFilter`,
+its SQL, its query string, and pages of rows. Guarantees: an unknown key or a wrong value is an error; values reach SQL
+as parameters only; a page starts from the key of its neighbor, never from an offset, so deep pages cost no more and new
+rows shift nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlencode
+
+from pydantic import Field, ValidationError
+
+from repairgym.errors import InputError
+from repairgym.records import Record, Split, StopReason, VerdictKind
+from repairgym.rollout.rows import TrajectoryRow
+from repairgym.rollout.store import RunStore
+
+Order = Literal["newest", "oldest", "most_turns", "most_tokens"]
+
+_TOO_LARGE = 1 << 62
+"""SQLite's numbers end not far behind."""
+_EQUAL = {"phase", "step", "verdict", "split", "policy_id", "stop_reason", "group_id", "task_id"}
+_LEAST = {"min_turns": "num_turns", "min_tokens": "num_tokens"}
+_MOST = {"max_turns": "num_turns", "max_tokens": "num_tokens"}
+_SEARCHED = ("id", "task_id", "reason")
+COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
+"""Filters whose matches a `RunCounts` counts without looking at the store."""
+
+
+class TrajectoryFilter(Record):
+    """Conditions on trajectories; what is None or empty does not narrow."""
+
+    phase: str = ""
+    step: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    verdict: VerdictKind | None = None
+    split: Split | None = None
+    policy_id: str = ""
+    stop_reason: StopReason | None = None
+    group_id: str = ""
+    task_id: str = ""
+    min_turns: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    max_turns: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    min_tokens: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    max_tokens: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    q: str = ""
+    """Part of the id, the task or the reason of the verdict; upper and lower case are one (ASCII)."""
+    text: str = ""
+    """Said by the agent or answered to it, in its patch, or found by a detector. Reads whole trajectories."""
+    order: Order = "newest"
+
+    def narrowing(self) -> dict[str, Any]:
+        """The conditions that narrow, without the order."""
+        return {name: value for name, value in self if name != "order" and value not in ("", None)}
+
+    def query(self, **changes: Any) -> str:
+        """The filter as a query string, after ``changes`` (None or empty takes a condition away)."""
+        fields = {**self.narrowing(), "order": self.order, **changes}
+        if fields.get("order") == "newest":
+            fields["order"] = ""
+        shown = {name: str(value) for name, value in fields.items() if value not in ("", None)}
+        return urlencode(shown, errors="replace")
+
+    def sql(self) -> tuple[str, list[Any]]:
+        """Condition over the table ``trajectories`` (all but ``text``) and its values."""
+        parts: list[str] = []
+        values: list[Any] = []
+        for name, value in self.narrowing().items():
+            if name in _EQUAL:
+                parts.append(f"{name} = ?")
+                values.append(str(value) if name != "step" else value)
+            elif column := _LEAST.get(name):
+                parts.append(f"{column} >= ?")
+                values.append(value)
+            elif column := _MOST.get(name):
+                parts.append(f"{column} <= ?")
+                values.append(value)
+        if self.q:
+            parts.append("(" + " OR ".join(f"{column} LIKE ? ESCAPE '!'" for column in _SEARCHED) + ")")
+            values += [f"%{_escape_like(self.q)}%"] * len(_SEARCHED)
+        return " AND ".join(parts) or "1", values
+
+
+def parse_filter(items: Iterable[tuple[str, str]]) -> TrajectoryFilter:
+    """The filter of a query string; keys without a value do not narrow (a form sends all of its fields).
+
+    Raises:
+        InputError: an unknown key, a key twice, or a value that cannot be.
+    """
+    given: dict[str, str] = {}
+    for name, value in items:
+        if not value.strip():
+            continue
+        if name in given:
+            raise InputError(f"the address has {name} twice; expected it once")
+        given[name] = value
+    try:
+        return TrajectoryFilter.model_validate(given)
+    except ValidationError as error:
+        raise InputError("; ".join(_describe(one) for one in error.errors())) from error
+
+
+def _describe(problem: Any) -> str:
+    name = str(problem["loc"][0]) if problem["loc"] else "the address"
+    if problem["type"] == "extra_forbidden":
+        return (
+            f"the address has {name!r}, which filters nothing; filters are {', '.join(TrajectoryFilter.model_fields)}"
+        )
+    return f"the address has {name}={problem['input']!r}: {problem['msg'].lower()}"
+
+
+def _escape_like(text: str) -> str:
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+COLUMNS = ("number", *TrajectoryRow.model_fields)
+SELECT = f"SELECT {', '.join(COLUMNS)} FROM trajectories"
+_ORDERS: dict[Order, tuple[tuple[str, ...], str]] = {
+    "newest": (("number",), "DESC"),
+    "oldest": (("number",), "ASC"),
+    "most_turns": (("num_turns", "number"), "DESC"),
+    "most_tokens": (("num_tokens", "number"), "DESC"),
+}
+SEARCH_BUDGET_S = 0.7
+"""Time after which a search in conversations shows what it has found so far."""
+_CHUNK = 64
+_MAX_COUNTED = 10_000
+Key = tuple[int, ...]
+"""Where a row stands in an order: the value of its column, if it has one, and the row's number."""
+
+
+class Entry(NamedTuple):
+    """One row of a list: its number in the store, which addresses it, and what it says."""
+
+    number: int
+    row: TrajectoryRow
+
+
+class EntryPage(NamedTuple):
+    """Rows that follow each other, and the keys behind which the neighbouring pages begin."""
+
+    rows: list[Entry]
+    before: Key | None
+    after: Key | None
+    is_cut: bool = False
+    """The time for searching text ran out before the page was full."""
+    num_searched: int = 0
+
+
+class TrajectoryLists(RunStore):
+    """The lists of one store."""
+
+    def page(
+        self,
+        wanted: TrajectoryFilter,
+        size: int,
+        *,
+        after: Key | None = None,
+        before: Key | None = None,
+        text_budget_s: float = SEARCH_BUDGET_S,
+    ) -> EntryPage:
+        """Up to ``size`` rows behind ``after``, or the last ones in front of ``before``; neither: the first."""
+        is_backward = before is not None
+        key = before if is_backward else after
+        if wanted.text:
+            return self._searched(wanted, size, key, is_backward, text_budget_s)
+        rows = self._slice(wanted, size + 1, key, is_backward)
+        has_more = len(rows) > size
+        return _paged(rows[:size], wanted.order, key, is_backward, has_more)
+
+    def _searched(
+        self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool, budget_s: float
+    ) -> EntryPage:
+        """Rows whose text matches: read on from ``key`` until the page is full or the time is over."""
+        deadline = time.monotonic() + budget_s
+        found: list[Entry] = []
+        num_searched, cursor = 0, key
+        while True:
+            chunk = self._slice(wanted, _CHUNK, cursor, is_backward)
+            for one in chunk:
+                num_searched += 1
+                cursor = _key_of(one, wanted.order)
+                if self._says(one.number, wanted.text):
+                    found.append(one)
+                is_late = time.monotonic() > deadline
+                if len(found) == size or is_late:
+                    page = _paged(found, wanted.order, key, is_backward, True, end=cursor)
+                    return page._replace(is_cut=len(found) < size, num_searched=num_searched)
+            if len(chunk) < _CHUNK:
+                return _paged(found, wanted.order, key, is_backward, False)._replace(num_searched=num_searched)
+
+    def _says(self, number: int, text: str) -> bool:
+        (blob,) = self._fetch("SELECT document FROM documents WHERE number = ?", (number,))[0]
+        try:
+            return _holds(json.loads(zlib.decompress(blob)), text.casefold())
+        except (zlib.error, ValueError, RecursionError):
+            return False
+
+    def _slice(self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool) -> list[Entry]:
+        condition, values = wanted.sql()
+        columns, direction = _ORDERS[wanted.order]
+        if is_backward:
+            direction = "ASC" if direction == "DESC" else "DESC"
+        if key is not None:
+            if len(key) != len(columns):
+                raise InputError(f"the address has a place of {len(key)} numbers, expected {len(columns)}; start over")
+            comparison = "<" if direction == "DESC" else ">"
+            condition += f" AND ({', '.join(columns)}) {comparison} ({', '.join('?' * len(key))})"
+            values += key
+        order = ", ".join(f"{column} {direction}" for column in columns)
+        found = self._fetch(f"{SELECT} WHERE {condition} ORDER BY {order} LIMIT ?", [*values, size])
+        return [to_entry(one) for one in found]
+
+    def count(self, wanted: TrajectoryFilter) -> tuple[int, bool]:
+        """Rows that match all but the text, counted up to a bound, and whether there are more than that."""
+        condition, values = wanted.sql()
+        query = f"SELECT count(*) FROM (SELECT 1 FROM trajectories WHERE {condition} LIMIT ?)"
+        ((counted,),) = self._fetch(query, [*values, _MAX_COUNTED + 1])
+        return min(counted, _MAX_COUNTED), counted > _MAX_COUNTED
+
+    def neighbours(self, wanted: TrajectoryFilter, entry: Entry) -> tuple[int | None, int | None]:
+        """Numbers of the rows before and after ``entry`` in the list, its text condition aside."""
+        plain = wanted.model_copy(update={"text": ""})
+        key = _key_of(entry, wanted.order)
+        sides = (self._slice(plain, 1, key, is_backward) for is_backward in (True, False))
+        before, after = (side[0].number if side else None for side in sides)
+        return before, after
+
+    def of_task(self, task_id: str, limit: int) -> list[Entry]:
+        """Trajectories of a task in the order in which they were stored, up to ``limit``."""
+        query = f"{SELECT} WHERE number IN (SELECT number FROM trajectories WHERE task_id = ?) ORDER BY number LIMIT ?"
+        return [to_entry(one) for one in self._fetch(query, (task_id, limit))]
+
+
+def to_entry(values: tuple[Any, ...]) -> Entry:
+    """A row of `SELECT`."""
+    content = dict(zip(COLUMNS, values, strict=True))
+    content["durations_s"] = json.loads(content["durations_s"])
+    number = content.pop("number")
+    return Entry(number, TrajectoryRow.model_validate(content))
+
+
+def _key_of(entry: Entry, order: Order) -> Key:
+    columns, _ = _ORDERS[order]
+    return tuple(entry.number if name == "number" else getattr(entry.row, name) for name in columns)
+
+
+def _paged(
+    rows: list[Entry], order: Order, start: Key | None, is_backward: bool, has_more: bool, end: Key | None = None
+) -> EntryPage:
+    """A page from rows in the order in which they were looked at, from ``start`` to ``end``."""
+    end = end or (_key_of(rows[-1], order) if rows else start)
+    beyond = end if has_more else None
+    if not is_backward:
+        return EntryPage(rows, before=_key_of(rows[0], order) if start and rows else start, after=beyond)
+    return EntryPage(rows[::-1], before=beyond, after=_key_of(rows[0], order) if rows else start)
+
+
+def _holds(content: Any, text: str) -> bool:
+    """True when a string inside ``content`` holds ``text``; names of fields do not count."""
+    if isinstance(content, str):
+        return text in content.casefold()
+    if isinstance(content, dict):
+        return any(_holds(value, text) for value in content.values())
+    return isinstance(content, list) and any(_holds(value, text) for value in content)
