@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import re
 from xml.etree import ElementTree
 
 import pytest
@@ -10,15 +9,17 @@ from tokenizers import Tokenizer
 from repairgym.analysis.behavior import behavior_metrics
 from repairgym.analysis.curves import Point
 from repairgym.analysis.episodes import EpisodeFacts
+from repairgym.analysis.examples import choose_examples
+from repairgym.ledger import LedgerBuilder
 from repairgym.analysis.reward_gap import GapTrend
 from repairgym.evaluation.significance import compare
 from repairgym.evaluation.summary import build_summary
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report import wording
 from repairgym.report.figures import Series, curve, difference_plot, share_plot
-from repairgym.report.reading import choose, colour_patch, shorten
+from repairgym.report.safe_text import shorten
 from repairgym.report.svg import Plot, Range, nice_ticks, padded
-from repairgym.report.tokens import find_tokenizer, pieces, shade, shaded
+from repairgym.report.tokens import LEVEL_LABELS, Piece, find_tokenizer, read_pieces
 
 P, F = VerdictKind.PASSED, VerdictKind.FAILED
 
@@ -57,28 +58,28 @@ def test_each_kind_of_trajectory_is_chosen_by_its_rule():
         make_episode("blind", is_blind_submit=True),
         make_episode("release", phase="eval/rl/test-releases", num_tests_passed=4),
     ]
-    chosen = {choice.title: choice.episode.id for choice in choose(episodes)}
+    chosen = {choice.title: choice.episode.id for choice in choose_examples(episodes)}
     assert chosen == {
         "A clean success": "success",
         "A near miss": "near miss",
-        "Round in circles": "loop",
+        "A loop": "loop",
         "A blind submission": "blind",
         "A real bug": "release",
     }
-    with_exploit = choose([*episodes, make_episode("exploit", verdict=VerdictKind.EXPLOITED)])
+    with_exploit = choose_examples([*episodes, make_episode("exploit", verdict=VerdictKind.EXPLOITED)])
     assert [choice.title for choice in with_exploit].count("An exploit") == 1
     assert "A blind submission" not in {choice.title for choice in with_exploit}
-    assert choose(reversed(episodes)) == choose(episodes)
+    assert choose_examples(reversed(episodes)) == choose_examples(episodes)
 
 
 def test_a_trajectory_is_shown_once_and_later_stages_come_first():
     only = make_episode("loop", num_repeats=9, is_blind_submit=True)
-    assert [choice.title for choice in choose([only])] == ["A near miss"]
+    assert [choice.title for choice in choose_examples([only])] == ["A near miss"]
     stages = ["base", "rft", "rl-step-0002", "rl-step-0010", "rl"]
     for count in range(1, len(stages) + 1):
         episodes = [make_episode(stage, phase=f"eval/{stage}/test-mutations", verdict=P) for stage in stages[:count]]
-        assert choose(episodes)[0].episode.id == stages[count - 1]
-    assert choose([]) == []
+        assert choose_examples(episodes)[0].episode.id == stages[count - 1]
+    assert choose_examples([]) == []
 
 
 @pytest.fixture(scope="module")
@@ -86,23 +87,28 @@ def tokenizer(synthetic_run):
     return find_tokenizer(synthetic_run)
 
 
-def test_shaded_tokens_are_the_text(tokenizer, trajectory_maker):
+def test_pieces_of_an_action_are_its_text(tokenizer, trajectory_maker):
     trajectory = trajectory_maker(steps=[("edit", "@1 « => → # ünï", "ok", "")])
     (turn,) = trajectory.turns
-    html = shaded(tokenizer, trajectory.ledger, turn.action_span)
-    plain = "".join(ElementTree.fromstring(f"<p>{html}</p>").itertext())
-    assert plain == turn.action + "\n"
+    start, end = turn.action_span
+    pieces = read_pieces(trajectory.ledger, tokenizer, start, end - start)
+    assert "".join(piece.text for piece in pieces) == turn.action + "\n"
+    assert all(piece.is_action for piece in pieces)
 
 
 def test_a_character_of_several_tokens_is_one_piece(tokenizer):
     ids = tokenizer.encode("→a").ids
     assert len(ids) == 4
-    assert list(pieces(tokenizer, ids, [-0.1, -0.2, -0.3, -1.0])) == [("→", pytest.approx(-0.6)), ("a", -1.0)]
+    ledger = LedgerBuilder()
+    ledger.append_action(ids, [-0.1, -0.2, -0.3, -1.0], 7)
+    pieces = read_pieces(ledger.build(), tokenizer, 0)
+    assert [(piece.text, piece.log_prob) for piece in pieces] == [("→", pytest.approx(-0.6)), ("a", -1.0)]
 
 
-@pytest.mark.parametrize(("chance", "css"), [(1.0, ""), (0.9, ""), (0.6, "p1"), (0.3, "p2"), (0.1, "p3"), (1e-9, "p4")])
-def test_shades(chance, css):
-    assert shade(math.log(chance) + 1e-12) == css
+@pytest.mark.parametrize(("probability", "level"), [(1.0, 0), (0.9, 1), (0.6, 3), (0.3, 4), (0.1, 5), (1e-9, 7)])
+def test_levels_of_the_color_scale(probability, level):
+    piece = Piece(0, (1,), "x", True, math.log(probability) + 1e-12, 0, True)
+    assert piece.level == level < len(LEVEL_LABELS)
 
 
 def test_a_broken_tokenizer_is_passed_over(tmp_path, tokenizer):
@@ -117,12 +123,6 @@ def test_a_broken_tokenizer_is_passed_over(tmp_path, tokenizer):
 def test_shorten_counts_what_it_leaves_out():
     assert shorten("abc", 3) == "abc"
     assert shorten("abcdefghij", 4) == "ab\n… 6 characters left out …\nij"
-
-
-def test_patch_lines_have_their_kind():
-    html = colour_patch("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a < b\n+c\n d")
-    assert re.findall(r'class="(\w*)"', html) == ["file", "file", "hunk", "del", "add", ""]
-    assert "-a &lt; b" in html
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_headline_follows_the_interval(store, verdicts):
     assert wording.headline(summary_with(store, headline=unclear)).startswith(
         "This run does not show whether RL helped"
     )
-    assert "were not tried on the same tasks" in wording.headline(summary_with(store, headline=None))
+    assert "no evaluation compares" in wording.headline(summary_with(store, headline=None))
     html = difference_plot([better, worse, unclear]).svg
     assert html.count("dot main") == 2
     assert html.count("dot other") == 1
@@ -195,7 +195,7 @@ def test_claims_do_not_hide_a_control_that_explains_the_gain(store, verdicts):
     weaker = clear.model_copy(update={"reference": "rft-t0.8"})
     summary = summary_with(store, headline=clear, comparisons=(clear, weaker, cool))
     claims = wording.claims(summary, None, None)
-    assert claims[0].startswith("Not clearly more than sharper sampling alone: RFT at temperature 0.5")
+    assert claims[0].startswith("Not clearly more than a lower sampling temperature: RFT at temperature 0.5")
     assert any("Resampling the 10 packages" in claim for claim in claims)
     assert claims[-1] == wording.SINGLE_RUN
 

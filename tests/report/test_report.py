@@ -88,7 +88,7 @@ def test_the_page_says_what_was_learned_and_how_sure(page_text, synthetic_run):
     assert "This is one training run." in text
     for words in ("Controls", "Learning curves", "Blind submissions", "real release-pair tasks", "Digests".lower()):
         assert words in text
-    assert "sharper sampling alone" in text
+    assert "a lower sampling temperature" in text
     assert "Not finished." in text
     assert "one test only" in text
     assert "rl.lr" in text
@@ -97,7 +97,7 @@ def test_the_page_says_what_was_learned_and_how_sure(page_text, synthetic_run):
 
 def test_the_five_trajectories_are_there_with_shaded_tokens(page_text):
     text = Page(page_text).text
-    for title in ("A clean success", "A near miss", "Round in circles", "A real bug"):
+    for title in ("A clean success", "A near miss", "A loop", "A real bug"):
         assert title in text
     assert "An exploit" in text or "A blind submission" in text
     assert page_text.count('title="p = ') > 100
@@ -117,7 +117,7 @@ def test_a_run_that_has_only_begun(run_folder):
         store.plan_phases(["teacher", "rft", "rl"])
         store.start_phase("teacher")
     text = Page(write_report(run_folder).read_text()).text
-    assert "No result yet: eval/rft/test-mutations and eval/rl/test-mutations have not run to the end." in text
+    assert "No result yet: eval/rft/test-mutations and eval/rl/test-mutations are not finished." in text
     assert "teacher" in text
     assert "Controls" not in text
     assert "Learning curves" not in text
@@ -144,7 +144,7 @@ def test_text_of_the_agent_is_escaped(run_folder, trajectory_maker):
     assert "<script" not in text
     assert "<img" not in text
     assert "edit <script>alert(1)</script>" in Page(text).text
-    assert '<span class="add">+&lt;/pre&gt;&lt;script&gt;</span>' in text
+    assert '<td class="code">&lt;/pre&gt;&lt;script&gt;</td>' in text
 
 
 def test_a_long_trajectory_does_not_blow_up_the_page(run_folder, trajectory_maker):
@@ -164,7 +164,7 @@ def test_what_is_no_run_is_refused(run_folder):
 def test_broken_files_of_a_run_are_named(run_folder):
     (run_folder / "tasks").mkdir()
     (run_folder / "config.toml").write_text("a = ")
-    with pytest.raises(InputError, match=r"config\.toml is no TOML"):
+    with pytest.raises(InputError, match=r"config\.toml is not TOML"):
         read_config(run_folder)
     (run_folder / "tasks" / "funnel.json").write_text("{")
     with pytest.raises(InputError, match="is no JSON"):

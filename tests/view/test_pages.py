@@ -119,7 +119,7 @@ def test_a_trajectory_shows_what_happened(client):
     assert "f in m.py is wrong" in reading.text
     assert "must be fixed" in reading.text
     assert "test_m.py::test_f" in reading.text
-    assert "The diff is not shown" not in reading.text
+    assert "No diff by turn" not in reading.text
     actions = [given for tag, given in reading.tags if tag == "article"]
     assert actions[0]["id"] == "turn-1"
     assert "Whole diff after this turn" in reading.text
@@ -131,7 +131,7 @@ def test_the_list_says_how_many_there_are(client):
         r"12\s+trajectories\s+of 24", " ".join(open_page(client, "/r/small/trajectories?phase=teacher").text.split())
     )
     page = open_page(client, "/r/small/trajectories?q=nothing-like-that")
-    assert "No trajectory is like that" in page.text
+    assert "No trajectory matches" in page.text
 
 
 def test_pages_of_a_list_follow_each_other(run_folder):
@@ -239,13 +239,13 @@ def test_hostile_text_is_shown_and_does_nothing(hostile_client, hostile_pages):
     assert "far from the diff" in reading
     assert "Attempt 2" in reading
     assert "gates turned off (differential)" in reading
-    assert "between the attempts of this pipeline files are taken back" not in reading  # there is no task to begin with
+    assert "this pipeline resets files between its attempts" not in reading  # there is no task to begin with
 
 
 def test_a_broken_line_of_the_task_file_hides_no_other_task(hostile_client):
     page = open_page(hostile_client, "/r/a%20%3Cb%3E%20&%20'c'/task?id=it")
     assert "<script>alert(1)</script>" in page.text
-    assert "Nothing has tried this task" in page.text
+    assert "no attempt at this task" in page.text
 
 
 def test_raw_text_is_whole_and_can_do_nothing(hostile_client):

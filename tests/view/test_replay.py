@@ -44,7 +44,7 @@ def test_an_edit_that_answers_otherwise_is_not_shown(episodes):
     task, document = next(one for one in episodes if one[1].turns[0].tool == "edit" and not one[1].turns[0].error)
     other = document.turns[0].model_copy(update={"observation": "@9 something else"})
     changed = dataclasses.replace(document, turns=(other, *document.turns[1:]))
-    assert "does not lead to what was submitted" in grow(task, changed)
+    assert "does not lead to the submission" in grow(task, changed)
 
 
 def test_a_submission_that_is_not_reached_is_not_shown(episodes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from repairgym.view.reading import split_thought
+from repairgym.report.reading import split_thought
 
 from repairgym.records import Finding
 from repairgym.report.diff_rows import MAX_ROWS, read_diff

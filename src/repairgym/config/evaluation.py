@@ -123,9 +123,10 @@ class DataFilesConfig(Record):
     @field_validator("figures", mode="before")
     @classmethod
     def _reject_png(cls, value: object) -> object:
-        if isinstance(value, list | tuple) and "png" in value:
-            raise ValueError('figures are written as SVG; use figures=["svg"] and convert the files (rsvg-convert)')
-        return value
+        formats = tuple(value) if isinstance(value, list | tuple) else value
+        if isinstance(formats, tuple) and "png" in formats:
+            raise ValueError('figures are SVG files; use figures=["svg"] and convert them (rsvg-convert makes PNG)')
+        return formats
 
 
 class AnalysisConfig(Record):
