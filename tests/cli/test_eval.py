@@ -55,7 +55,7 @@ def test_predictions(cli, synthetic_run, tmp_path):
 def test_analyse_prints_and_writes(cli, run_copy):
     code, text = cli("analyse", run_copy, "num_permutations=9", 'export.tables=["csv"]', 'export.figures=["svg"]')
     assert code == 0
-    assert "Behaviour" in text
+    assert "Behavior" in text
     assert "Jensen-Shannon" in text
     assert (run_copy / "analysis" / "behavior.csv").is_file()
     assert (run_copy / "analysis" / "figure-tools-during-training.svg").is_file()
