@@ -10,10 +10,10 @@ from repairgym.analysis.behavior import behavior_metrics
 from repairgym.analysis.curves import Point
 from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.analysis.examples import choose_examples
-from repairgym.ledger import LedgerBuilder
 from repairgym.analysis.reward_gap import GapTrend
 from repairgym.evaluation.significance import compare
 from repairgym.evaluation.summary import build_summary
+from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report import wording
 from repairgym.report.figures import Series, curve, difference_plot, share_plot

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from repairgym.report.reading import split_thought
 
 from repairgym.records import Finding
 from repairgym.report.diff_rows import MAX_ROWS, read_diff
+from repairgym.report.reading import split_thought
 from repairgym.report.safe_text import block, inline
 
 

@@ -86,8 +86,7 @@ def _show(run: Path, tasks: Path, phase: str) -> None:
         stage_table,
     )
     from repairgym.cli.display import print_table
-    from repairgym.evaluation.pass_at_k import by_label, labels_of
-    from repairgym.evaluation.pass_at_k import verdicts_by_task
+    from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
     from repairgym.evaluation.summary import build_summary
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TASKS_FILE, TaskStore
@@ -124,8 +123,8 @@ def compare(
     """
     from repairgym.analysis.tables import comparison_table
     from repairgym.cli.display import print_table
-    from repairgym.evaluation.runs import choose_phase
     from repairgym.evaluation.pass_at_k import verdicts_by_task
+    from repairgym.evaluation.runs import choose_phase
     from repairgym.evaluation.significance import compare as compare_verdicts
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TASKS_FILE, TaskStore
@@ -157,8 +156,7 @@ def predictions(
 
     Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/rl/test-mutations
     """
-    from repairgym.evaluation.runs import choose_phase
-    from repairgym.evaluation.runs import write_predictions
+    from repairgym.evaluation.runs import choose_phase, write_predictions
     from repairgym.rollout.store import RunStore
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:

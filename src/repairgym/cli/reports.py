@@ -31,9 +31,9 @@ def analyse(
     Example: repairgym analyse runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
     resolved = resolve(AnalysisConfig, config, overrides, dry_run)
+    from repairgym.analysis.behavior import tools_by_use
     from repairgym.analysis.overview import analyze_run
     from repairgym.analysis.tables import analysis_tables
-    from repairgym.analysis.behavior import tools_by_use
     from repairgym.cli.display import print_table
     from repairgym.report.data_files import export
     from repairgym.report.figures import NUM_COLORS, exploit_plot, gap_plot, share_plot
