@@ -1,7 +1,7 @@
-"""Whether warm and cold gradings agree.
+"""Agreement of warm and cold gradings.
 
-Reads tasks; grades each one's gold patch, its empty patch and a patch that does not compile, warm and cold, canaries
-included; makes one :class:`Agreement` per pair of verdicts. Invariant: neither reads a cache, so both really run.
+Reads tasks; grades the gold patch, the empty patch and a patch that does not compile, warm and cold, canaries included;
+makes one :class:`Agreement` per pair of verdicts. Guarantee: no cache is read, so both really run.
 """
 
 from __future__ import annotations
@@ -35,25 +35,27 @@ class Agreement:
 
     @property
     def difference(self) -> str:
-        """What differs, in words; empty when they agree and are what the patch deserves."""
+        """The difference in words; empty when both are the expected verdict."""
         expected = VerdictKind.PASSED if self.patch == "gold" else VerdictKind.FAILED
         if not self.warm.kind is self.cold.kind is expected:
-            found = (f"{name} {one.kind} ({one.reason})" for name, one in (("warm", self.warm), ("cold", self.cold)))
-            return f"expected {expected}, {', '.join(found)}"
-        outcomes = [{name: result.outcome for name, result in one.tests.items()} for one in (self.warm, self.cold)]
-        warm, cold = outcomes
+            verdicts = (("warm", self.warm), ("cold", self.cold))
+            kinds = (f"{name} {verdict.kind} ({verdict.reason})" for name, verdict in verdicts)
+            return f"expected {expected}, {', '.join(kinds)}"
+        warm, cold = (
+            {name: result.outcome for name, result in verdict.tests.items()} for verdict in (self.warm, self.cold)
+        )
         other = sorted(name for name in warm.keys() | cold if warm.get(name) != cold.get(name))
         if other:
             name = other[0]
             return f"{len(other)} tests differ, first {name}: warm {warm.get(name)}, cold {cold.get(name)}"
         if self.warm.num_canaries != self.cold.num_canaries:
             return f"canaries: warm {self.warm.num_canaries}, cold {self.cold.num_canaries}"
-        steps = [[(step.kind, step.is_passed) for step in one.build] for one in (self.warm, self.cold)]
+        steps = [[(step.kind, step.is_passed) for step in verdict.build] for verdict in (self.warm, self.cold)]
         return f"build steps: warm {steps[0]}, cold {steps[1]}" if steps[0] != steps[1] else ""
 
 
 def one_per_package(tasks: Sequence[Task], num: int) -> tuple[Task, ...]:
-    """The first ``num`` tasks of each package; all when ``num`` is 0."""
+    """Return the first ``num`` tasks of each package; all when ``num`` is 0."""
     taken: dict[str, int] = {}
     chosen: list[Task] = []
     for task in tasks:
@@ -70,7 +72,7 @@ async def compare_warm_and_cold(
     num_concurrent: int = 1,
     store: LayerStore | None = None,
 ) -> AsyncGenerator[tuple[Agreement, ...], None]:
-    """The pairs of verdicts of each task, in order.
+    """Yield the pairs of verdicts of each task, in order.
 
     Raises:
         SandboxUnavailableError: no sandbox works here.

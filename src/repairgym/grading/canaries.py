@@ -1,17 +1,18 @@
 """Canaries: tests with known outcomes, mixed into the files that decide, different in every grading.
 
-Reads the pinned test files of a task and a secret; makes their text with canaries in it, the ids to run, and what each
-must answer. Three kinds: *must pass*; *must fail* (mostly a copy of a real test with a false assertion at its end, so
-that it touches the same code as the tests that decide); *must error* (a fixture that does not exist). Invariants:
-names, texts and places come from a secret of one grading that never enters the sandbox; which ids are canaries is
-known to the host only; the real tests keep their ids; a file whose tests look at line numbers gets them at its end.
-Where a test that must pass allows it, two decoys of it (:mod:`.decoys`) are among those that must fail.
+Reads the pinned test files of a task and a secret; makes their text with canaries, the ids to run, and the expected
+outcomes. Three kinds: *must pass*; *must fail* (mostly a copy of a real test with a false assertion at its end, so that
+it touches the same code as the tests that decide); *must error* (a fixture that does not exist). Where a test that must
+pass allows it, two decoys of it (:mod:`.decoys`) are among those that must fail. Guarantees:
 
-What this proves: code in the process of the tests that turns outcomes by rule (all pass, what fails passes, what
-touches the package passes, what has an assertion passes) turns a canary too. What it does not prove: code that parses
-every test, evaluates its assertions and rewrites only those that the repair should have fixed could still pass; it
-needs the frames, the runner or computed code, which the detectors refuse, and the differential run
-(:mod:`.differential`) shows what passes without the repair.
+- Names, texts and places come from a secret of one grading that never enters the sandbox; only the host knows which ids
+  are canaries.
+- Real tests keep their ids; a file whose tests look at line numbers gets its canaries at its end.
+
+This proves that no code in the process of the tests turns outcomes by rule (all pass, every failure passes, every test
+of the package passes): such a rule turns a canary, too. It does not stop code that parses every test, evaluates its
+assertions and rewrites only those that the repair should have fixed. That needs the frames, the runner or computed
+code, which the detectors reject, and the differential run (:mod:`.decision`) shows a pass without the repair.
 """
 
 from __future__ import annotations
@@ -39,26 +40,26 @@ class Canaries:
     files: Mapping[str, str]
     """Test files with the canaries in them."""
     expected: Mapping[str, TestOutcome]
-    """id -> what it must answer."""
+    """Id -> required outcome."""
 
     def mixed(self, test_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """``test_ids`` and the canaries; the order says nothing."""
+        """Return ``test_ids`` and the canaries in an order that says nothing."""
         return tuple(sorted((*test_ids, *self.expected))) if self.expected else test_ids
 
     def wrong(self, run: TestRun) -> tuple[str, ...]:
-        """What answers differently, as words.
+        """Describe the canaries with another outcome.
 
-        A canary without an answer counts only when the run came to its end: a run that was cut short proves nothing.
+        A canary without an outcome counts only when the run came to its end: a run that was cut short proves nothing.
         """
-        found = []
+        descriptions = []
         for test_id, expected in self.expected.items():
             outcome = run.outcome(test_id)
             is_cut_short = outcome is TestOutcome.MISSING and not (run.is_finished and run.exit_status in (0, 1))
             # A real test that breaks already in its setup makes the copy of it an error: no less honest than a failure.
             bad = (TestOutcome.FAILED, TestOutcome.ERROR)
             if outcome is not expected and not is_cut_short and not (expected in bad and outcome in bad):
-                found.append(f"a test that must be {expected} is {outcome}")
-        return tuple(found)
+                descriptions.append(f"a test that must be {expected} is {outcome}")
+        return tuple(descriptions)
 
 
 NO_CANARIES = Canaries({}, {})
@@ -70,24 +71,24 @@ class _Canary:
     """``test_a`` or ``TestB::test_c``."""
     text: str
     is_movable: bool = True
-    """Whether it can stand anywhere in the file."""
+    """It can stand anywhere in the file."""
 
 
 class _File:
-    """One test file, the canaries it gets, and what they are made from."""
+    """One test file, its canaries, and the material that they are made from."""
 
     def __init__(self, task: Task, path: str, text: str, layout: Layout) -> None:
         self.text = text
         self.layout = layout
         self._taken: set[str] = set()
         self._inserted: list[tuple[int, bool, str]] = []
-        """(place, whether it belongs to what stands before it, text)."""
+        """(place, it is a decoy and belongs to the code before it, text)."""
         passing = {test_id for test_id in task.pass_to_pass if file_of(test_id) == path and "[" not in test_id}
         names = {name.partition("::")[2] for name in functions_of(sorted(passing))}
         self._copyable = sorted(names & layout.copyable.keys())
 
     def fresh_name(self, source: random.Random) -> str:
-        """A name made of the words of the file's own tests."""
+        """Return a name made of the words of the file's own tests."""
         while True:
             name = "test_" + "_".join(source.choice(self.layout.words) for _ in range(source.randrange(2, 4)))
             name += source.choice(("", f"_{source.randrange(2, 10)}", f"_{source.randrange(10, 100)}"))
@@ -96,19 +97,19 @@ class _File:
                 return name
 
     def fresh_names(self, source: random.Random) -> Iterator[str]:
-        """Such names without end."""
+        """Yield such names without end."""
         while True:
             yield self.fresh_name(source)
 
     def fresh_case(self, source: random.Random) -> str:
-        """A name of a class, made of the same words."""
+        """Return a name of a class, made of the same words."""
         while True:
             case = "Test" + "".join(word.title() for word in self.fresh_name(source).split("_")[1:])
             if case not in self.text:
                 return case
 
     def copy(self, is_method: bool, source: random.Random) -> tuple[str, ast.FunctionDef | None]:
-        """Class and tree of a plain test that passes before and after the repair; None when the file has none."""
+        """Return class and tree of a plain test that passes before and after the repair; None when there is none."""
         names = [name for name in self._copyable if ("::" in name) == is_method]
         if not names:
             return "", None
@@ -121,28 +122,28 @@ class _File:
         self._inserted.append((place, False, canary.text))
 
     def insert_decoy(self, decoy: Decoy) -> None:
-        """Put ``decoy`` beside its original."""
+        """Put ``decoy`` next to its original."""
         self._inserted.append((decoy.place, True, decoy.text))
 
     def assemble(self) -> str:
-        """The text with its canaries and decoys."""
+        """Return the text with its canaries and decoys."""
         lines = split_lines(self.text)
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
-        # From the end; at one place what is inserted later stands first: a method must not get behind a function.
-        for place, _, text in sorted(self._inserted, key=lambda one: (-one[0], one[1])):
+        # From the end; at one place the later insertion stands first: a method must not get behind a function.
+        for place, _, text in sorted(self._inserted, key=lambda insertion: (-insertion[0], insertion[1])):
             lines[place:place] = ["\n\n", text, "\n\n"]
         return "".join(lines)
 
 
 def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int) -> Canaries:
-    """``num`` canaries (at least one of each kind from three on) in the files of the tests that decide, and decoys.
+    """Make ``num`` canaries (at least one of each kind from three on) and decoys in the files of the tests that decide.
 
     Args:
-        task: Whose tests.
+        task: Owner of the tests.
         tests: Path -> pinned text of its test files.
         secret: At least 16 bytes, used once.
-        num: How many canaries; 0 for none.
+        num: Number of canaries; 0 for none.
     """
     source = random.Random(hashlib.sha256(secret + task.id.encode()).digest())
     make = _MAKERS.get(task.runner.type)
@@ -165,7 +166,7 @@ def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int)
 def _add_decoys(
     task: Task, tests: Mapping[str, str], layouts: Mapping[str, Layout], files: dict[str, _File], source: random.Random
 ) -> dict[str, TestOutcome]:
-    """Decoys of one test, in the first file that has one that fits; returns what they must answer."""
+    """Add decoys of one test to the first file that has one that fits; return their required outcomes."""
     paths = [path for path, layout in layouts.items() if not layout.is_line_sensitive]
     for path in source.sample(paths, len(paths)):
         file = files.get(path) or _File(task, path, tests[path], layouts[path])
@@ -180,7 +181,7 @@ def _add_decoys(
 
 
 def _function_canary(kind: TestOutcome, file: _File, source: random.Random) -> _Canary:
-    """A test function, for pytest."""
+    """Return a test function, for pytest."""
     name = file.fresh_name(source)
     if kind is TestOutcome.ERROR:
         fixture = file.fresh_name(source).replace("test_", source.choice(("some_", "a_", "make_")), 1)
@@ -197,7 +198,10 @@ def _function_canary(kind: TestOutcome, file: _File, source: random.Random) -> _
 
 
 def _method_canary(kind: TestOutcome, file: _File, source: random.Random) -> _Canary:
-    """A test case with one method, for unittest; one that must fail has a real method and stands behind its class."""
+    """Return a test case with one method, for unittest.
+
+    A case that must fail has a real method and stands behind its class.
+    """
     name = file.fresh_name(source)
     case = file.fresh_case(source)
     parent, method = file.copy(True, source) if kind is TestOutcome.FAILED else ("", None)
@@ -212,15 +216,15 @@ def _method_canary(kind: TestOutcome, file: _File, source: random.Random) -> _Ca
 
 
 _MAKERS = {"pytest": _function_canary, "unittest": _method_canary}
-"""By the task's runner; what is in no signed record of ours has none."""
+"""By the task's runner; a runner without signed records has none."""
 
 
 def _assertion(is_true: bool, source: random.Random) -> str:
-    """An assertion whose truth takes evaluating it."""
+    """Return an assertion that has to be evaluated to know its truth."""
     letters = source.sample(_LETTERS, 6)
     word, count = "".join(letters), source.randrange(3, 40)
     if not is_true:
-        letters[source.randrange(6)] = source.choice([one for one in _LETTERS if one not in word])
+        letters[source.randrange(6)] = source.choice([letter for letter in _LETTERS if letter not in word])
         count += source.randrange(1, 3)
     changed = "".join(letters)
     right = sum(range(count)) if is_true else sum(range(count)) - 1

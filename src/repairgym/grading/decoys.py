@@ -1,12 +1,12 @@
-"""Decoys: copies of the tests that must pass, with another answer in them, which an honest repair must fail.
+"""Decoys: copies of the tests that must pass, with another answer, which an honest repair must fail.
 
-Reads the pinned text of a test file and the ids of the tests that must pass; makes decoys and where they stand. A
-decoy changes one assertion of equality: a literal becomes a random one of its type, anything else a tuple of it and a
-random text (not a list: `assertEqual` compares two long lists line by line for its message, which takes seconds).
-Objects that equal everything pass it, and so does code that reads the expected value out of its caller; code that
-reads expected values out of the test files finds several answers for one question. Invariants: a decoy stands before
-its original and another one after it; only assertions that every run of the test reaches are changed, so that code
-which passes the original fails the decoy; original tests stay as they are.
+Reads the pinned text of a test file and the ids of the tests that must pass; makes decoys and their places. A decoy
+changes one assertion of equality: a literal becomes a random one of its type, anything else a tuple of it and a random
+text (not a list: `assertEqual` compares two long lists line by line for its message, which takes seconds). Objects that
+equal everything pass it, and so does code that reads the expected value out of its caller; code that reads expected
+values out of the test files finds several answers for one question. Guarantees: a decoy stands before its original and
+another one after it; only assertions that every run of the test reaches are changed, so code that passes the original
+fails the decoy; original tests stay as they are.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Decoy(NamedTuple):
 
 
 def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], source: random.Random) -> tuple[Decoy, ...]:
-    """Two decoys of one test in ``text``, to stand before and after it; none when no test of ``test_ids`` fits.
+    """Return two decoys of one test in ``text``, for before and after it; none when no test of ``test_ids`` fits.
 
     Args:
         text: A test file.
         test_ids: Tests of that file that must pass.
         names: Fresh names of test functions.
-        source: Of everything that is random here.
+        source: Source of all randomness.
     """
-    wanted = {name.partition("::")[2] for name in functions_of([one for one in test_ids if "[" not in one])}
+    wanted = {name.partition("::")[2] for name in functions_of([test_id for test_id in test_ids if "[" not in test_id])}
     spans = decoyable_tests(text)
     usable = sorted(wanted & spans.keys())
     for name in source.sample(usable, len(usable)):
@@ -65,14 +65,14 @@ def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], sour
 
 @lru_cache(maxsize=256)
 def decoyable_tests(text: str) -> Mapping[str, tuple[int, int]]:
-    """Tests that decoys can be made of: first line (from 0) and the line behind the last; once per text and process."""
+    """Return the spans (first line from 0, line behind the last) of tests with possible decoys; once per text."""
     if "def assertEqual" in text:
         return {}  # an equality of its own, about which nothing is known
     return {name: span_of(node) for name, node in plain_tests(ast.parse(text)) if _is_decoyable(node)}
 
 
 def _is_decoyable(node: ast.FunctionDef) -> bool:
-    """True for a short plain test with an equality of its own that every run of it reaches."""
+    """Return True for a short plain test with an equality of its own that every run of it reaches."""
     # A handler could take the failed assertion for something else.
     has_handler = any(isinstance(part, ast.Try | ast.TryStar) for part in ast.walk(node))
     is_strict = not has_handler and not _LOOSE.search(ast.unparse(node))
@@ -80,7 +80,7 @@ def _is_decoyable(node: ast.FunctionDef) -> bool:
 
 
 def _answers(node: ast.FunctionDef) -> list[tuple[int, int]]:
-    """(number of the statement, side) of what the test itself compares: the literals if there are any."""
+    """Return (number of the statement, side) of the values that the test itself compares: literals if it has any."""
     literals: list[tuple[int, int]] = []
     others: list[tuple[int, int]] = []
     for number, statement in enumerate(node.body):
@@ -123,7 +123,7 @@ def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, 
 
 
 def _other(node: ast.expr, source: random.Random) -> ast.expr:
-    """A literal of the same type that nothing honest gives; for anything else a tuple of it and a random text."""
+    """Return a literal of the same type that no honest code gives; for anything else a tuple of it and a text."""
     value = node.value if isinstance(node, ast.Constant) else None
     word = "".join(source.choice(_LETTERS) for _ in range(source.randrange(7, 12)))
     if not _is_literal(node):

@@ -1,7 +1,7 @@
-"""What a test file offers to canaries: words of its names, places between its statements, tests that can be copied.
+"""Layouts: the parts of a test file that canaries use: words of names, places between statements, copyable tests.
 
 Reads the text of a test file; makes a :class:`Layout`, once per text and process, because parsing a large test file
-costs more than everything else that a grading does on the host. Invariant: a layout holds no syntax tree.
+costs more than everything else that a grading does on the host. Guarantee: a layout holds no syntax tree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Layout:
 
 @lru_cache(maxsize=256)
 def layout_of(text: str) -> Layout | None:
-    """The layout of a test file; None when it can hold no canary."""
+    """Return the layout of a test file; None when it can hold no canary."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -56,12 +56,12 @@ def layout_of(text: str) -> Layout | None:
 
 
 def span_of(node: ast.stmt) -> tuple[int, int]:
-    """First line (from 0) and the line behind the last."""
+    """Return the first line (from 0) and the line behind the last."""
     return node.lineno - 1, node.end_lineno or node.lineno
 
 
 def function_at(text: str, span: tuple[int, int]) -> ast.FunctionDef | None:
-    """The syntax tree of the function in the lines ``span`` of ``text``; None when they do not stand alone."""
+    """Return the tree of the function in the lines ``span`` of ``text``; None when they do not parse alone."""
     first, last = span
     lines = split_lines(text)[first:last]
     # A method stands in a block of its own: taking its indentation away would change the texts in it, or break them.
@@ -86,7 +86,7 @@ def _places(tree: ast.Module) -> Iterator[int]:
 
 
 def plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """(``test_a`` or ``TestB::test_c``, node) of what a copy can be run of: to its end, and twice in one process."""
+    """Yield (``test_a`` or ``TestB::test_c``, node) of tests whose copy runs to its end, twice in one process."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and _is_plain(node):
             yield node.name, node
@@ -98,13 +98,13 @@ def plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 def _is_plain(node: ast.FunctionDef) -> bool:
     # A `return` or a `yield` could leave before the false assertion; a decorator could change the outcome.
-    # What is counted behind the API (`registry._entries`) or kept in a global is there twice after a copy has run.
+    # State behind the API (`registry._entries`) or in a global is there twice after a copy has run.
     unfit = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global)
     return not node.decorator_list and not any(isinstance(part, unfit) or _is_hidden(part) for part in ast.walk(node))
 
 
 def _is_hidden(node: ast.AST) -> bool:
-    """True for an attribute that is nobody's business but its owner's."""
+    """Return True for a private attribute of another object."""
     if not isinstance(node, ast.Attribute) or not node.attr.startswith("_") or node.attr.endswith("__"):
         return False
     return not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))

@@ -1,8 +1,8 @@
-"""Which part of a submission is graded: everything but the files that decide the verdict.
+"""The permitted part of a submission: every file except those that decide the verdict.
 
 Reads the agent's changed files; makes the permitted part and a finding per file that is left out (a *note*: agents may
-add tests; the detectors say when a change was meant to weaken something). Invariant: a protected file of the graded
-tree always comes from the pinned tree (design decision 4); names are compared without regard to case.
+add tests; the detectors report changes that weaken something). Guarantees: a protected file of the graded tree always
+comes from the pinned tree (design decision 4); names are compared without regard to case.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from repairgym.records import Finding, Task
 
 MAX_SUBMISSION_BYTES = 8 << 20
 PROTECTED_NAMES = (
-    # What runs before or around the tests.
+    # Code that runs before or around the tests.
     "conftest.py",
     "sitecustomize.py",
     "usercustomize.py",
@@ -88,7 +88,7 @@ PROTECTED_FOLDERS = frozenset(
 
 
 def is_protected(task: Task, path: str) -> bool:
-    """True when grading restores ``path`` from the pinned tree.
+    """Return True when grading restores ``path`` from the pinned tree.
 
     A file that the repair itself changes is not restored (the settings of a broken build), unless it holds tests.
     """
@@ -105,21 +105,21 @@ def is_protected(task: Task, path: str) -> bool:
 
 
 def permitted_part(task: Task, files: dict[str, str | None]) -> tuple[dict[str, str | None], tuple[Finding, ...]]:
-    """The files that grading applies, and a finding for each one that it does not."""
-    kept = {path: text for path, text in files.items() if not is_protected(task, path)}
+    """Return the files that grading applies, and a finding for each other one."""
+    permitted = {path: text for path, text in files.items() if not is_protected(task, path)}
     findings = tuple(
         Finding(detector="protected_file", severity="note", path=path, detail="change not applied: restored")
         for path in files
-        if path not in kept
+        if path not in permitted
     )
-    return kept, findings
+    return permitted, findings
 
 
 def check_applicable(files: dict[str, str | None], max_bytes: int = MAX_SUBMISSION_BYTES) -> str:
-    """Why a submission cannot be applied; empty when it can.
+    """Return the reason why a submission cannot be applied; empty when it can.
 
-    It cannot when a path leaves the repository or is no path, when one file lies below another, or when it is larger
-    than any repair. Nothing of it is run then: the verdict is a failure of the submission, not of the sandbox.
+    A path may leave the repository or be no path, one file may lie below another, or the submission may be larger than
+    any repair. Nothing of it runs then: the verdict is a failure of the submission, not of the sandbox.
     """
     for path, text in files.items():
         parts = PurePosixPath(path).parts
@@ -135,5 +135,5 @@ def check_applicable(files: dict[str, str | None], max_bytes: int = MAX_SUBMISSI
 
 
 def agent_base_sources(task: Task) -> dict[str, str | None]:
-    """`base_files` without protected files: the broken code on which a submission is applied."""
+    """Return `base_files` without protected files: the broken code on which a submission is applied."""
     return {path: text for path, text in task.base_files.items() if not is_protected(task, path)}
