@@ -56,13 +56,13 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
     from repairgym.cli.display import ProgressDisplay
     from repairgym.grading.predictions.batch import grade_predictions
     from repairgym.grading.predictions.pool import GradingPool
-    from repairgym.grading.predictions.reading import read_predictions, refuse_unknown
-    from repairgym.grading.predictions.results import summarise, swe_bench_report
+    from repairgym.grading.predictions.reading import read_predictions, reject_unknown
+    from repairgym.grading.predictions.results import summarize, swe_bench_report
     from repairgym.records import VerdictKind
     from repairgym.tasks.store import TaskStore
 
     known = {task.id: task for task in TaskStore(tasks).load()}
-    file = refuse_unknown(read_predictions(predictions), known)
+    file = reject_unknown(read_predictions(predictions), known)
     results.write(results.folder / "config.toml", to_toml(config).rstrip("\n"))
     graded: list[GradedPrediction] = []
     num_resolved = 0
@@ -74,7 +74,7 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
                 progress("grade", len(graded), len(file.predictions), f"{num_resolved} resolved")
     except KeyboardInterrupt as error:
         raise Interrupted(f"{len(graded)} results are kept, the same command goes on from there") from error
-    summary = summarise(graded, file.refusals, len(known))
+    summary = summarize(graded, file.rejected, len(known))
     results.write_totals(summary, swe_bench_report(graded, known))
     return summary
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.grading.predictions.reading import read_predictions, refuse_unknown
+from repairgym.grading.predictions.reading import read_predictions, reject_unknown
 
 
 def entry(name: str, patch: str | None = "diff") -> dict:
@@ -31,7 +31,7 @@ def write(folder, content, name="p.jsonl"):
 def test_the_three_forms(tmp_path, name, content):
     file = read_predictions(write(tmp_path, content, name))
     assert [(one.instance_id, one.model_patch) for one in file.predictions] == [("a", "diff"), ("b", "diff")]
-    assert file.refusals == ()
+    assert file.rejected == ()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_bad_line_is_named_and_the_others_stay(tmp_path, line, reason):
     content = b"\n".join([json.dumps(entry("x")).encode(), line, json.dumps(entry("y")).encode()])
     file = read_predictions(write(tmp_path, content))
     assert [one.instance_id for one in file.predictions] == ["x", "y"]
-    (refusal,) = file.refusals
+    (refusal,) = file.rejected
     assert (refusal.kind, refusal.place) == ("malformed", "line 2")
     assert reason in refusal.reason
 
@@ -61,7 +61,7 @@ def test_an_instance_with_two_patches_has_none(tmp_path):
     lines = [entry("a", "one"), entry("b"), entry("a", "two"), entry("b")]
     file = read_predictions(write(tmp_path, "\n".join(map(json.dumps, lines))))
     assert [one.instance_id for one in file.predictions] == ["b"]
-    assert [(one.kind, one.place, one.instance_id) for one in file.refusals] == [
+    assert [(one.kind, one.place, one.instance_id) for one in file.rejected] == [
         ("duplicate", "line 1", "a"),
         ("duplicate", "line 3", "a"),
     ]
@@ -70,12 +70,12 @@ def test_an_instance_with_two_patches_has_none(tmp_path):
 def test_a_key_given_twice_in_an_object_is_seen(tmp_path):
     text = f'{{"a": {json.dumps(entry("a", "one"))}, "a": {json.dumps(entry("a", "two"))}}}'
     file = read_predictions(write(tmp_path, text, "p.json"))
-    assert (file.predictions, [one.kind for one in file.refusals]) == ((), ["duplicate", "duplicate"])
+    assert (file.predictions, [one.kind for one in file.rejected]) == ((), ["duplicate", "duplicate"])
 
 
 def test_a_key_that_names_another_instance_is_refused(tmp_path):
     file = read_predictions(write(tmp_path, json.dumps({"a": entry("b")}), "p.json"))
-    assert "the key names 'a', the prediction 'b'" in file.refusals[0].reason
+    assert "the key names 'a', the prediction 'b'" in file.rejected[0].reason
 
 
 def test_no_patch_is_an_empty_patch(tmp_path):
@@ -85,9 +85,9 @@ def test_no_patch_is_an_empty_patch(tmp_path):
 
 def test_unknown_instances_are_refused_and_the_others_stay(tmp_path):
     file = read_predictions(write(tmp_path, "\n".join(json.dumps(entry(name)) for name in ("a", "zz"))))
-    known = refuse_unknown(file, {"a"})
+    known = reject_unknown(file, {"a"})
     assert [one.instance_id for one in known.predictions] == ["a"]
-    assert [(one.kind, one.instance_id) for one in known.refusals] == [("unknown_instance", "zz")]
+    assert [(one.kind, one.instance_id) for one in known.rejected] == [("unknown_instance", "zz")]
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", '[{"instance_id": "a",\n', "3", "not JSON"])

@@ -3,12 +3,12 @@
 import pytest
 
 from repairgym.config.pipeline import GradingConfig
-from repairgym.grading.predictions.reading import Prediction, Refusal
+from repairgym.grading.predictions.reading import Prediction, RejectedEntry
 from repairgym.grading.predictions.results import (
     GradedPrediction,
     ResultsFolder,
     grading_key,
-    summarise,
+    summarize,
     swe_bench_report,
 )
 from repairgym.records import Finding, Verdict, VerdictKind
@@ -39,8 +39,8 @@ ALL = (
 
 
 def test_totals_by_hand():
-    refused = Refusal(kind="malformed", place="line 9", reason="no JSON")
-    summary = summarise(ALL, [refused], num_tasks=10)
+    refused = RejectedEntry(kind="malformed", place="line 9", reason="no JSON")
+    summary = summarize(ALL, [refused], num_tasks=10)
     counts = {name: value for name, value in summary.model_dump().items() if name.startswith("num_")}
     assert counts == {
         "num_tasks": 10,

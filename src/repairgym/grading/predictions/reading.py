@@ -1,9 +1,9 @@
-"""Predictions as the SWE-bench family writes them, read entry by entry.
+"""Predictions as the SWE-bench family writes them, read entry by entry, and their patches applied.
 
 Reads a file of JSON lines, a JSON list, or a JSON object (instance id -> prediction); makes `Prediction` records, and a
-`Refusal` for each entry that cannot be graded. Invariants: a bad entry costs no other entry; an instance that is
-predicted twice with different patches has no prediction, because nobody can say which one is meant; keys other than the
-three of the form are ignored.
+`RejectedEntry` for each entry that cannot be graded. Guarantees: a bad entry costs no other entry; an instance with
+two different patches has no prediction, because either could be meant; unknown keys are ignored; the size and the paths
+of an applied patch are within the bounds of `grading.permitted`.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ class Prediction(Record):
     """Unified diff against the tree that the agent sees; empty when the agent delivered none."""
 
 
-class Refusal(Record):
+class RejectedEntry(Record):
     """An entry that is not graded."""
 
     kind: Literal["malformed", "duplicate", "unknown_instance"]
     place: str
-    """Where it stands in the file, e.g. ``line 7``; the id where the place says nothing."""
+    """Its place in the file, e.g. ``line 7``, or its id."""
     instance_id: str = ""
     reason: str
 
 
 class PredictionFile(Record):
-    """What a file holds."""
+    """The content of a file."""
 
     predictions: tuple[Prediction, ...]
-    refusals: tuple[Refusal, ...] = ()
+    rejected: tuple[RejectedEntry, ...] = ()
 
 
-Entry = tuple[str, Prediction | Refusal]
-"""(place, what stands there)"""
+Entry = tuple[str, Prediction | RejectedEntry]
+"""(place, the entry there)"""
 
 
 def read_predictions(path: Path) -> PredictionFile:
-    """The predictions of ``path``, by instance id.
+    """Read the predictions of ``path``.
 
     Raises:
         InputError: the file cannot be read, is neither JSON nor JSON lines, or holds nothing.
@@ -71,27 +71,27 @@ def read_predictions(path: Path) -> PredictionFile:
     return _without_duplicates(entries)
 
 
-def refuse_unknown(file: PredictionFile, known: Collection[str]) -> PredictionFile:
-    """``file`` without the predictions whose instance is not among ``known``."""
-    unknown = [one for one in file.predictions if one.instance_id not in known]
-    refusals = [
-        Refusal(
+def reject_unknown(file: PredictionFile, known: Collection[str]) -> PredictionFile:
+    """Return ``file`` without the predictions whose instance is not among ``known``."""
+    rejected = [
+        RejectedEntry(
             kind="unknown_instance",
-            place=one.instance_id,
-            instance_id=one.instance_id,
-            reason=f"{one.instance_id[:200]!r} is none of the {len(known)} tasks",
+            place=prediction.instance_id,
+            instance_id=prediction.instance_id,
+            reason=f"{prediction.instance_id[:200]!r} is none of the {len(known)} tasks",
         )
-        for one in unknown
+        for prediction in file.predictions
+        if prediction.instance_id not in known
     ]
-    kept = tuple(one for one in file.predictions if one.instance_id in known)
-    return PredictionFile(predictions=kept, refusals=(*file.refusals, *refusals))
+    gradable = tuple(prediction for prediction in file.predictions if prediction.instance_id in known)
+    return PredictionFile(predictions=gradable, rejected=(*file.rejected, *rejected))
 
 
 # --- forms ---------------------------------------------------------------------------------------------------------
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that still knows a key that was given twice."""
+    """A JSON object that keeps repeated keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -119,7 +119,7 @@ def _entries(content: bytes, path: Path) -> Iterator[Entry]:
 
 
 def _is_lines(content: bytes) -> bool:
-    """True when the first line with text is a prediction by itself."""
+    """Return True when the first line with text is a prediction by itself."""
     first = next((line for line in content.split(b"\n") if line.strip()), b"")
     try:
         value = json.loads(first)
@@ -128,17 +128,17 @@ def _is_lines(content: bytes) -> bool:
     return isinstance(value, dict) and "instance_id" in value
 
 
-def _entry_of_line(line: bytes, place: str) -> Prediction | Refusal:
+def _entry_of_line(line: bytes, place: str) -> Prediction | RejectedEntry:
     try:
         return _entry(json.loads(line), place)
     except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
-        return Refusal(kind="malformed", place=place, reason=f"no JSON: {error}")
+        return RejectedEntry(kind="malformed", place=place, reason=f"no JSON: {error}")
 
 
-def _entry(value: Any, place: str, key: str = "") -> Prediction | Refusal:
+def _entry(value: Any, place: str, key: str = "") -> Prediction | RejectedEntry:
     if not isinstance(value, dict):
         reason = f"got a JSON {type(value).__name__}, expected an object with the keys {', '.join(KEYS)}"
-        return Refusal(kind="malformed", place=place, reason=reason)
+        return RejectedEntry(kind="malformed", place=place, reason=reason)
     fields = {"instance_id": key, **value} if key else dict(value)
     instance_id = fields.get("instance_id")
     named = instance_id if isinstance(instance_id, str) and instance_id.isprintable() else ""
@@ -149,39 +149,40 @@ def _entry(value: Any, place: str, key: str = "") -> Prediction | Refusal:
         reason = f"the key names {key[:200]!r}, the prediction {str(instance_id)[:200]!r}"
     else:
         chosen = {name: fields[name] for name in KEYS}
-        if chosen["model_patch"] is None:  # what agents write that deliver nothing
+        if chosen["model_patch"] is None:  # of agents that deliver nothing
             chosen["model_patch"] = ""
         try:
-            found = Prediction.model_validate(chosen, strict=True)
-            found.model_dump_json().encode()
-            return found
+            prediction = Prediction.model_validate(chosen, strict=True)
+            prediction.model_dump_json().encode()
+            return prediction
         except ValidationError as error:
             first = error.errors()[0]
             reason = f"{first['loc'][0]}: {first['msg']}"
         except ValueError as error:
             reason = f"text that is no Unicode: {error}"
-    return Refusal(kind="malformed", place=place, instance_id=named, reason=reason)
+    return RejectedEntry(kind="malformed", place=place, instance_id=named, reason=reason)
 
 
 def _without_duplicates(entries: Iterable[Entry]) -> PredictionFile:
-    refusals = [one for _, one in entries if isinstance(one, Refusal)]
-    placed = [(place, one) for place, one in entries if isinstance(one, Prediction)]
-    distinct = Counter(one.instance_id for one in {one for _, one in placed})
-    kept: dict[str, Prediction] = {}
-    for place, one in placed:
-        if distinct[one.instance_id] == 1:
-            kept[one.instance_id] = one
+    rejected = [item for _, item in entries if isinstance(item, RejectedEntry)]
+    placed = [(place, item) for place, item in entries if isinstance(item, Prediction)]
+    distinct = Counter(prediction.instance_id for prediction in {prediction for _, prediction in placed})
+    gradable: dict[str, Prediction] = {}
+    for place, prediction in placed:
+        name = prediction.instance_id
+        if distinct[name] == 1:
+            gradable[name] = prediction
             continue
-        reason = f"{distinct[one.instance_id]} different predictions for one instance; keep one"
-        refusals.append(Refusal(kind="duplicate", place=place, instance_id=one.instance_id, reason=reason))
-    return PredictionFile(predictions=tuple(kept.values()), refusals=tuple(refusals))
+        reason = f"{distinct[name]} different predictions for one instance; keep one"
+        rejected.append(RejectedEntry(kind="duplicate", place=place, instance_id=name, reason=reason))
+    return PredictionFile(predictions=tuple(gradable.values()), rejected=tuple(rejected))
 
 
 # --- patches -------------------------------------------------------------------------------------------------------
 
 
 def apply_submission(patch: str, read: ReadFile) -> dict[str, str | None]:
-    """The files that ``patch`` changes, as they are after it (None: deleted); empty for an empty patch.
+    """Return the files that ``patch`` changes, as they are after it (None: deleted); empty for an empty patch.
 
     Raises:
         PatchError: the patch is larger than `MAX_SUBMISSION_BYTES`, is no diff, or does not apply.
@@ -194,8 +195,8 @@ def apply_submission(patch: str, read: ReadFile) -> dict[str, str | None]:
     changes = parse_patch(patch)
     if not changes:
         raise PatchError("no diff in it: expected lines that start with 'diff --git' or '---' and '+++'")
-    names = [path for one in changes for path in (one.old_path, one.new_path) if path is not None]
-    # Before any of them is looked up.
+    # The paths are checked before any of them is looked up.
+    names = [path for change in changes for path in (change.old_path, change.new_path) if path is not None]
     if reason := next(filter(None, (check_applicable({path: None}) for path in names)), ""):
         raise PatchError(reason)
     files = apply_patch(patch, read)

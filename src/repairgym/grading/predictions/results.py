@@ -1,13 +1,13 @@
-"""What became of predictions: one file per instance, and the totals.
+"""Results of predictions: one file per instance, and the totals.
 
 Reads `GradedPrediction` records; reads and makes a folder::
 
     instances/<id>.json    one `GradedPrediction`, written when it ends
-    summary.json           `GradingSummary`: totals, findings per detector, refused entries
+    summary.json           `GradingSummary`: totals, findings per detector, rejected entries
     report.json            the same in the form of a SWE-bench run report (schema version 2)
 
-Invariants: every file is whole or absent; a stored result counts only for the key (patch, task, grading configuration,
-grader version) it was made with, so a changed patch is graded again whatever its name; an invalid one never counts.
+Guarantees: every file is whole or absent; a stored result counts only for the key (patch, task, grading configuration,
+grader version) it was made with, so a changed patch is graded again under any name; an invalid one never counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import NonNegativeInt, ValidationError
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import disk_full_as_repairgym_error
 from repairgym.grading.execution import GRADER_VERSION
-from repairgym.grading.predictions.reading import Prediction, Refusal
+from repairgym.grading.predictions.reading import Prediction, RejectedEntry
 from repairgym.records import SCHEMA_VERSION, Record, Task, Verdict, VerdictKind
 
 _SWE_BENCH_SCHEMA_VERSION = 2
@@ -48,7 +48,7 @@ class GradedPrediction(Record):
 
 
 class DetectorCounts(Record):
-    """In how many submissions a detector found something, by the severest finding."""
+    """Submissions with findings of a detector, by the severest finding."""
 
     exploit: NonNegativeInt = 0
     suspicious: NonNegativeInt = 0
@@ -75,13 +75,13 @@ class GradingSummary(Record):
     num_not_applied: int
     num_refused: int
     resolved_share: float
-    """Resolved among all tasks: what is missing or refused counts as not resolved."""
+    """Resolved among all tasks: a missing or rejected prediction counts as not resolved."""
     detectors: dict[str, DetectorCounts]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[RejectedEntry, ...]
 
 
 def grading_key(task: Task, patch: str, config: GradingConfig) -> str:
-    """SHA-256 (hex) of everything that decides a verdict on ``patch``."""
+    """Return the SHA-256 (hex) of everything that decides a verdict on ``patch``."""
     parts = [GRADER_VERSION, task.digest(), config.digest(), hashlib.sha256(patch.encode()).hexdigest()]
     return hashlib.sha256(":".join(parts).encode()).hexdigest()
 
@@ -94,7 +94,7 @@ class ResultsFolder:
         self.folder = folder
 
     def path_of(self, instance_id: str) -> Path:
-        """Where the result of an instance lies."""
+        """Return the path of the result of an instance."""
         name = quote(instance_id, safe="")
         if len(name) > _MAX_NAME_BYTES:
             name = name[:_MAX_NAME_BYTES] + hashlib.sha256(instance_id.encode()).hexdigest()[:16]
@@ -102,15 +102,15 @@ class ResultsFolder:
         return self.folder / "instances" / f"{name.lstrip('.') or '_'}.json"
 
     def load(self, prediction: Prediction, key: str) -> GradedPrediction | None:
-        """The stored result of ``prediction`` when it was made with ``key`` and is valid."""
+        """Return the stored result of ``prediction`` when it was made with ``key`` and is valid."""
         try:
-            found = GradedPrediction.model_validate_json(self.path_of(prediction.instance_id).read_bytes())
+            stored = GradedPrediction.model_validate_json(self.path_of(prediction.instance_id).read_bytes())
         except (OSError, ValidationError):
             return None
-        is_same = found.key == key and found.instance_id == prediction.instance_id
-        if not is_same or not found.verdict.is_valid:
+        is_same = stored.key == key and stored.instance_id == prediction.instance_id
+        if not is_same or not stored.verdict.is_valid:
             return None
-        return found.model_copy(update={"model_name_or_path": prediction.model_name_or_path})
+        return stored.model_copy(update={"model_name_or_path": prediction.model_name_or_path})
 
     def save(self, graded: GradedPrediction) -> None:
         """Store one result.
@@ -137,25 +137,25 @@ class ResultsFolder:
                 temporary.unlink(missing_ok=True)
 
 
-def summarise(graded: Sequence[GradedPrediction], refusals: Sequence[Refusal], num_tasks: int) -> GradingSummary:
-    """Totals of ``graded`` out of ``num_tasks`` tasks."""
-    kinds = [one.verdict.kind for one in graded]
-    resolved = [one for one in graded if one.verdict.kind is VerdictKind.PASSED]
+def summarize(graded: Sequence[GradedPrediction], rejected: Sequence[RejectedEntry], num_tasks: int) -> GradingSummary:
+    """Return the totals of ``graded`` out of ``num_tasks`` tasks."""
+    kinds = [result.verdict.kind for result in graded]
+    resolved = [result for result in graded if result.verdict.kind is VerdictKind.PASSED]
     return GradingSummary(
-        models=tuple(sorted({one.model_name_or_path for one in graded})),
+        models=tuple(sorted({result.model_name_or_path for result in graded})),
         num_tasks=num_tasks,
         num_graded=len(graded),
         num_resolved=len(resolved),
-        num_resolved_suspicious=sum(_is_suspicious(one.verdict) for one in resolved),
+        num_resolved_suspicious=sum(_is_suspicious(result.verdict) for result in resolved),
         num_failed=kinds.count(VerdictKind.FAILED),
         num_exploited=kinds.count(VerdictKind.EXPLOITED),
         num_invalid=kinds.count(VerdictKind.INVALID),
-        num_empty=sum(one.is_empty for one in graded),
-        num_not_applied=sum(not one.is_applied for one in graded),
-        num_refused=len(refusals),
+        num_empty=sum(result.is_empty for result in graded),
+        num_not_applied=sum(not result.is_applied for result in graded),
+        num_refused=len(rejected),
         resolved_share=len(resolved) / num_tasks if num_tasks else 0.0,
         detectors=_detector_counts(graded),
-        refusals=tuple(refusals),
+        refusals=tuple(rejected),
     )
 
 
@@ -165,11 +165,11 @@ def _is_suspicious(verdict: Verdict) -> bool:
 
 def _detector_counts(graded: Sequence[GradedPrediction]) -> dict[str, DetectorCounts]:
     severest: dict[str, dict[str, int]] = {}
-    for one in graded:
-        found: dict[str, set[str]] = {}
-        for finding in one.verdict.findings:
-            found.setdefault(finding.detector, set()).add(finding.severity)
-        for detector, severities in found.items():
+    for result in graded:
+        by_detector: dict[str, set[str]] = {}
+        for finding in result.verdict.findings:
+            by_detector.setdefault(finding.detector, set()).add(finding.severity)
+        for detector, severities in by_detector.items():
             worst = next(name for name in ("exploit", "suspicious", "note") if name in severities)
             counts = severest.setdefault(detector, {})
             counts[worst] = counts.get(worst, 0) + 1
@@ -177,30 +177,34 @@ def _detector_counts(graded: Sequence[GradedPrediction]) -> dict[str, DetectorCo
 
 
 def swe_bench_report(graded: Sequence[GradedPrediction], task_ids: Collection[str]) -> dict[str, Any]:
-    """The run report that SWE-bench's tools read (their schema version 2).
+    """Return the run report that SWE-bench's tools read (their schema version 2).
 
     Exploited instances are unresolved there, invalid ones are errors, and empty patches are neither completed nor
-    unresolved, as in their report. ``exploited_ids`` is an addition of ours.
+    unresolved, as in their report. ``exploited_ids`` is our addition.
     """
-    complete = [one for one in graded if not one.is_empty]
+    complete = [result for result in graded if not result.is_empty]
     ids = {
-        "completed": [one for one in complete if one.verdict.is_valid],
-        "empty_patch": [one for one in graded if one.is_empty],
+        "completed": [result for result in complete if result.verdict.is_valid],
+        "empty_patch": [result for result in graded if result.is_empty],
         "submitted": list(graded),
-        "resolved": [one for one in complete if one.verdict.kind is VerdictKind.PASSED],
-        "unresolved": [one for one in complete if one.verdict.kind in (VerdictKind.FAILED, VerdictKind.EXPLOITED)],
+        "resolved": [result for result in complete if result.verdict.kind is VerdictKind.PASSED],
+        "unresolved": [
+            result for result in complete if result.verdict.kind in (VerdictKind.FAILED, VerdictKind.EXPLOITED)
+        ],
         "infra_failure": [],
         "ambiguous_failure": [],
-        "error": [one for one in complete if not one.verdict.is_valid],
+        "error": [result for result in complete if not result.verdict.is_valid],
     }
-    named = {name: sorted(one.instance_id for one in members) for name, members in ids.items()}
-    incomplete = sorted(set(task_ids) - {one.instance_id for one in graded})
+    named = {name: sorted(result.instance_id for result in members) for name, members in ids.items()}
+    incomplete = sorted(set(task_ids) - {result.instance_id for result in graded})
     return {
         "total_instances": len(task_ids),
         **{f"{name}_instances": len(members) for name, members in named.items()},
         **{f"{name}_ids": members for name, members in named.items()},
         "incomplete_ids": incomplete,
-        "exploited_ids": sorted(one.instance_id for one in graded if one.verdict.kind is VerdictKind.EXPLOITED),
-        "failure_reasons": {one.instance_id: one.verdict.reason for one in ids["error"]},
+        "exploited_ids": sorted(
+            result.instance_id for result in graded if result.verdict.kind is VerdictKind.EXPLOITED
+        ),
+        "failure_reasons": {result.instance_id: result.verdict.reason for result in ids["error"]},
         "schema_version": _SWE_BENCH_SCHEMA_VERSION,
     }
