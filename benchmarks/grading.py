@@ -63,11 +63,11 @@ class Suite:
 
 async def prepare(package: Package, backend: NamespaceBackend, store: LayerStore) -> list[Suite]:
     """Both suites of ``package``, from its first test files in the order of the catalogue."""
-    workshop = BuildContext(store, backend, TasksConfig(), quota=0)
-    environment, spec = workshop.pinned(package)
+    context = BuildContext(store, backend, TasksConfig(), quota=0)
+    environment, spec = context.pinned(package)
     files = package.test_files(spec.tree)[:_MAX_FILES]
-    request = workshop.request(package, files, _TIMEOUT_S).model_copy(update={"test_timeout_s": 60.0})
-    spec = await workshop.compiled(spec, request)
+    request = context.request(package, files, _TIMEOUT_S).model_copy(update={"test_timeout_s": 60.0})
+    spec = await context.compiled(spec, request)
     durations = durations_of(await run_fresh(backend, spec, request))
     path = package.source_files(spec.tree)[0]
     text = (spec.tree / path).read_text(encoding="utf-8")

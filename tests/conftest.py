@@ -218,7 +218,7 @@ def write_synthetic_run(folder: Path, num_tasks: int = 12, num_samples: int = 2,
     (folder / "tasks" / "tasks.jsonl").write_text("".join(task.model_dump_json() + "\n" for task in records))
     counts = {"functions": 900, "mutants_run": 700, "survived": 160, "one_test_only": 90, "kept": 300}
     funnel = {"total": {"mutations": counts, "releases": {"pairs": 9, "kept": 5}}, "splits": {"mutations/test": 12}}
-    (folder / "tasks" / "manifest.json").write_text(json.dumps({"catalogue": "cd" * 32}))
+    (folder / "tasks" / "manifest.json").write_text(json.dumps({"catalogue": "cd" * 32, "format": 2}))
     (folder / "tasks" / "funnel.json").write_text(json.dumps(funnel))
     (folder / "config.toml").write_text('seed = 1\n[rl]\nlr = 1e-4\nlosses = ["rl"]\n')
     with RunStore.create(folder / "run.db") as store:

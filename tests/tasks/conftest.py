@@ -17,7 +17,7 @@ import pytest
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
 from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.layers.catalogue import Package
-from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
@@ -85,7 +85,7 @@ def layers(tmp_path_factory: pytest.TempPathFactory, sdists: Path) -> LayerStore
 @pytest.fixture(scope="session")
 def seeded_layers(layers: LayerStore, tinycalc: Package) -> LayerStore:
     """Layers whose pytest environment is the one that runs these tests: nothing is downloaded."""
-    environment = describe_environment(shipped_lock(()))
+    environment = describe_environment(read_lock(()))
     place = layers.root / "environments" / environment.digest
     place.parent.mkdir(parents=True, exist_ok=True)
     if not place.is_symlink():

@@ -25,8 +25,8 @@ from repairgym.tasks.build import build_tasks as building
 from repairgym.tasks.build.build_tasks import build as build_tasks
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import lock_name, resolve_lock, shipped_locks_folder
-from repairgym.tasks.manifest.manifest import RecipeBook
-from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_book
+from repairgym.tasks.manifest.manifest import TaskManifest
+from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 
@@ -50,8 +50,8 @@ def build(
     folder: Folder,
     overrides: Overrides = None,
     config: ConfigFile = None,
-    recipe: Annotated[
-        Path | None, typer.Option("--recipe", help="Rebuild the certified tasks of a book of recipes.")
+    manifest: Annotated[
+        Path | None, typer.Option("--manifest", help="Rebuild the certified tasks of this task manifest.")
     ] = None,
     is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
 ) -> None:
@@ -61,11 +61,11 @@ def build(
 
     Example: repairgym tasks build tasks 'sources=["history"]' catalogue=repositories.toml
 
-    Example: repairgym tasks build tasks --recipe catalog/real.toml 'packages=["boltons"]'
+    Example: repairgym tasks build tasks --manifest catalog/real.toml 'packages=["boltons"]'
     """
-    if recipe:
+    if manifest:
         chosen = load_config(RebuildConfig, config, overrides or [])
-        typer.echo(to_toml(chosen)) if is_dry_run else rebuild(folder, recipe, chosen)
+        typer.echo(to_toml(chosen)) if is_dry_run else rebuild(folder, manifest, chosen)
         return
     resolved = load_config(TasksConfig, config, overrides or [])
     if is_dry_run:
@@ -130,12 +130,12 @@ def lock(
 @app.command()
 def record(
     folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
-    book: Annotated[Path, typer.Argument(help="TOML file of the book.")],
+    manifest: Annotated[Path, typer.Argument(help="TOML file of the task manifest.")],
     catalogue: Annotated[
         Path | None, typer.Option("--catalogue", help="Catalogue of the packages; default: the one of the build.")
     ] = None,
 ) -> None:
-    """Add the recipes of certified tasks to a book; those that are in it stay as they are.
+    """Add certified tasks to a task manifest; existing entries stay as they are.
 
     Example: repairgym tasks record tasks catalog/real.toml
     """
@@ -144,20 +144,20 @@ def record(
     path = catalogue or (Path(used) if used else None)
     packages = {package.name: package for package in load_catalogue(path).package}
     tasks = [task for task in store.load() if task.certificate.is_valid]
-    counts = RecipeBook(book).record(tasks, packages)
+    counts = TaskManifest(manifest).add(tasks, packages)
     for name, count in sorted(counts.items()):
         typer.echo(f"{count} {name.replace('_', ' ')}")
 
 
-def rebuild(folder: Path, book_path: Path, config: RebuildConfig) -> None:
-    """Rebuild the tasks of a book into ``folder`` and say what came out.
+def rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
+    """Rebuild the tasks of a manifest into ``folder`` and print the outcome.
 
     Raises:
         TaskError: some could not be rebuilt.
     """
-    book, console = RecipeBook(book_path), Console()
+    manifest, console = TaskManifest(manifest_path), Console()
     if (folder / "units").is_dir():
-        raise InputError(f"{folder} holds a build from a catalogue; name a folder of its own for the tasks of a book")
+        raise InputError(f"{folder} holds a build from a catalogue; name another folder for the tasks of a manifest")
     with ProgressDisplay() as progress:
 
         def report(done: RebuildProgress) -> None:
@@ -166,10 +166,10 @@ def rebuild(folder: Path, book_path: Path, config: RebuildConfig) -> None:
                 console.print(f"[yellow]{escape(done.package)}[/]: {escape(done.error)}")
 
         try:
-            store = rebuild_book(book, folder, config, report=report)
+            store = rebuild_manifest(manifest, folder, config, report=report)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; what was fetched is kept, run the same command again") from error
     counts = store.load_document(FUNNEL_FILE)["total"]["rebuild"]
-    console.print(f"{counts['rebuilt']} of {counts['recipes']} tasks in {folder}", highlight=False)
-    if counts["rebuilt"] < counts["recipes"]:
-        raise TaskError(f"{counts['recipes'] - counts['rebuilt']} tasks could not be rebuilt: {folder / FUNNEL_FILE}")
+    console.print(f"{counts['rebuilt']} of {counts['entries']} tasks in {folder}", highlight=False)
+    if counts["rebuilt"] < counts["entries"]:
+        raise TaskError(f"{counts['entries'] - counts['rebuilt']} tasks could not be rebuilt: {folder / FUNNEL_FILE}")

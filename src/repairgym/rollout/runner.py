@@ -33,7 +33,7 @@ from repairgym.rollout.jobs import EpisodeJob
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.lease import LeasedBackend
-from repairgym.tasks.build.concurrency import as_they_end
+from repairgym.tasks.build.concurrency import as_completed
 from repairgym.tasks.build.validation import TaskLayers
 
 _UNBOUNDED_TOKENS = 1 << 30
@@ -70,7 +70,7 @@ class Runner:
                 queue_s = time.monotonic() - begun_at_s
                 return await self.run_job(job, tasks[job.task_id], policy, temperature, queue_s)
 
-        async with aclosing(as_they_end(bounded(job) for job in jobs)) as ended:
+        async with aclosing(as_completed(bounded(job) for job in jobs)) as ended:
             async for trajectory in ended:
                 yield trajectory
 

@@ -55,8 +55,8 @@ def package_statistics(
     groups: dict[tuple[str, str, bool], list[_Facts]] = defaultdict(list)
     for task in tasks:
         groups[task.provenance.package, task.source, True].append(_facts(task))
-    for one in unbuilt:
-        groups[one.repository, one.format, False].append(_facts(one))
+    for record in unbuilt:
+        groups[record.repository, record.format, False].append(_facts(record))
     return tuple(_row(*key, facts, layers) for key, facts in sorted(groups.items()))
 
 
@@ -133,32 +133,35 @@ def markdown_table(rows: Iterable[PackageStatistics]) -> str:
     by_package: dict[str, list[PackageStatistics]] = defaultdict(list)
     for row in rows:
         by_package[row.package].append(row)
-    sources = sorted({row.source for found in by_package.values() for row in found})
+    sources = sorted({row.source for package_rows in by_package.values() for row in package_rows})
     lines = [
         f"| package | split | licence | {' | '.join(sources)} | test s | operators |",
         f"|---|---|---|{'---:|' * (len(sources) + 1)}---|",
     ]
     totals: Counter[str] = Counter()
-    for package, found in sorted(by_package.items()):
-        counts = Counter({row.source: row.num_tasks for row in found})
+    for package, package_rows in sorted(by_package.items()):
+        counts = Counter({row.source: row.num_tasks for row in package_rows})
         totals += counts
-        lines.append(_markdown_line(package, found, [counts[source] for source in sources]))
+        lines.append(_markdown_line(package, package_rows, [counts[source] for source in sources]))
     lines.append(f"| {len(by_package)} packages | | | {' | '.join(str(totals[source]) for source in sources)} | | |")
     return "\n".join(lines)
 
 
 def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequence[int]) -> str:
     splits = ", ".join(sorted({split for row in rows for split in row.splits}))
-    licences = ", ".join(sorted({one for row in rows for one in row.license.split(", ") if one})) or "?"
+    licences = (
+        ", ".join(sorted({license_name for row in rows for license_name in row.license.split(", ") if license_name}))
+        or "?"
+    )
     timed = [(row.test_s, row.num_tasks) for row in rows if row.test_s is not None]
     seconds = f"{sum(s * n for s, n in timed) / sum(n for _, n in timed):.2f}" if timed else ""
     operators: Counter[str] = Counter()
     for row in rows:
         operators.update(row.labels.get("operator", {}))
     ranked = sorted(operators.items(), key=lambda operator: (-operator[1], operator[0]))
-    told = ", ".join(f"{name} {count}" for name, count in ranked[:NUM_OPERATORS_SHOWN])
-    told += f", {len(ranked) - NUM_OPERATORS_SHOWN} more" if len(ranked) > NUM_OPERATORS_SHOWN else ""
-    return f"| {package} | {splits} | {licences} | {' | '.join(map(str, counts))} | {seconds} | {told} |"
+    shown = ", ".join(f"{name} {count}" for name, count in ranked[:NUM_OPERATORS_SHOWN])
+    shown += f", {len(ranked) - NUM_OPERATORS_SHOWN} more" if len(ranked) > NUM_OPERATORS_SHOWN else ""
+    return f"| {package} | {splits} | {licences} | {' | '.join(map(str, counts))} | {seconds} | {shown} |"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -180,8 +183,8 @@ def read_license(tree: Path) -> str:
         fields = [line.partition(":") for line in head.split("\n") if line[:1].strip()]
         values = {name.lower(): value.strip() for name, _, value in fields}
         classified = [value.rpartition("::")[2].strip() for name, _, value in fields if "License ::" in value]
-        found = values.get("license-expression") or values.get("license") or ", ".join(classified)
-        if found and found != "UNKNOWN":
+        license = values.get("license-expression") or values.get("license") or ", ".join(classified)
+        if license and license != "UNKNOWN":
             # Some projects put the whole text of the licence there; its first line names it.
-            return found.splitlines()[0][:60]
+            return license.splitlines()[0][:60]
     return ""

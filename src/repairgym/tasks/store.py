@@ -4,12 +4,12 @@ Reads and writes::
 
     tasks.jsonl      one task per line, by split, package and id
     unbuilt.jsonl    one imported task without environment and certificate per line, in the order of import
-    funnel.json      what each stage let through and why the rest fell away, per unit and in all
-    manifest.json    catalogue digest, seed, config, tool versions
-    units/           finished units (one source on one package) of a build, so that a killed one goes on
+    funnel.json      counts of each stage and the reasons of every drop, per unit and in total
+    manifest.json    format of the folder, catalogue digest, seed, config, tool versions
+    units/           finished units (one source on one package) of a build, from which a killed one resumes
 
-Invariants: every file is written beside its place and renamed, a unit is whole or absent, and it counts only for the
-key (catalogue entry, config, seed, lock) that it was made with.
+Guarantees: every file appears whole or not at all; a unit counts only for the key (catalogue entry, config, seed, lock)
+that it was made with; a folder of another format is rejected.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from repairgym.tasks.unbuilt import UnbuiltTask
 
 TASKS_FILE, FUNNEL_FILE, MANIFEST_FILE, UNITS_FOLDER = "tasks.jsonl", "funnel.json", "manifest.json", "units"
 UNBUILT_FILE = "unbuilt.jsonl"
+FOLDER_FORMAT = 2
+"""Format of a task folder, in its ``manifest.json``; folders of format 1 name their build checks otherwise."""
 RecordT = TypeVar("RecordT", bound=Record)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What one source made of one package."""
+    """The result of one source on one package."""
 
     name: str
     """``<source>-<package>``."""
@@ -42,66 +44,66 @@ class Unit:
     funnel: dict[str, int]
     tasks: tuple[Task, ...]
     error: str = ""
-    """Why the unit could not be made; empty when it could."""
+    """Reason of a failure; empty for none."""
 
 
 class TaskStore:
     """Tasks in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Use ``folder``, which need not exist yet."""
+        """Use ``folder``; it may be missing."""
         self.folder = folder
 
     def load(
         self, split: Split | None = None, source: SourceKind | None = None, ids: Iterable[str] = ()
     ) -> tuple[Task, ...]:
-        """Tasks that match every given filter, in file order.
+        """Return the tasks that match every given filter, in file order.
 
         Raises:
-            InputError: there is no task file, a line is broken, or an id is unknown.
+            InputError: there is no task file, it has another format, a line is broken, or an id is unknown.
         """
         wanted = frozenset(ids)
-        found = tuple(
+        matching = tuple(
             task
             for task in self._read()
             if (split is None or task.split == split)
             and (source is None or task.source == source)
             and (not wanted or task.id in wanted)
         )
-        missing = sorted(wanted - {task.id for task in found})
+        missing = sorted(wanted - {task.id for task in matching})
         if missing:
             raise InputError(f"no task {', '.join(missing)} in {self.folder}; see: repairgym tasks show {self.folder}")
-        return found
+        return matching
 
     def save(self, tasks: Iterable[Task], funnel: dict[str, Any], manifest: dict[str, Any]) -> None:
         """Write the whole folder.
 
         Raises:
-            DiskFullError: no room; what was there before is intact.
+            DiskFullError: no room; the old content is intact.
         """
         ordered = sorted(tasks, key=lambda task: (task.split, task.provenance.package, task.id))
         self._write(TASKS_FILE, (task.model_dump_json() + "\n" for task in ordered))
         self.save_document(FUNNEL_FILE, funnel)
-        self.save_document(MANIFEST_FILE, manifest)
+        self.save_document(MANIFEST_FILE, {**manifest, "format": FOLDER_FORMAT})
 
     def save_document(self, name: str, content: dict[str, Any]) -> None:
-        """Write one JSON object beside the tasks.
+        """Write one JSON object next to the tasks.
 
         Raises:
-            DiskFullError: no room; what was there before is intact.
+            DiskFullError: no room; the old content is intact.
         """
         self._write(name, [json.dumps(content, indent=2, sort_keys=True) + "\n"])
 
     def save_unbuilt(self, tasks: Iterable[UnbuiltTask]) -> None:
-        """Write all imported tasks, one after the other as they come.
+        """Write all imported tasks, one at a time.
 
         Raises:
-            DiskFullError: no room; what was there before is intact.
+            DiskFullError: no room; the old content is intact.
         """
         self._write(UNBUILT_FILE, (task.model_dump_json() + "\n" for task in tasks))
 
     def iter_unbuilt(self) -> Iterator[UnbuiltTask]:
-        """Imported tasks, one after the other; none when there is no file of them.
+        """Yield the imported tasks; none without their file.
 
         Raises:
             InputError: a line is broken.
@@ -116,7 +118,7 @@ class TaskStore:
         return any((self.folder / name).is_file() for name in (TASKS_FILE, UNBUILT_FILE))
 
     def load_certified(self) -> tuple[Task, ...]:
-        """Every certified task; none when the folder has only imported ones.
+        """Return every certified task; none for a folder with imported tasks only.
 
         Raises:
             InputError: the folder has neither, or a line is broken.
@@ -125,7 +127,7 @@ class TaskStore:
         return () if has_unbuilt and not (self.folder / TASKS_FILE).is_file() else self.load()
 
     def load_document(self, name: str) -> dict[str, Any]:
-        """`FUNNEL_FILE` or `MANIFEST_FILE`; empty when it is not there.
+        """Return `FUNNEL_FILE` or `MANIFEST_FILE`; empty when it is missing.
 
         Raises:
             InputError: it is no JSON object.
@@ -148,7 +150,7 @@ class TaskStore:
         self._write(f"{UNITS_FOLDER}/{unit.name}.jsonl", (line + "\n" for line in lines))
 
     def load_unit(self, name: str, key: str) -> Unit | None:
-        """The finished unit ``name`` when it was made with ``key``."""
+        """Return the finished unit ``name`` if it was made with ``key``."""
         path = self.folder / UNITS_FOLDER / f"{name}.jsonl"
         if not path.is_file():
             return None
@@ -167,6 +169,12 @@ class TaskStore:
                     f"repairgym tasks show {self.folder} ID"
                 )
             raise InputError(f"no {TASKS_FILE} in {self.folder}; make it with: repairgym tasks build {self.folder}")
+        manifest = self.load_document(MANIFEST_FILE)
+        if manifest and manifest.get("format", 1) != FOLDER_FORMAT:
+            raise InputError(
+                f"{self.folder} has format {manifest.get('format', 1)}, this version reads task folders of format "
+                f"{FOLDER_FORMAT}; build the tasks again"
+            )
         yield from _read_lines(path, Task, "build the tasks again")
 
     def _write(self, name: str, parts: Iterable[str]) -> None:

@@ -76,19 +76,19 @@ class UnbuiltTask(Record):
     @property
     def missing(self) -> tuple[str, ...]:
         """What is missing before this can be a certified task, one sentence part each."""
-        found = []
+        parts = []
         if not self.issue.strip():
-            found.append("an issue text")
+            parts.append("an issue text")
         if not self.gold_patch:
-            found.append("a gold patch (the record has none)")
+            parts.append("a gold patch (the record has none)")
         if not self.fail_to_pass:
-            found.append("the tests that fail before the repair (the record names none)")
+            parts.append("the tests that fail before the repair (the record names none)")
         if not self.base_files:
             where = f"commit {self.base_commit} of {self.repository}" if self.base_commit else "no commit is named"
-            found.append(f"the base files ({self.pin_error or f'{where}; give a clone with --repos'})")
-        found.append(f"an environment layer with hashes ({self._environment()})")
-        found.append("a certificate: nothing was run here")
-        return tuple(found)
+            parts.append(f"the base files ({self.pin_error or f'{where}; give a clone with --repos'})")
+        parts.append(f"an environment layer with hashes ({self._environment()})")
+        parts.append("a certificate: nothing was run here")
+        return tuple(parts)
 
     def _environment(self) -> str:
         if self.lock:

@@ -28,7 +28,7 @@ from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.sandbox.probe import create_backend, require_isolation
-from repairgym.tasks.build.concurrency import as_they_end
+from repairgym.tasks.build.concurrency import as_completed
 from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.training.run import Progress, Run, no_progress
@@ -100,7 +100,7 @@ async def grade_again(
             verdict = await grader.grade(tasks[trajectory.task_id], trajectory.final_files, trajectory.turns)
             return trajectory, verdict
 
-    async with aclosing(as_they_end(one(trajectory) for trajectory in trajectories)) as found:
+    async with aclosing(as_completed(one(trajectory) for trajectory in trajectories)) as found:
         async for pair in found:
             yield pair
 

@@ -22,7 +22,7 @@ import pytest
 
 from repairgym.records import Certificate, Environment, Location, Provenance, Task
 from repairgym.sandbox.conformance import make_environment
-from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore, tree_digest
 from repairgym.tasks.store import TaskStore
@@ -165,7 +165,7 @@ def free_port() -> int:
 def fill(site: Site) -> None:
     """Tasks, and their layers in the driver's store: nothing is downloaded, and only the driver has them."""
     store = LayerStore(site.cache("driver"))
-    environment = describe_environment(shipped_lock(()))
+    environment = describe_environment(read_lock(()))
     store.build_once("environments", environment.digest, make_runner_environment)
     tasks = []
     for number in range(NUM_TASKS):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.records import Certificate, Environment, Provenance, Task
-from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore, tree_digest
 
@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     root = tmp_path_factory.mktemp("grading-layers")
     path = pack(root / "tinyclamp-1.0.tar.gz")
     sdist = Sdist(name="tinyclamp", version="1.0", sha256=sha256_of(path))
-    lock = shipped_lock(())
+    lock = read_lock(())
     environment = describe_environment(lock)
     (root / "environments").mkdir()
     # The environment that runs these tests has pytest; nothing is downloaded.

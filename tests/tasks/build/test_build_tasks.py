@@ -282,20 +282,6 @@ def test_plan_of_unknown_package() -> None:
         plan(TasksConfig(packages=("nowhere",)))
 
 
-def test_store_filters_and_says_what_is_missing(built: TaskStore, tmp_path: Path) -> None:
-    first = built.load()[0]
-    assert built.load(ids=[first.id]) == (first,)
-    assert built.load(split="test") == ()
-    assert TaskStore(built.folder / "tasks.jsonl").load(ids=[first.id]) == (first,)
-    with pytest.raises(InputError, match="no task missing"):
-        built.load(ids=["missing"])
-    with pytest.raises(InputError, match="repairgym tasks build"):
-        TaskStore(tmp_path).load()
-    (tmp_path / "tasks.jsonl").write_text('{"id": 1}\n')
-    with pytest.raises(InputError, match="line 1"):
-        TaskStore(tmp_path).load()
-
-
 def test_every_function_id_of_a_task_exists_in_the_pinned_test_files(
     built: TaskStore, seeded_layers: LayerStore, tinycalc: Package
 ) -> None:

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from repairgym.tasks.build.concurrency import as_they_end, ordered_map
+from repairgym.tasks.build.concurrency import as_completed, ordered_map
 
 
 @pytest.mark.asyncio
@@ -75,7 +75,7 @@ async def test_results_come_as_they_end_and_leaving_cancels_the_rest() -> None:
         return number
 
     gates[2].set()
-    async with aclosing(as_they_end(work(number) for number in range(3))) as found:
+    async with aclosing(as_completed(work(number) for number in range(3))) as found:
         async for number in found:
             assert number == 2
             break

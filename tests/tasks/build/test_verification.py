@@ -9,7 +9,7 @@ from repairgym.cli.tasks import app
 from repairgym.errors import InputError, TaskError
 from repairgym.records import TestOutcome, TestResult, TestRun
 from repairgym.tasks.build.validation import Evidence
-from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, summarise_evidence
+from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, summarize_evidence
 from repairgym.tasks.curation.candidate import describe
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
@@ -69,7 +69,7 @@ def evidence(built: TaskStore) -> TaskEvidence:
     passing = dict.fromkeys(task.fail_to_pass + task.pass_to_pass, TestOutcome.PASSED)
     empty = run(passing | dict.fromkeys(task.fail_to_pass, TestOutcome.FAILED), "AttributeError: no x")
     runs = Evidence([empty] * 50, [run(passing)] * 50)
-    return summarise_evidence(task, runs, runs.certificate(task.fail_to_pass, task.pass_to_pass))
+    return summarize_evidence(task, runs, runs.certificate(task.fail_to_pass, task.pass_to_pass))
 
 
 def test_evidence_says_how_the_tests_failed(built: TaskStore, evidence: TaskEvidence) -> None:

@@ -29,9 +29,9 @@ from repairgym.tasks.unbuilt import UnbuiltTask
 CONFIGS = Path(__file__).parents[3] / "configs"
 
 
-def judge(name: FilterName, *candidates: Candidate, **settings: Any) -> tuple[list[str], list[str]]:
-    """Ids that the filter leaves out, and ids that it cannot judge."""
-    ruling = FILTERS[name].judge(candidates, CurationConfig(**settings))
+def apply(name: FilterName, *candidates: Candidate, **settings: Any) -> tuple[list[str], list[str]]:
+    """Ids that the filter leaves out, and ids that it cannot apply."""
+    ruling = FILTERS[name].apply(candidates, CurationConfig(**settings))
     return list(ruling.removed), list(ruling.unmeasured)
 
 
@@ -41,11 +41,11 @@ def one(task_id: str = "a", **fields: Any) -> Candidate:
 
 def test_size_has_the_bounds_of_paper_b() -> None:
     fits = one("fits", num_files=7, num_lines=499)
-    assert judge("size", fits, one("files", num_files=8, num_lines=1), one("lines", num_files=1, num_lines=500)) == (
+    assert apply("size", fits, one("files", num_files=8, num_lines=1), one("lines", num_files=1, num_lines=500)) == (
         ["files", "lines"],
         [],
     )
-    assert judge("size", one("unknown")) == ([], ["unknown"])
+    assert apply("size", one("unknown")) == ([], ["unknown"])
 
 
 def test_missing_names_are_told_from_other_failures() -> None:
@@ -56,15 +56,15 @@ def test_missing_names_are_told_from_other_failures() -> None:
         "assertion": ("AssertionError: AttributeError was not raised",),
         "own": ("pkg.MyAttributeErrors: x",),
     }
-    found = judge("missing_names", *(one(name, failure_messages=texts) for name, texts in messages.items()))
+    found = apply("missing_names", *(one(name, failure_messages=texts) for name, texts in messages.items()))
     assert found == (["import", "module", "attribute"], [])
-    assert judge("missing_names", one("none"), one("empty", failure_messages=("",))) == ([], ["none", "empty"])
+    assert apply("missing_names", one("none"), one("empty", failure_messages=("",))) == ([], ["none", "empty"])
     value = one("value", failure_messages=("AttributeError: 'NoneType' object has no attribute 'x'",))
     name = one("name", failure_messages=value.failure_messages, new_names=frozenset({"x", "y"}))
-    assert judge("missing_names", value, name) == (["value", "name"], [])
-    assert judge("missing_names", value, name, missing_names={"is_limited_to_new_names": True}) == (["name"], [])
+    assert apply("missing_names", value, name) == (["value", "name"], [])
+    assert apply("missing_names", value, name, missing_names={"is_limited_to_new_names": True}) == (["name"], [])
     half = {"max_share": 0.5}
-    assert judge("missing_names", one("b", failure_messages=messages["attribute"]), missing_names=half) == ([], [])
+    assert apply("missing_names", one("b", failure_messages=messages["attribute"]), missing_names=half) == ([], [])
 
 
 def test_unmentioned_names_are_those_that_only_the_repair_tells() -> None:
@@ -72,7 +72,7 @@ def test_unmentioned_names_are_those_that_only_the_repair_tells() -> None:
     tests = "--- a/t.py\n+++ b/t.py\n@@ -0,0 +1 @@\n+assert fresh() == LIMIT == old == inner\n"
     assert find_unmentioned(gold, tests, "it is wrong") == ("LIMIT", "fresh")
     assert find_unmentioned(gold, tests, "add fresh() and LIMIT") == ()
-    assert judge("unmentioned_names", one("a", unmentioned_names=("f",)), one("b", unmentioned_names=()), one("c")) == (
+    assert apply("unmentioned_names", one("a", unmentioned_names=("f",)), one("b", unmentioned_names=()), one("c")) == (
         ["a"],
         ["c"],
     )
@@ -80,7 +80,7 @@ def test_unmentioned_names_are_those_that_only_the_repair_tells() -> None:
 
 def test_quality_leaves_out_the_score_three() -> None:
     scored = [one(str(score), quality_scores={"test_score": score, "other": 9.0}) for score in (0.0, 2.9, 3.0)]
-    assert judge("quality", *scored, one("none"), one("other", quality_scores={"other": 9.0})) == (
+    assert apply("quality", *scored, one("none"), one("other", quality_scores={"other": 9.0})) == (
         ["3.0"],
         ["none", "other"],
     )
@@ -89,15 +89,15 @@ def test_quality_leaves_out_the_score_three() -> None:
 def test_flakiness_needs_fifty_runs_to_acquit() -> None:
     few, many = one("few", num_runs=3), one("many", num_runs=50)
     flaky = one("flaky", num_runs=3, num_unstable_tests=1)
-    assert judge("flakiness", few, many, flaky, one("none")) == (["flaky"], ["few", "none"])
+    assert apply("flakiness", few, many, flaky, one("none")) == (["flaky"], ["few", "none"])
 
 
 def test_build_time_and_trivial() -> None:
-    assert judge("build_time", one("short", build_s=100.0), one("long", build_s=100.1), one("none")) == (
+    assert apply("build_time", one("short", build_s=100.0), one("long", build_s=100.1), one("none")) == (
         ["long"],
         ["none"],
     )
-    assert judge(
+    assert apply(
         "trivial",
         one("good", num_fail_to_pass=1, is_empty_failing=True),
         one("passes", num_fail_to_pass=1, is_empty_failing=False),
@@ -116,15 +116,15 @@ def test_solve_rates_of_two_thirds_and_of_zero_go() -> None:
         "few": (1, 9),
     }
     candidates = [one(name, solve_rate=SolveRate(*rate)) for name, rate in rates.items()]
-    assert judge("solve_rate", *candidates, one("none")) == (["never", "two thirds", "always"], ["few", "none"])
+    assert apply("solve_rate", *candidates, one("none")) == (["never", "two thirds", "always"], ["few", "none"])
 
 
 def test_duplicates_go_and_bugs_beside_each_other_stay() -> None:
     first = one("first", patch_lines=frozenset(range(20)))
     same = one("same", patch_lines=frozenset(range(1, 20)))
     near = one("near", patch_lines=frozenset(range(4, 24)))
-    assert judge("duplicates", first, same, near, one("none")) == (["same"], ["none"])
-    assert judge("duplicates", first, one("other split", split="test", patch_lines=first.patch_lines)) == ([], [])
+    assert apply("duplicates", first, same, near, one("none")) == (["same"], ["none"])
+    assert apply("duplicates", first, one("other split", split="test", patch_lines=first.patch_lines)) == ([], [])
 
 
 @given(st.lists(st.frozensets(st.integers(0, 12), min_size=1), min_size=2, max_size=8), st.floats(0.3, 1.0))
@@ -151,9 +151,9 @@ def test_training_tasks_that_tell_about_held_out_ones_go() -> None:
         one("clean", split="train", package="q", created_at=day - timedelta(1)),
         one("no split", package="my-pkg"),
     ]
-    assert judge("contamination", *candidates) == (["patch", "package"], ["no split"])
+    assert apply("contamination", *candidates) == (["patch", "package"], ["no split"])
     by_time = ContaminationConfig(by_package=False, by_time=True, by_patch=False)
-    assert judge("contamination", *candidates, contamination=by_time) == (["late"], ["no split", "no time"])
+    assert apply("contamination", *candidates, contamination=by_time) == (["late"], ["no split", "no time"])
 
 
 def test_splits_in_time_order_are_eighty_ten_ten() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from repairgym.errors import InputError, TaskError
 from repairgym.tasks.layers.catalogue import Package, catalogue_digest, load_catalogue
-from repairgym.tasks.layers.environments import shipped_lock
+from repairgym.tasks.layers.environments import read_lock
 from repairgym.tasks.layers.store import LayerStore
 
 OWN_CORPUS = {"torch", "transformers", "sympy", "networkx", "jinja2", "mpmath", "markupsafe"}
@@ -35,7 +35,7 @@ def test_shipped_catalogue_holds_what_evaluation_needs() -> None:
 @pytest.mark.parametrize("package", load_catalogue().package, ids=lambda package: package.name)
 def test_every_package_has_its_pins(package: Package) -> None:
     assert all(len(sha256) == 64 for sha256 in package.sdists.values())
-    lock = shipped_lock(package.requirements)
+    lock = read_lock(package.requirements)
     assert "pytest==8.3.5" in lock
     assert all(name.split("=")[0].lower() in lock for name in package.requirements)
     assert "://" not in lock

@@ -20,8 +20,8 @@ from repairgym.tasks.layers.environments import (
     describe_environment,
     install_arguments,
     lock_name,
+    read_lock,
     resolve_lock,
-    shipped_lock,
 )
 from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.store import LayerStore
@@ -33,14 +33,14 @@ def test_equal_requirements_share_one_lock() -> None:
 
 
 def test_digest_follows_the_lock() -> None:
-    lock = shipped_lock(())
+    lock = read_lock(())
     assert describe_environment(lock) == describe_environment(lock)
     assert describe_environment(lock).digest != describe_environment(lock + "\n").digest
 
 
 def test_missing_lock_says_how_to_make_it() -> None:
     with pytest.raises(TaskError, match="repairgym tasks lock"):
-        shipped_lock(("no-such-requirement",))
+        read_lock(("no-such-requirement",))
 
 
 def test_base_python_is_outside_any_virtual_environment() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.layers.licenses import licence_of
+from repairgym.tasks.layers.licenses import license_of
 
 METADATA = ".dist/a-1.dist-info/METADATA"
 
@@ -25,4 +25,4 @@ def test_the_licence_is_what_the_tree_says(tmp_path: Path, files: dict[str, str]
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert licence_of(tmp_path) == licence
+    assert license_of(tmp_path) == licence

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repairgym.records import MainError
-from repairgym.tasks.logs.similarity import is_same_error, normalise, shape
+from repairgym.tasks.logs.similarity import is_same_error, normalize, shape
 
 
 def error(message, error_class="dependency", path="", line=None):
@@ -57,7 +57,7 @@ def test_a_different_one(left, right):
 def test_reflexive_symmetric_and_stable(left, right):
     assert is_same_error(error(left), error(left))
     assert is_same_error(error(left), error(right)) == is_same_error(error(right), error(left))
-    assert normalise(normalise(left)) == normalise(left)
+    assert normalize(normalize(left)) == normalize(left)
 
 
 @given(st.text(alphabet="assert =[]{}(),'\"\\#0x12.eTrue\n", max_size=60))

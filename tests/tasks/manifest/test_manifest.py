@@ -10,23 +10,23 @@ from repairgym.errors import InputError, TaskError
 from repairgym.records import Task
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.manifest.manifest import RecipeBook, content_digest, numbers, ranges
-from repairgym.tasks.manifest.rebuild import Rebuilder, rebuild_book
+from repairgym.tasks.manifest.manifest import TaskManifest, content_digest, format_ranges, parse_ranges
+from repairgym.tasks.manifest.rebuild import Rebuilder, rebuild_manifest
 from repairgym.tasks.store import TaskStore
 
 
-def make_book(folder: Path) -> RecipeBook:
-    (folder / "book.toml").write_text('recipes = "real"\n')
-    return RecipeBook(folder / "book.toml")
+def make_manifest(folder: Path) -> TaskManifest:
+    (folder / "manifest.toml").write_text('entries = "real"\n')
+    return TaskManifest(folder / "manifest.toml")
 
 
 @pytest.fixture
-def book(tmp_path: Path, built: TaskStore, tinycalc: Package) -> RecipeBook:
-    """A book of every task of the fixture's build."""
-    made = make_book(tmp_path)
+def manifest(tmp_path: Path, built: TaskStore, tinycalc: Package) -> TaskManifest:
+    """A manifest of every task of the fixture's build."""
+    made = make_manifest(tmp_path)
     tasks = built.load()
     assert {task.source for task in tasks} == {"mutations", "releases"}
-    assert made.record(tasks, {"tinycalc": tinycalc}) == {"recorded": len(tasks)}
+    assert made.add(tasks, {"tinycalc": tinycalc}) == {"recorded": len(tasks)}
     return made
 
 
@@ -36,26 +36,26 @@ def by_id(tasks: tuple[Task, ...]) -> dict[str, Task]:
 
 @pytest.mark.parametrize("listed", [[0, 1, 2, 7], [3], [], [5, 4, 6, 7]])
 def test_ranges_keep_numbers_and_order(listed: list[int]) -> None:
-    assert list(numbers(ranges(listed))) == listed
+    assert list(parse_ranges(format_ranges(listed))) == listed
 
 
-def test_a_book_brings_the_tasks_back(
-    book: RecipeBook, built: TaskStore, tmp_path: Path, seeded_layers: LayerStore
+def test_a_manifest_brings_the_tasks_back(
+    manifest: TaskManifest, built: TaskStore, tmp_path: Path, seeded_layers: LayerStore
 ) -> None:
-    first = rebuild_book(book, tmp_path / "first", RebuildConfig(), seeded_layers).load()
-    again = rebuild_book(book, tmp_path / "again", RebuildConfig(), seeded_layers).load()
+    first = rebuild_manifest(manifest, tmp_path / "first", RebuildConfig(), seeded_layers).load()
+    again = rebuild_manifest(manifest, tmp_path / "again", RebuildConfig(), seeded_layers).load()
     assert [task.digest() for task in first] == [task.digest() for task in again]
     made = by_id(built.load())
     assert made.keys() == by_id(first).keys()
     for task in first:
-        # The deadlines are those of the book.
-        assert content_digest(task) == content_digest(book.with_deadlines(made[task.id]))
+        # The deadlines are those of the manifest.
+        assert content_digest(task) == content_digest(manifest.with_deadlines(made[task.id]))
         assert task.certificate == made[task.id].certificate
         assert (task.test_timeout_s, task.timeout_s) == (3.0, 6.0)
 
 
-def test_a_book_holds_no_code_of_the_package(book: RecipeBook, built: TaskStore) -> None:
-    text = book.page_path("tinycalc").read_text()
+def test_a_manifest_holds_no_code_of_the_package(manifest: TaskManifest, built: TaskStore) -> None:
+    text = manifest.package_path("tinycalc").read_text()
     for task in built.load():
         for source in filter(None, (*task.gold_files.values(), *task.base_files.values())):
             assert source not in text
@@ -64,65 +64,66 @@ def test_a_book_holds_no_code_of_the_package(book: RecipeBook, built: TaskStore)
 
 
 def test_what_is_recorded_stays_when_more_comes(
-    book: RecipeBook, built: TaskStore, tinycalc: Package, tmp_path: Path, seeded_layers: LayerStore
+    manifest: TaskManifest, built: TaskStore, tinycalc: Package, tmp_path: Path, seeded_layers: LayerStore
 ) -> None:
     tasks = built.load()
     (tmp_path / "other").mkdir()
-    half = make_book(tmp_path / "other")
-    half.record(tasks[::2], {"tinycalc": tinycalc})
-    before = half.page_path("tinycalc").read_text().splitlines()
-    assert half.record(tasks, {"tinycalc": tinycalc}) == {
+    half = make_manifest(tmp_path / "other")
+    half.add(tasks[::2], {"tinycalc": tinycalc})
+    before = half.package_path("tinycalc").read_text().splitlines()
+    assert half.add(tasks, {"tinycalc": tinycalc}) == {
         "already_there": len(tasks[::2]),
         "recorded": len(tasks[1::2]),
     }
-    after = half.page_path("tinycalc").read_text().splitlines()
+    after = half.package_path("tinycalc").read_text().splitlines()
     assert after[2 : len(before)] == before[2:]
     assert (
-        by_id(rebuild_book(half, tmp_path / "all", RebuildConfig(), seeded_layers).load()).keys() == by_id(tasks).keys()
+        by_id(rebuild_manifest(half, tmp_path / "all", RebuildConfig(), seeded_layers).load()).keys()
+        == by_id(tasks).keys()
     )
 
 
-def test_other_packages_and_histories_are_counted(book: RecipeBook, built: TaskStore) -> None:
+def test_other_packages_and_histories_are_counted(manifest: TaskManifest, built: TaskStore) -> None:
     task = built.load()[0]
     history = task.model_copy(update={"source": "history"})
-    assert book.record([task, history], {}) == {"package_not_in_catalogue": 1, "needs_its_clone": 1}
+    assert manifest.add([task, history], {}) == {"package_not_in_catalogue": 1, "needs_its_clone": 1}
 
 
-def test_a_task_that_comes_out_differently_is_no_task_of_the_book(
-    book: RecipeBook, built: TaskStore, tmp_path: Path, seeded_layers: LayerStore
+def test_a_task_that_comes_out_differently_is_no_task_of_the_manifest(
+    manifest: TaskManifest, built: TaskStore, tmp_path: Path, seeded_layers: LayerStore
 ) -> None:
-    page = book.page("tinycalc")
-    recipe = next(iter(page.recipes.values()))
+    content = manifest.load("tinycalc")
+    entry = next(iter(content.entries.values()))
     with pytest.raises(TaskError, match="makes another task"):
-        Rebuilder(book, page, seeded_layers).rebuild(recipe.model_copy(update={"issue": "another report"}))
-    path = book.page_path("tinycalc")
-    path.write_text(path.read_text().replace(recipe.content, "0" * 32))
-    store = rebuild_book(book, tmp_path / "tasks", RebuildConfig(), seeded_layers)
-    assert recipe.id not in by_id(store.load())
-    assert store.load_document("funnel.json")["total"]["rebuild"]["rebuilt"] == len(page.recipes) - 1
+        Rebuilder(manifest, content, seeded_layers).rebuild(entry.model_copy(update={"issue": "another report"}))
+    path = manifest.package_path("tinycalc")
+    path.write_text(path.read_text().replace(entry.content, "0" * 32))
+    store = rebuild_manifest(manifest, tmp_path / "tasks", RebuildConfig(), seeded_layers)
+    assert entry.id not in by_id(store.load())
+    assert store.load_document("funnel.json")["total"]["rebuild"]["rebuilt"] == len(content.entries) - 1
 
 
 @pytest.mark.parametrize(
     "told", ["src/tinycalc/numbers.py no_such_function 1:1: < -> <=", "hunks 99 of 1 -> 2 reverted"]
 )
 def test_an_unknown_recipe_is_an_error(
-    book: RecipeBook, built: TaskStore, told: str, seeded_layers: LayerStore
+    manifest: TaskManifest, built: TaskStore, told: str, seeded_layers: LayerStore
 ) -> None:
-    page = book.page("tinycalc")
+    content = manifest.load("tinycalc")
     source = "releases" if told.startswith("hunks") else "mutations"
-    recipe = next(recipe for recipe in page.recipes.values() if recipe.source == source)
-    path = recipe.recipe.split(" ")[0]
-    recipe = recipe.model_copy(update={"recipe": told.replace("PATH", path)})
+    entry = next(entry for entry in content.entries.values() if entry.source == source)
+    path = entry.recipe.split(" ")[0]
+    entry = entry.model_copy(update={"recipe": told.replace("PATH", path)})
     with pytest.raises(TaskError, match="cannot make"):
-        Rebuilder(book, page, seeded_layers).rebuild(recipe)
+        Rebuilder(manifest, content, seeded_layers).rebuild(entry)
 
 
-def test_broken_books_say_what_to_do(book: RecipeBook, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no page for nothing"):
-        rebuild_book(book, tmp_path / "tasks", RebuildConfig(packages=("nothing",)))
-    book.page_path("tinycalc").write_text("{}\n")
-    with pytest.raises(InputError, match="no page of recipes"):
-        book.page("tinycalc")
-    shutil.rmtree(book.locks)
-    with pytest.raises(InputError, match="no book of recipes"):
-        RecipeBook(tmp_path / "missing.toml")
+def test_broken_manifests_say_what_to_do(manifest: TaskManifest, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no tasks of nothing"):
+        rebuild_manifest(manifest, tmp_path / "tasks", RebuildConfig(packages=("nothing",)))
+    manifest.package_path("tinycalc").write_text("{}\n")
+    with pytest.raises(InputError, match="no part of a task manifest"):
+        manifest.load("tinycalc")
+    shutil.rmtree(manifest.locks)
+    with pytest.raises(InputError, match="no task manifest"):
+        TaskManifest(tmp_path / "missing.toml")

@@ -1,4 +1,4 @@
-"""The book of recipes that comes with the repository."""
+"""The task manifest that comes with the repository."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from repairgym.tasks.build.verification import verify_tasks
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import read_lock
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.manifest.manifest import RecipeBook, numbers
-from repairgym.tasks.manifest.rebuild import rebuild_book
+from repairgym.tasks.manifest.manifest import TaskManifest, parse_ranges, text_key
+from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
+from repairgym.tasks.sources.build_checks import BUILD_TEST, DEPENDENCY_TEST, check_text
 
 CATALOG = Path(__file__).parents[3] / "catalog"
 MAX_BYTES = 4_000_000
 
 
 @pytest.fixture(scope="module")
-def book() -> RecipeBook:
-    return RecipeBook(CATALOG / "real.toml")
+def manifest() -> TaskManifest:
+    return TaskManifest(CATALOG / "real.toml")
 
 
-def test_every_page_can_be_read_and_every_task_is_proven(book: RecipeBook) -> None:
+def test_every_page_can_be_read_and_every_task_is_proven(manifest: TaskManifest) -> None:
     seen: set[str] = set()
-    for name in book.names():
-        page = book.page(name)
-        assert page.package.name == name
-        for recipe in page.recipes.values():
-            assert book.lock(recipe)
-            tests = [*numbers(recipe.fail), *numbers(recipe.keep)]
+    for name in manifest.names():
+        content = manifest.load(name)
+        assert content.package.name == name
+        for entry in content.entries.values():
+            assert manifest.lock(entry)
+            tests = [*parse_ranges(entry.fail), *parse_ranges(entry.keep)]
             assert tests == list(dict.fromkeys(tests))
-            assert max(tests) < len(page.shared.tests)
-            num_empty, num_failed, num_gold, num_passed = recipe.runs
+            assert max(tests) < len(content.shared.tests)
+            num_empty, num_failed, num_gold, num_passed = entry.runs
             assert num_empty == num_failed >= 3
             assert num_gold == num_passed >= 3
-            assert recipe.id not in seen
-            seen.add(recipe.id)
+            assert entry.id not in seen
+            seen.add(entry.id)
     assert seen
 
 
@@ -57,35 +58,43 @@ def test_what_it_is_built_with_fits_together() -> None:
     assert read_lock(BUILD_REQUIREMENTS, locks)
 
 
-def test_pages_and_packages_agree_on_splits(book: RecipeBook) -> None:
+def test_pages_and_packages_agree_on_splits(manifest: TaskManifest) -> None:
     splits = {package.name: package.split for package in load_catalogue(CATALOG / "packages.toml").package}
-    assert {name: book.page(name).package.split for name in book.names()}.items() <= splits.items()
+    assert {name: manifest.load(name).package.split for name in manifest.names()}.items() <= splits.items()
 
 
-def test_splits_are_by_package(book: RecipeBook) -> None:
-    # A page has one package, and a package one split; all three splits are there.
-    assert {book.page(name).package.split for name in book.names()} == {"train", "validation", "test"}
+def test_shipped_checks_are_those_of_the_digests() -> None:
+    # Their texts are part of every recorded digest of a broken build: another text needs other digests.
+    keys = {path: text_key(check_text(path)) for path in (BUILD_TEST, DEPENDENCY_TEST)}
+    assert keys == {BUILD_TEST: "4f438abd9174", DEPENDENCY_TEST: "f68a41e1c841"}
+
+
+def test_splits_are_by_package(manifest: TaskManifest) -> None:
+    # A content has one package, and a package one split; all three splits are there.
+    assert {manifest.load(name).package.split for name in manifest.names()} == {"train", "validation", "test"}
 
 
 @pytest.mark.network
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_sample_comes_out_equal_twice_and_holds(book: RecipeBook, tmp_path: Path) -> None:
-    chosen = random.Random(0).sample(book.names(), 3)
+async def test_a_sample_comes_out_equal_twice_and_holds(manifest: TaskManifest, tmp_path: Path) -> None:
+    chosen = random.Random(0).sample(manifest.names(), 3)
     made: list[tuple[Task, ...]] = []
     for name in ("one", "two"):
         layers = LayerStore(tmp_path / name / "layers")
-        made.append(rebuild_book(book, tmp_path / name / "tasks", RebuildConfig(packages=tuple(chosen)), layers).load())
+        made.append(
+            rebuild_manifest(manifest, tmp_path / name / "tasks", RebuildConfig(packages=tuple(chosen)), layers).load()
+        )
     assert [task.digest() for task in made[0]] == [task.digest() for task in made[1]]
-    assert len(made[0]) == sum(len(book.page(name).recipes) for name in chosen)
+    assert len(made[0]) == sum(len(manifest.load(name).entries) for name in chosen)
     sample = random.Random(0).sample(made[0], 3)
     failures = [told async for _, told in verify_tasks(sample, layers=LayerStore(tmp_path / "one" / "layers"))]
     assert failures == ["", "", ""]
 
 
-def test_the_documented_table_is_of_this_book(book: RecipeBook) -> None:
-    table = (CATALOG.parent / "docs" / "catalogue.md").read_text(encoding="utf-8")
-    recipes = [recipe for name in book.names() for recipe in book.page(name).recipes.values()]
-    sources = sorted({recipe.source for recipe in recipes})
-    counts = " | ".join(str(sum(recipe.source == source for recipe in recipes)) for source in sources)
-    assert f"| {len(book.names())} packages | | | {counts} | | |" in table
+def test_the_documented_table_is_of_this_manifest(manifest: TaskManifest) -> None:
+    table = (CATALOG.parent / "docs" / "reference" / "catalogue.md").read_text(encoding="utf-8")
+    entries = [entry for name in manifest.names() for entry in manifest.load(name).entries.values()]
+    sources = sorted({entry.source for entry in entries})
+    counts = " | ".join(str(sum(entry.source == source for entry in entries)) for source in sources)
+    assert f"| {len(manifest.names())} packages | | | {counts} | | |" in table

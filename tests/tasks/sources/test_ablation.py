@@ -13,7 +13,7 @@ from repairgym.config.tasks import ReleaseConfig, TasksConfig
 from repairgym.records import Task
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.layers.catalogue import Package
-from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, SourceResult
@@ -141,7 +141,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, LayerSto
     folder = tmp_path_factory.mktemp("counters")
     sdists = {"1.0": pack(folder, "1.0", OLD), "1.1": pack(folder, "1.1", NEW)}
     store = LayerStore(folder / "layers", FolderIndex(folder))
-    place = store.root / "environments" / describe_environment(shipped_lock(())).digest
+    place = store.root / "environments" / describe_environment(read_lock(())).digest
     place.parent.mkdir(parents=True)
     place.symlink_to(sys.prefix)
     made = Package(

@@ -17,7 +17,7 @@ from repairgym.tasks.build.validation import graded_files, task_layers
 from repairgym.tasks.formats.exporting import export_dataset
 from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.layers.catalogue import Package
-from repairgym.tasks.layers.environments import describe_environment, shipped_lock
+from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, SourceResult
@@ -81,7 +81,7 @@ def pack(folder: Path, files: dict[str, str]) -> tuple[Package, Path]:
 def make_store(folder: Path, archive: Path) -> LayerStore:
     """Layers whose build back ends are those of the environment that runs these tests: nothing is downloaded."""
     store = LayerStore(folder, FileIndex(archive))
-    place = store.root / "environments" / describe_environment(shipped_lock(BUILD_REQUIREMENTS)).digest
+    place = store.root / "environments" / describe_environment(read_lock(BUILD_REQUIREMENTS)).digest
     place.parent.mkdir(parents=True)
     place.symlink_to(sys.prefix)
     return store
@@ -161,13 +161,13 @@ def test_a_broken_build_can_be_exported(built: tuple[TaskStore, LayerStore], tmp
 def test_a_package_that_does_not_build_is_counted(tmp_path: Path) -> None:
     broken = {**FILES, "pyproject.toml": PYPROJECT.replace('"hatchling"', '"no-such-back-end"')}
     made, archive = pack(tmp_path, broken)
-    workshop_config = TasksConfig(num_certificate_runs=1)
+    config = TasksConfig(num_certificate_runs=1)
 
     async def make() -> SourceResult:
-        backend = create_backend(workshop_config.sandbox)
+        backend = create_backend(config.sandbox)
         try:
             store = make_store(tmp_path / "layers", archive)
-            return await BreakageSource().make(made, BuildContext(store, backend, workshop_config, quota=1))
+            return await BreakageSource().make(made, BuildContext(store, backend, config, quota=1))
         finally:
             await backend.close()
 

@@ -20,11 +20,11 @@ from repairgym.tasks.layers.environments import build_environment, describe_envi
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.requirement_pins import Place
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.manifest.manifest import RecipeBook, content_digest
-from repairgym.tasks.manifest.rebuild import rebuild_book
+from repairgym.tasks.manifest.manifest import TaskManifest, content_digest
+from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.sources.base import BuildContext
 from repairgym.tasks.sources.build_checks import BUILD_TEST, check_text
-from repairgym.tasks.sources.dependencies import AgedBench, aged_task
+from repairgym.tasks.sources.dependencies import AgedRelease, aged_task
 from repairgym.tasks.sources.version_search import Pin, bounds_recipe, read_bounds
 from repairgym.testing.scripted_sandbox import ScriptedBackend
 
@@ -153,13 +153,13 @@ async def test_an_environment_that_another_task_has_outlives_a_search(tmp_path: 
         python.parent.mkdir(parents=True)
         python.touch()
     backend = ScriptedBackend(lambda files, request: TestRun(results={}, exit_status=0))
-    workshop = BuildContext(store, backend, TasksConfig(), quota=1)
+    context = BuildContext(store, backend, TasksConfig(), quota=1)
     spec = SandboxSpec(environment=tmp_path, tree=store.tree(package.sdist("1.0")))
     wheels = {("cachetools", "4.2.4"): older}
-    bench = AgedBench(package, "1.0", workshop, spec, (), newest, {}, wheels=wheels)
+    release = AgedRelease(package, "1.0", context, spec, (), newest, {}, wheels=wheels)
     told = {"suite[tests/test_load.py]": "No module named 'cachetools.ttl'"}
-    assert await bench.failures({Pin("runtime", "cachetools"): "4.2.4"}, {"cachetools": "4.2.4"}, told) == {}
-    bench.discard_tried()
+    assert await release.failures({Pin("runtime", "cachetools"): "4.2.4"}, {"cachetools": "4.2.4"}, told) == {}
+    release.discard_tried()
     assert all(store.has("environments", digest) for digest in digests)
 
 
@@ -203,8 +203,8 @@ def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) 
     wheelhouse = task_layers(task, store).environment / "wheelhouse"
     assert {path.name for path in wheelhouse.iterdir()} == {"tomli-1.2.3", "cachetools-4.2.4"}
     # What was recorded comes back.
-    (tmp_path / "book.toml").write_text('recipes = "real"\n')
-    book = RecipeBook(tmp_path / "book.toml")
-    book.record([task], {"tinyload": package})
-    again = rebuild_book(book, tmp_path / "tasks", RebuildConfig(), store).load()
-    assert [content_digest(one) for one in again] == [content_digest(book.with_deadlines(task))]
+    (tmp_path / "manifest.toml").write_text('entries = "real"\n')
+    manifest = TaskManifest(tmp_path / "manifest.toml")
+    manifest.add([task], {"tinyload": package})
+    again = rebuild_manifest(manifest, tmp_path / "tasks", RebuildConfig(), store).load()
+    assert [content_digest(one) for one in again] == [content_digest(manifest.with_deadlines(task))]

@@ -26,7 +26,7 @@ from typing import Self
 from repairgym.config.pipeline import KnowledgeConfig
 from repairgym.errors import InputError, KnowledgeUnavailableError, TaskError
 from repairgym.records import MainError, Record, Task
-from repairgym.tasks.logs.similarity import normalise
+from repairgym.tasks.logs.similarity import normalize
 
 APPLICATION_ID = 0x4D4B4231
 SUCCESS_WEIGHT = 0.5
@@ -211,7 +211,7 @@ class KnowledgeBase:
                 "INSERT OR IGNORE INTO fixes (id, task_id, package, document) VALUES (?, ?, ?, ?)", values
             )
             if done.rowcount == 1:
-                row = (done.lastrowid, normalise(fix.error.message), fix.report, fix.patch)
+                row = (done.lastrowid, normalize(fix.error.message), fix.report, fix.patch)
                 connection.execute("INSERT INTO words (rowid, message, report, patch) VALUES (?, ?, ?, ?)", row)
         return done.rowcount == 1
 
@@ -240,7 +240,7 @@ class KnowledgeBase:
         """
         if task is not None:
             self._check_isolated(task)
-        words = list(dict.fromkeys(_WORD.findall(normalise(text))))[:MAX_WORDS]
+        words = list(dict.fromkeys(_WORD.findall(normalize(text))))[:MAX_WORDS]
         if not words:
             return ()
         query = " OR ".join(f'"{word}"' for word in words)

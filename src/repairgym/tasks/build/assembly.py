@@ -19,7 +19,7 @@ from repairgym.diffs.make import unified_diff
 from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
 from repairgym.tasks.build.test_files import conftest_paths, cut_functions, file_of, function_id, functions_of
 from repairgym.tasks.layers.catalogue import Package, Project
-from repairgym.tasks.layers.licenses import licence_of
+from repairgym.tasks.layers.licenses import license_of
 
 NUM_VISIBLE_PASSING = 3
 DEADLINE_FACTOR = 2.0
@@ -127,7 +127,7 @@ def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
     for test_id in functions_of(test_ids):
         path, _, name = test_id.partition("::")
         names[path].append(name)
-    return {path: cut_functions(read_text(tree / path), found) for path, found in names.items()}
+    return {path: cut_functions(read_text(tree / path), cut) for path, cut in names.items()}
 
 
 def read_text(path: Path) -> str:
@@ -144,7 +144,7 @@ def sdist_provenance(package: Package, version: str, base_version: str, recipe: 
         sdist_sha256=package.sdists[version],
         base_sdist_sha256=package.sdists.get(base_version, ""),
         recipe=recipe,
-        licence=licence_of(tree),
+        licence=license_of(tree),
     )
 
 

@@ -125,13 +125,13 @@ def with_checks(request: TestRequest, task: Task, sources: Mapping[str, str | No
 
 def check_results(request: TestRequest, run: TestRun) -> tuple[StepResult, ...]:
     """The verdict on each step that the runner did; one that it did not come to is absent."""
-    asked = {"compile": request.compiled_paths, "import": request.imported_modules}
-    found: list[StepResult] = []
-    for kind, names in asked.items():
+    requested = {"compile": request.compiled_paths, "import": request.imported_modules}
+    results: list[StepResult] = []
+    for kind, names in requested.items():
         result = run.checks.get(kind)
         if names and result is not None:
             is_passed = result.outcome is TestOutcome.PASSED
-            found.append(
+            results.append(
                 StepResult(
                     kind=kind,
                     command=(kind, *names),
@@ -141,7 +141,7 @@ def check_results(request: TestRequest, run: TestRun) -> tuple[StepResult, ...]:
                     main_error=None if is_passed else _check_error(result.message),
                 )
             )
-    return tuple(found)
+    return tuple(results)
 
 
 def _check_error(message: str) -> MainError:
@@ -234,7 +234,7 @@ async def with_build_steps(
     """
     chosen: dict[tuple[str, str, str], tuple[BuildStep, ...]] = {}
     dropped: Counter[str] = Counter()
-    found: list[Task] = []
+    with_steps: list[Task] = []
     for task in tasks:
         key = (task.base_tree, task.environment.digest, import_name(task))
         if key not in chosen and not task.build:
@@ -242,8 +242,8 @@ async def with_build_steps(
             steps = candidate_steps(task, layers)
             chosen[key] = tuple([step for step in steps if await _passes(task, step, layers, backend, limits)])
             dropped.update(f"no_{step.kind}_step" for step in steps if step not in chosen[key])
-        found.append(task if task.build else task.model_copy(update={"build": chosen[key]}))
-    return found, dropped
+        with_steps.append(task if task.build else task.model_copy(update={"build": chosen[key]}))
+    return with_steps, dropped
 
 
 async def _passes(

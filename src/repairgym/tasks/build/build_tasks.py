@@ -56,7 +56,7 @@ SOURCES: dict[SourceKind, TaskSource[Any]] = {
 }
 
 
-UNIT_FORMAT = 2
+UNIT_FORMAT = 3
 """Part of each unit key; grows when sources make other tasks from the same input."""
 _IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
@@ -159,10 +159,10 @@ def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[
     for package in packages:
         by_split.setdefault(package.split, []).append(package)
     for split, members in by_split.items():
-        left = limits.of(split)
+        remaining = limits.of(split)
         for number, package in enumerate(sorted(members, key=lambda p: (_capacity(p, most), p.name))):
-            quotas[package.name] = min(_capacity(package, most), -(-left // (len(members) - number)))
-            left -= quotas[package.name]
+            quotas[package.name] = min(_capacity(package, most), -(-remaining // (len(members) - number)))
+            remaining -= quotas[package.name]
     return quotas
 
 
@@ -271,11 +271,11 @@ async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:
     backend = create_backend(config.sandbox)
     store = LayerStore(root, config=config.layers)
     try:
-        made = await SOURCES[job.source].make(job.package, BuildContext(store, backend, config, job.quota, job.part))
-        tasks, dropped = await with_build_steps(made.tasks, store, backend, config.sandbox.limits)
+        result = await SOURCES[job.source].make(job.package, BuildContext(store, backend, config, job.quota, job.part))
+        tasks, dropped = await with_build_steps(result.tasks, store, backend, config.sandbox.limits)
     finally:
         await backend.close()
-    return Unit(job.name, job.key(config), {**made.funnel, **dropped}, tuple(tasks))
+    return Unit(job.name, job.key(config), {**result.funnel, **dropped}, tuple(tasks))
 
 
 def _funnel(units: list[Unit]) -> dict[str, Any]:

@@ -38,12 +38,12 @@ async def ordered_map(
 _END = object()
 
 
-async def as_they_end(work: Iterable[Coroutine[Any, Any, ResultT]]) -> AsyncGenerator[ResultT, None]:
+async def as_completed(work: Iterable[Coroutine[Any, Any, ResultT]]) -> AsyncGenerator[ResultT, None]:
     """Results in the order in which they come, all in flight at once.
 
     Leaving the loop cancels what is left and waits until it has cleaned up.
     """
-    pending = [asyncio.create_task(one) for one in work]
+    pending = [asyncio.create_task(coroutine) for coroutine in work]
     try:
         for done in asyncio.as_completed(pending):
             yield await done

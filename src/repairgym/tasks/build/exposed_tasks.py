@@ -84,10 +84,10 @@ def _hollow(test_ids: list[str]) -> str:
         *classes, name = function_id(test_id).split("::")[1:]
         folder = root
         for part in classes:
-            found = folder.setdefault(part, {})
-            if not isinstance(found, dict):
+            child = folder.setdefault(part, {})
+            if not isinstance(child, dict):
                 break
-            folder = found
+            folder = child
         case = test_id[len(function_id(test_id)) + 1 : -1]
         cases = folder.setdefault(name, [])
         if isinstance(cases, list) and case:

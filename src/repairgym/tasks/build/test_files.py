@@ -58,34 +58,34 @@ def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
     mentions = _mentions(tree)
-    found: set[tuple[str, str]] = set()
+    inherited: set[tuple[str, str]] = set()
     for name, node in classes.items():
         if name not in bases:
-            found |= {(name, test) for test in _methods_of_bases(node, classes) if test not in mentions}
-    return frozenset(found)
+            inherited |= {(name, test) for test in _methods_of_bases(node, classes) if test not in mentions}
+    return frozenset(inherited)
 
 
 def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
     own = {child.name for child in node.body if isinstance(child, FunctionNode)}
-    found: set[str] = set()
+    methods: set[str] = set()
     for base in node.bases:
         if isinstance(base, ast.Name) and (parent := classes.get(base.id)):
-            found |= {child.name for child in parent.body if isinstance(child, FunctionNode)}
-            found |= _methods_of_bases(parent, {k: v for k, v in classes.items() if k != node.name})
-    return {name for name in found - own if name.startswith("test")}
+            methods |= {child.name for child in parent.body if isinstance(child, FunctionNode)}
+            methods |= _methods_of_bases(parent, {k: v for k, v in classes.items() if k != node.name})
+    return {name for name in methods - own if name.startswith("test")}
 
 
 def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
     """Source of the functions of ``test_ids``, with their decorators, as far as their own files define them."""
-    found: list[str] = []
+    sources: list[str] = []
     for test_id in functions_of(test_ids):
         path, _, wanted = test_id.partition("::")
         source = (tree / path).read_text(encoding="utf-8", errors="replace")
         for name, node, _ in _walk(ast.parse(source), ""):
             if name == wanted:
                 first, last = _line_range(node)
-                found.append("\n".join(source.splitlines()[first - 1 : last]))
-    return "\n".join(found)
+                sources.append("\n".join(source.splitlines()[first - 1 : last]))
+    return "\n".join(sources)
 
 
 test_sources.__test__ = False  # type: ignore[attr-defined]
@@ -103,15 +103,15 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
     tree = ast.parse(source)
     inherited = {name for name in names if tuple(name.split("::")) in inherited_tests(source)}
     wanted = set(names) - inherited
-    found = {name: (node, parent) for name, node, parent in _walk(tree, "") if name in wanted}
-    if set(found) != wanted:
-        raise TaskError(f"test functions not defined in the file itself: {', '.join(sorted(wanted - set(found)))}")
+    functions = {name: (node, parent) for name, node, parent in _walk(tree, "") if name in wanted}
+    if set(functions) != wanted:
+        raise TaskError(f"test functions not defined in the file itself: {', '.join(sorted(wanted - set(functions)))}")
     lines = source.splitlines(keepends=True)
-    for node, _ in found.values():
+    for node, _ in functions.values():
         first, last = _line_range(node)
         lines[first - 1 : last] = [""] * (last - first + 1)
-    cut_nodes = {id(node) for node, _ in found.values()}
-    for _, parent in found.values():
+    cut_nodes = {id(node) for node, _ in functions.values()}
+    for _, parent in functions.values():
         if isinstance(parent, ast.ClassDef) and all(id(child) in cut_nodes for child in parent.body):
             first = _line_range(parent.body[0])[0]
             lines[first - 1] = " " * parent.body[0].col_offset + "pass\n"
@@ -147,8 +147,8 @@ def _check(text: str, names: set[str]) -> None:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise TaskError(f"the test file does not parse without its hidden tests: {error}") from error
-    if left := names & _mentions(tree):
-        raise TaskError(f"the test file still uses {', '.join(sorted(left))} after it was cut out")
+    if remaining := names & _mentions(tree):
+        raise TaskError(f"the test file still uses {', '.join(sorted(remaining))} after it was cut out")
 
 
 def _mentions(tree: ast.AST) -> set[str]:

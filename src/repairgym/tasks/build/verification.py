@@ -36,7 +36,7 @@ class TaskEvidence(Record):
     """Failing test -> first line of its failure in the first empty run."""
 
 
-def summarise_evidence(task: Task, evidence: Evidence, certificate: Certificate) -> TaskEvidence:
+def summarize_evidence(task: Task, evidence: Evidence, certificate: Certificate) -> TaskEvidence:
     """The short form of ``evidence``, from which ``certificate`` of ``task`` was made."""
     first = evidence.empty[0]
     is_failure = (TestOutcome.FAILED, TestOutcome.ERROR)
@@ -61,7 +61,7 @@ class EvidenceFile:
         Raises:
             InputError: the file cannot be read, or a whole line is broken.
         """
-        found = {}
+        by_id = {}
         for number, line in enumerate(self._whole_lines(), 1):
             try:
                 evidence = TaskEvidence.model_validate_json(line)
@@ -69,8 +69,8 @@ class EvidenceFile:
                 raise InputError(
                     f"{self._path} line {number} is no evidence: {error}; verify the tasks again"
                 ) from error
-            found[evidence.task_id] = evidence
-        return found
+            by_id[evidence.task_id] = evidence
+        return by_id
 
     def _whole_lines(self) -> list[bytes]:
         if not self._path.exists():
@@ -119,7 +119,7 @@ async def verify_tasks(
         except TaskError as error:
             return str(error)
         certificate = evidence.certificate(task.fail_to_pass, task.pass_to_pass)
-        short = summarise_evidence(task, evidence, certificate)
+        short = summarize_evidence(task, evidence, certificate)
         record(short)
         return explain_failure(short)
 

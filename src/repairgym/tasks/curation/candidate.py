@@ -1,7 +1,7 @@
 """What filters know of a task: a small record, so that tens of thousands of tasks fit in memory.
 
-Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evidence`, and solve rates; makes
-`Candidate` records. Invariant: what was not measured is None, never a default that a filter could take for a measurement.
+Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evidence`, and solve rates. Makes
+`Candidate` records. Guarantees: an unmeasured value is None, never a default that a filter could mistake for a value.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _patch_facts(patch: str) -> dict[str, Any]:
         files = []
     if not files:
         return {}
-    hunks = [hunk for one in files for hunk in one.hunks]
+    hunks = [hunk for file in files for hunk in file.hunks]
     lines = (line.split() for hunk in hunks for line in _signed(hunk.lines))
     before = {word for hunk in hunks for line in hunk.side("-") for word in _WORD.findall(line)}
     after = {word for hunk in hunks for line in hunk.side("+") for word in _WORD.findall(line)}
@@ -144,13 +144,13 @@ def find_unmentioned(gold_patch: str, test_patch: str, issue: str) -> tuple[str,
         gold, tests = parse_patch(gold_patch), parse_patch(test_patch)
     except PatchError:
         return ()
-    lines = [line for one in gold for hunk in one.hunks for line in hunk.lines]
+    lines = [line for file in gold for hunk in file.hunks for line in hunk.lines]
     before = {word for line in lines if line[0] != "+" for word in _WORD.findall(line[1:])}
     defined = {match[1] or match[2] for line in lines if line[0] == "+" and (match := _DEFINED.match(line[1:]))}
     used = {
         word
-        for one in tests
-        for hunk in one.hunks
+        for file in tests
+        for hunk in file.hunks
         for line in hunk.lines
         if line[0] == "+"
         for word in _WORD.findall(line[1:])

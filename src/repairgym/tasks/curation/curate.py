@@ -39,22 +39,22 @@ def assign_splits(candidates: Sequence[Candidate], config: SplitConfig) -> list[
         return list(candidates)
     if config.by == "package":
         order = _package_order(candidates, config.seed)
-        groups = [order[one.package] for one in candidates]
+        groups = [order[candidate.package] for candidate in candidates]
     else:
         groups = _time_order(candidates)
     splits = _split_groups(groups, config.shares)
-    return [replace(one, split=splits[group]) for one, group in zip(candidates, groups, strict=True)]
+    return [replace(candidate, split=splits[group]) for candidate, group in zip(candidates, groups, strict=True)]
 
 
 def _package_order(candidates: Iterable[Candidate], seed: int) -> dict[str, int]:
-    packages = {one.package for one in candidates}
+    packages = {candidate.package for candidate in candidates}
     ranked = sorted(packages, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
     return {name: place for place, name in enumerate(ranked)}
 
 
 def _time_order(candidates: Sequence[Candidate]) -> list[int]:
-    times = [one.created_at for one in candidates if one.created_at]
-    missing = [one.id for one in candidates if not one.created_at]
+    times = [candidate.created_at for candidate in candidates if candidate.created_at]
+    missing = [candidate.id for candidate in candidates if not candidate.created_at]
     if missing:
         raise InputError(
             f"split.by=time needs the time of every task, and {len(missing)} have none (the first: {missing[0]}); use "
@@ -69,12 +69,12 @@ def _split_groups(groups: Iterable[int], shares: tuple[float, float, float]) -> 
     sizes = Counter(groups)
     bounds = (shares[0], shares[0] + shares[1])
     total, done = sizes.total(), 0
-    found: dict[int, Split] = {}
+    splits: dict[int, Split] = {}
     for group in sorted(sizes):
         middle = (done + sizes[group] / 2) / total
-        found[group] = _SPLITS[sum(middle >= bound for bound in bounds)]
+        splits[group] = _SPLITS[sum(middle >= bound for bound in bounds)]
         done += sizes[group]
-    return found
+    return splits
 
 
 class FilterOutcome(Record):
@@ -86,7 +86,7 @@ class FilterOutcome(Record):
     settings: dict[str, Any]
     num_before: int
     num_unmeasured: int
-    """Tasks that it could not judge."""
+    """Tasks that it could not apply."""
     removed: dict[str, str]
     """Task id -> reason."""
 
@@ -123,11 +123,11 @@ def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tupl
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.id, candidate)
-    left = list(first.values())
-    num_repeated_ids = len(candidates) - len(left)
+    remaining = list(first.values())
+    num_repeated_ids = len(candidates) - len(remaining)
     outcomes = []
     for name in config.filters:
-        ruling = FILTERS[name].judge(left, config)
+        ruling = FILTERS[name].apply(remaining, config)
         removed = dict(ruling.removed)
         if not config.is_unmeasured_kept:
             removed |= {task_id: "not measured" for task_id in ruling.unmeasured if task_id not in removed}
@@ -136,21 +136,21 @@ def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tupl
                 name=name,
                 source=FILTERS[name].source,
                 settings=_settings(config, name),
-                num_before=len(left),
+                num_before=len(remaining),
                 num_unmeasured=len(ruling.unmeasured),
                 removed=removed,
             )
         )
-        left = [candidate for candidate in left if candidate.id not in removed]
-    splits = Counter(f"{candidate.source}/{candidate.split or 'none'}" for candidate in left)
+        remaining = [candidate for candidate in remaining if candidate.id not in removed]
+    splits = Counter(f"{candidate.source}/{candidate.split or 'none'}" for candidate in remaining)
     funnel = CurationFunnel(
         num_candidates=len(candidates),
         num_repeated_ids=num_repeated_ids,
         filters=tuple(outcomes),
-        num_kept=len(left),
+        num_kept=len(remaining),
         splits=dict(splits),
     )
-    return left, funnel
+    return remaining, funnel
 
 
 def _settings(config: CurationConfig, name: FilterName) -> dict[str, Any]:
@@ -185,8 +185,8 @@ def curate(
     certified = store.load_certified()
     known = ((task, evidence.get(task.id)) for task in certified)
     described = [
-        describe(task, found if found and found.task_digest == task.digest() else None, rates.get(task.id))
-        for task, found in known
+        describe(task, match if match and match.task_digest == task.digest() else None, rates.get(task.id))
+        for task, match in known
     ]
     unbuilt = (describe(task, None, rates.get(task.id)) for task in store.iter_unbuilt())
     kept, funnel = run_filters(assign_splits([*described, *unbuilt], config.split), config)
@@ -210,8 +210,8 @@ def _write(
     manifest = {**store.load_document(MANIFEST_FILE), "curation": config.model_dump(mode="json")}
     if certified:
         first = {task.id: task for task in reversed(certified)}
-        found = ((task, splits.get(task.id)) for task in first.values())
-        target.save((task.model_copy(update={"split": split}) for task, split in found if split), counts, manifest)
+        assigned = ((task, splits.get(task.id)) for task in first.values())
+        target.save((task.model_copy(update={"split": split}) for task, split in assigned if split), counts, manifest)
     else:
         target.save_document(FUNNEL_FILE, counts)
         target.save_document(MANIFEST_FILE, manifest)

@@ -17,13 +17,13 @@ from repairgym.tasks.curation.candidate import Candidate
 
 
 @dataclass(frozen=True)
-class Ruling:
+class FilterResult:
     """What a filter says of some candidates; those in neither stay."""
 
     removed: dict[str, str] = field(default_factory=dict)
     """Id -> reason."""
     unmeasured: tuple[str, ...] = ()
-    """Ids of candidates that the filter cannot judge."""
+    """Ids of candidates that the filter cannot apply."""
 
 
 class TaskFilter(Protocol):
@@ -32,16 +32,16 @@ class TaskFilter(Protocol):
     source: str
     """Paper and section that the rule comes from."""
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
         """What to leave out of ``candidates``."""
         ...
 
 
-def judge_each(candidates: Sequence[Candidate], reason: Callable[[Candidate], str | None]) -> Ruling:
+def filter_each(candidates: Sequence[Candidate], reason: Callable[[Candidate], str | None]) -> FilterResult:
     """A ruling from one candidate at a time: ``reason`` is empty to keep, None when it was not measured."""
     reasons = {candidate.id: reason(candidate) for candidate in candidates}
-    removed = {task_id: found for task_id, found in reasons.items() if found}
-    return Ruling(removed, tuple(task_id for task_id, found in reasons.items() if found is None))
+    removed = {task_id: text for task_id, text in reasons.items() if text}
+    return FilterResult(removed, tuple(task_id for task_id, text in reasons.items() if text is None))
 
 
 class PatchIndex:
@@ -65,7 +65,7 @@ class PatchIndex:
         for line in self._rare_lines(candidate):
             shared.update(self._by_line.get(line, ()))
         similar = ((self._similarity(candidate, self._members[task_id]), task_id) for task_id in shared)
-        best = max(similar, default=None, key=lambda found: (found[0], found[1]))
+        best = max(similar, default=None, key=lambda match: (match[0], match[1]))
         return (best[1], best[0]) if best and best[0] >= self._bound else None
 
     def _rare_lines(self, candidate: Candidate) -> list[int]:
@@ -78,8 +78,8 @@ class PatchIndex:
         return ranked[:num_needed]
 
     @staticmethod
-    def _similarity(one: Candidate, other: Candidate) -> float:
-        return len(one.patch_lines & other.patch_lines) / len(one.patch_lines | other.patch_lines)
+    def _similarity(candidate: Candidate, other: Candidate) -> float:
+        return len(candidate.patch_lines & other.patch_lines) / len(candidate.patch_lines | other.patch_lines)
 
 
 class Duplicates:
@@ -87,18 +87,18 @@ class Duplicates:
 
     source = "ours; no paper gives a bound"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
         removed: dict[str, str] = {}
         indexes: dict[str | None, PatchIndex] = {}
         for candidate in _with_patch(candidates):
             index = indexes.setdefault(candidate.split, PatchIndex(config.duplicates.max_similarity))
-            found = index.find(candidate)
-            if found:
-                removed[candidate.id] = f"its patch is {found[1]:.0%} that of {found[0]}"
+            match = index.find(candidate)
+            if match:
+                removed[candidate.id] = f"its patch is {match[1]:.0%} that of {match[0]}"
             else:
                 index.add(candidate)
-        return Ruling(removed, tuple(candidate.id for candidate in candidates if not candidate.patch_lines))
+        return FilterResult(removed, tuple(candidate.id for candidate in candidates if not candidate.patch_lines))
 
 
 def _with_patch(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
@@ -110,10 +110,10 @@ class Contamination:
 
     source = "paper A (splits in time order), paper B, section 4.1 (months held out)"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
-        held_out = [one for one in candidates if one.split in ("validation", "test")]
-        training = [one for one in candidates if one.split == "train"]
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
+        held_out = [candidate for candidate in candidates if candidate.split in ("validation", "test")]
+        training = [candidate for candidate in candidates if candidate.split == "train"]
         removed: dict[str, str] = {}
         if config.contamination.by_package:
             removed |= _by_package(training, held_out)
@@ -121,16 +121,18 @@ class Contamination:
             removed = _by_time(training, held_out) | removed
         if config.contamination.by_patch:
             removed = _by_patch(training, held_out, config.duplicates.max_similarity) | removed
-        unmeasured = [one.id for one in candidates if one.split is None]
+        unmeasured = [candidate.id for candidate in candidates if candidate.split is None]
         if config.contamination.by_time and held_out:
-            unmeasured += [one.id for one in training if one.created_at is None and one.id not in removed]
-        return Ruling(removed, tuple(unmeasured))
+            unmeasured += [
+                candidate.id for candidate in training if candidate.created_at is None and candidate.id not in removed
+            ]
+        return FilterResult(removed, tuple(unmeasured))
 
 
 def _by_package(training: Sequence[Candidate], held_out: Sequence[Candidate]) -> dict[str, str]:
-    splits = {_name(one): one.split for one in held_out if one.package}
-    found = ((one.id, splits.get(_name(one))) for one in training)
-    return {task_id: f"its package is in {split}" for task_id, split in found if split}
+    splits = {_name(candidate): candidate.split for candidate in held_out if candidate.package}
+    matches = ((candidate.id, splits.get(_name(candidate))) for candidate in training)
+    return {task_id: f"its package is in {split}" for task_id, split in matches if split}
 
 
 def _name(candidate: Candidate) -> str:
@@ -139,20 +141,22 @@ def _name(candidate: Candidate) -> str:
 
 
 def _by_time(training: Sequence[Candidate], held_out: Sequence[Candidate]) -> dict[str, str]:
-    times = [one.created_at for one in held_out if one.created_at]
+    times = [candidate.created_at for candidate in held_out if candidate.created_at]
     if not times:
         return {}
     first = min(times)
-    late = (one for one in training if one.created_at and one.created_at >= first)
-    return {one.id: f"it is not older than the first held-out task ({first:%Y-%m-%d})" for one in late}
+    late = (candidate for candidate in training if candidate.created_at and candidate.created_at >= first)
+    return {candidate.id: f"it is not older than the first held-out task ({first:%Y-%m-%d})" for candidate in late}
 
 
 def _by_patch(training: Sequence[Candidate], held_out: Sequence[Candidate], max_similarity: float) -> dict[str, str]:
     index = PatchIndex(max_similarity)
-    for one in held_out:
-        index.add(one)
-    found = ((one.id, index.find(one)) for one in training if one.patch_lines)
-    return {task_id: f"its patch is {hit[1]:.0%} that of {hit[0]}, which is held out" for task_id, hit in found if hit}
+    for candidate in held_out:
+        index.add(candidate)
+    matches = ((candidate.id, index.find(candidate)) for candidate in training if candidate.patch_lines)
+    return {
+        task_id: f"its patch is {hit[1]:.0%} that of {hit[0]}, which is held out" for task_id, hit in matches if hit
+    }
 
 
 _QUOTED = re.compile(r"['\"](\w+)['\"]")
@@ -163,8 +167,8 @@ class MissingNames:
 
     source = "paper B, section 4.1"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
         bounds = config.missing_names
         pattern = re.compile(rf"(?:\w+\.)*(?:{'|'.join(map(re.escape, bounds.exceptions))})\b")
 
@@ -181,7 +185,7 @@ class MissingNames:
                 return ""
             return f"{len(named)} of {len(messages)} failures are by missing names: {named[0][:100]}"
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class UnmentionedNames:
@@ -189,14 +193,14 @@ class UnmentionedNames:
 
     source = "ours, in the place of paper B, section 4.1, where nothing was run"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
 
         def reason(candidate: Candidate) -> str | None:
             names = candidate.unmentioned_names
             return None if names is None else f"the tests use {', '.join(names[:3])}" if names else ""
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class Size:
@@ -204,8 +208,8 @@ class Size:
 
     source = "paper B, section 4.1"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
 
         def reason(candidate: Candidate) -> str | None:
             if candidate.num_files is None or candidate.num_lines is None:
@@ -216,7 +220,7 @@ class Size:
                 return f"{candidate.num_lines} lines changed, expected fewer than {config.size.num_lines_below}"
             return ""
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class Quality:
@@ -224,8 +228,8 @@ class Quality:
 
     source = "paper B, section 4.1"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
         bounds = config.quality
 
         def reason(candidate: Candidate) -> str | None:
@@ -233,7 +237,7 @@ class Quality:
             bad = [f"{name} {score}" for name, score in scores.items() if score >= bounds.score_below]
             return ", ".join(bad) if scores else None
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class SolveRateWindow:
@@ -241,8 +245,8 @@ class SolveRateWindow:
 
     source = "paper B, section 4.3 (stage 2: 2,028 of 7,249 left)"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
         bounds = config.solve_rate
 
         def reason(candidate: Candidate) -> str | None:
@@ -252,7 +256,7 @@ class SolveRateWindow:
             text = f"solved {solved.num_passed} of {solved.num_valid} times"
             return "" if bounds.above < solved.rate < bounds.below else text
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class Flakiness:
@@ -260,8 +264,8 @@ class Flakiness:
 
     source = "paper B, section 4.1"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
         bounds = config.flakiness
 
         def reason(candidate: Candidate) -> str | None:
@@ -269,7 +273,7 @@ class Flakiness:
                 return f"{candidate.num_unstable_tests} tests are unstable over {candidate.num_runs} runs"
             return "" if (candidate.num_runs or 0) >= bounds.min_runs else None
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class BuildTime:
@@ -277,8 +281,8 @@ class BuildTime:
 
     source = "paper A, data of the simplified pipeline"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
 
         def reason(candidate: Candidate) -> str | None:
             if candidate.build_s is None:
@@ -286,7 +290,7 @@ class BuildTime:
             is_long = candidate.build_s > config.build_time.max_build_s
             return f"{candidate.build_s:.1f} s, at most {config.build_time.max_build_s:g} s" if is_long else ""
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 class Trivial:
@@ -294,8 +298,8 @@ class Trivial:
 
     source = "paper A, back-test: 1 % of the failing cases passed without a change"
 
-    def judge(self, candidates: Sequence[Candidate], config: CurationConfig) -> Ruling:
-        """See `TaskFilter.judge`."""
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
 
         def reason(candidate: Candidate) -> str | None:
             if not candidate.num_fail_to_pass:
@@ -304,7 +308,7 @@ class Trivial:
                 return None
             return "" if candidate.is_empty_failing else "the empty patch did not fail in every run"
 
-        return judge_each(candidates, reason)
+        return filter_each(candidates, reason)
 
 
 FILTERS: dict[FilterName, TaskFilter] = {

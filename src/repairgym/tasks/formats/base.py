@@ -95,9 +95,9 @@ def write_record(form: Format, task: UnbuiltTask, is_from_folder: bool) -> Field
     return {EXTRA_FILE: json.dumps(task.extra, indent=2, ensure_ascii=False) + "\n"} | written
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     """Equal with types: Python's 1, 1.0 and True are three values here."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 # --- reading fields ------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class CloneFolder:
         """
         owner, _, name = repository.rpartition("/")
         names = [f"{owner}/{name}", f"{owner}__{name}", name] if owner else [name]
-        for place in (self._folder / f"{found}{ending}" for found in names for ending in ("", ".git")):
+        for place in (self._folder / f"{stem}{ending}" for stem in names for ending in ("", ".git")):
             if name and ((place / ".git").exists() or (place / "objects").is_dir()):
                 return place
         wanted = repository or "a repository without a name"
@@ -73,7 +73,7 @@ class CloneFolder:
         files: dict[str, str | None] = dict(read_files(clone, task.base_commit, _old_paths(patches)))
         files |= apply_patch(task.bug_patch, files.get)
         # What a patch adds is absent from the agent's base: the record says so.
-        added = {one.path: None for patch in patches for one in parse_patch(patch) if one.old_path is None}
+        added = {file.path: None for patch in patches for file in parse_patch(patch) if file.old_path is None}
         base = {**added, **files}
         return {
             "base_tree": tree.decode().strip(),
@@ -83,7 +83,7 @@ class CloneFolder:
 
 
 def _old_paths(patches: Iterable[str]) -> list[str]:
-    return sorted({one.old_path for patch in patches for one in parse_patch(patch) if one.old_path})
+    return sorted({file.old_path for patch in patches for file in parse_patch(patch) if file.old_path})
 
 
 def read_files(clone: Path, commit: str, paths: Iterable[str]) -> dict[str, str]:
@@ -99,7 +99,7 @@ def read_files(clone: Path, commit: str, paths: Iterable[str]) -> dict[str, str]
     answer = _git(clone, "cat-file", "--batch", text=request)
     if answer is None:
         raise CloneError(f"git cannot read {clone}; check it with: git fsck")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for path in wanted:
         head, _, answer = answer.partition(b"\n")
         kind, _, size = head.rpartition(b" ")
@@ -109,10 +109,10 @@ def read_files(clone: Path, commit: str, paths: Iterable[str]) -> dict[str, str]
             continue
         content, answer = answer[: int(size)], answer[int(size) + 1 :]
         try:
-            found[path] = content.decode()
+            texts[path] = content.decode()
         except UnicodeDecodeError as error:
             raise CloneError(f"{path} is no UTF-8 text in commit {commit}") from error
-    return found
+    return texts
 
 
 def _git(clone: Path, *arguments: str, text: bytes = b"") -> bytes | None:

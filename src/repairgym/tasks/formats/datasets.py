@@ -73,8 +73,8 @@ def _shards(folder: Path) -> list[Path]:
     listed = [shard for state in sorted(folder.rglob("state.json")) for shard in _listed_shards(state)]
     if listed:
         return listed
-    found = (path for path in sorted(folder.rglob("*")) if path.suffix in _READERS and path.name not in _NO_RECORDS)
-    visible = (path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    paths = (path for path in sorted(folder.rglob("*")) if path.suffix in _READERS and path.name not in _NO_RECORDS)
+    visible = (path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
     return [path for path in visible if path.is_file() and not path.name.startswith("cache-")]
 
 
@@ -100,7 +100,7 @@ def _read_file(path: Path, root: Path) -> Iterator[Row]:
     if reader is None:
         raise InputError(f"{path} ends with {path.suffix!r}, expected one of {', '.join(_READERS)}")
     names = [path.name, *(parent.name for parent in path.parents if parent != root and root in parent.parents)]
-    split = next((found for found in map(split_of, names) if found), None)
+    split = next((known for known in map(split_of, names) if known), None)
     for row in reader(path):
         yield replace(row, split=split)
 

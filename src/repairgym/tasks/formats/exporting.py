@@ -98,10 +98,10 @@ def certified_in(task: UnbuiltTask) -> Task | None:
 
 def _from_file(extra: Fields) -> str:
     try:
-        kept = json.loads(text_or_empty(extra.get(EXTRA_FILE)) or "{}")
+        stored = json.loads(text_or_empty(extra.get(EXTRA_FILE)) or "{}")
     except ValueError:
         return ""
-    return text_or_empty(kept.get(CERTIFIED_FIELD)) if isinstance(kept, dict) else ""
+    return text_or_empty(stored.get(CERTIFIED_FIELD)) if isinstance(stored, dict) else ""
 
 
 def export_dataset(
@@ -151,15 +151,15 @@ def _records(
             if name in seen:
                 raise RecordError("an earlier task has this id")
             if isinstance(task, Task):
-                found = _certified_record(task, pinned_tree(task, layers), form)
+                record = _certified_record(task, pinned_tree(task, layers), form)
             else:
-                found = task, write_record(form, task, is_from_folder=FORMATS[task.format].is_folder)
+                record = task, write_record(form, task, is_from_folder=FORMATS[task.format].is_folder)
         except RecordError as error:
             summary.refused[task.id] = str(error)
         else:
             seen.add(name)
             summary.num_written += 1
-            yield found
+            yield record
         report(number)
 
 

@@ -30,14 +30,14 @@ def is_task_folder(folder: Path) -> bool:
 
 def find_task_folders(folder: Path) -> list[Path]:
     """Task folders in ``folder``, itself included, sorted; hidden folders and links are left out."""
-    found = []
+    folders = []
     for place, names, _ in os.walk(folder):
         here = Path(place)
         is_deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
         if is_task_folder(here):
-            found.append(here)
+            folders.append(here)
         names[:] = [] if is_deep or is_task_folder(here) else [name for name in names if not name.startswith(".")]
-    return sorted(found)
+    return sorted(folders)
 
 
 def read_folder(folder: Path) -> Fields:

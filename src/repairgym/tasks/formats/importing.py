@@ -145,12 +145,12 @@ def _known_and_new(
     for row in read_dataset(source):
         work.summary.num_records += 1
         try:
-            found = work.take(row)
+            result = work.take(row)
         except RecordError as error:
             work.summary.bad.append(BadRecord(place=row.place, reason=str(error)))
         else:
-            if found:
-                yield found
+            if result:
+                yield result
         report(work.summary.num_records)
 
 

@@ -58,7 +58,7 @@ class MultiSwe:
             )
         title, _, body = task.issue.partition("\n")
         fixed = {name: {"run": "NONE", "test": "FAIL", "fix": "PASS"} for name in task.fail_to_pass}
-        kept = {name: {"run": "PASS", "test": "PASS", "fix": "PASS"} for name in task.pass_to_pass}
+        always_passing = {name: {"run": "PASS", "test": "PASS", "fix": "PASS"} for name in task.pass_to_pass}
         return {
             "org": org,
             "repo": repo,
@@ -71,13 +71,13 @@ class MultiSwe:
             "fix_patch": task.gold_patch,
             "test_patch": task.test_patch,
             "fixed_tests": fixed,
-            "p2p_tests": kept,
+            "p2p_tests": always_passing,
             "f2p_tests": fixed,
             "s2p_tests": {},
             "n2p_tests": {},
-            "run_result": _stage(kept, {}),
-            "test_patch_result": _stage(kept, fixed),
-            "fix_patch_result": _stage(kept | fixed, {}),
+            "run_result": _stage(always_passing, {}),
+            "test_patch_result": _stage(always_passing, fixed),
+            "fix_patch_result": _stage(always_passing | fixed, {}),
             **keep_filled({"lang": task.language, "hints": task.hints}),
         }
 
@@ -85,8 +85,8 @@ class MultiSwe:
 def _issue(fields: Fields) -> str:
     """Title and body of the resolved issues, or of the pull request where none is named."""
     issues = fields.get("resolved_issues")
-    texts = [one for one in issues if isinstance(one, dict)] if isinstance(issues, list) else []
-    parts = [f"{get_text(one, 'title')}\n{get_text(one, 'body')}" for one in texts or [fields]]
+    texts = [issue for issue in issues if isinstance(issue, dict)] if isinstance(issues, list) else []
+    parts = [f"{get_text(issue, 'title')}\n{get_text(issue, 'body')}" for issue in texts or [fields]]
     return "\n\n".join(parts)
 
 

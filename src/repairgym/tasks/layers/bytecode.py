@@ -69,8 +69,8 @@ def stale_bytecode(tree: Path, files: Iterable[str]) -> dict[str, str | None]:
 @lru_cache(maxsize=10_000)
 def _bytecode_of(tree: Path, path: str) -> tuple[str, ...]:
     source = tree / path
-    found = (source.parent / "__pycache__").glob(f"{glob.escape(source.stem)}.*.pyc")
-    return tuple(file.relative_to(tree).as_posix() for file in found)
+    compiled = (source.parent / "__pycache__").glob(f"{glob.escape(source.stem)}.*.pyc")
+    return tuple(file.relative_to(tree).as_posix() for file in compiled)
 
 
 async def _collect(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, timeout_s: float) -> bytes:

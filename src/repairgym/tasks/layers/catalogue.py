@@ -58,11 +58,11 @@ class Project(Record):
         return self._match(tree, self.tests, "tests")
 
     def _match(self, tree: Path, patterns: tuple[str, ...], field: str) -> tuple[str, ...]:
-        found = {path for pattern in patterns for path in tree.glob(pattern) if path.is_file()}
-        found -= {path for pattern in self.excluded for path in tree.glob(pattern)}
-        if not found:
+        matches = {path for pattern in patterns for path in tree.glob(pattern) if path.is_file()}
+        matches -= {path for pattern in self.excluded for path in tree.glob(pattern)}
+        if not matches:
             raise TaskError(f"{self.name}: {field} = {list(patterns)} matches no file in {tree}; correct the catalogue")
-        return tuple(sorted(path.relative_to(tree).as_posix() for path in found))
+        return tuple(sorted(path.relative_to(tree).as_posix() for path in matches))
 
 
 class Package(Project):
@@ -89,7 +89,7 @@ class Package(Project):
 
     def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Package:
         """This package with nothing but ``version``, ``releases`` and ``aged``: what one unit of a build depends on."""
-        needed = {version, *aged, *(one for pair in releases for one in pair)}
+        needed = {version, *aged, *(paired for pair in releases for paired in pair)}
         sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
         changes = {"version": version, "releases": releases, "aged": aged, "sdists": sdists}
         return self.model_copy(update=changes)

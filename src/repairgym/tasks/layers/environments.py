@@ -51,15 +51,6 @@ def shipped_locks_folder() -> Path:
     return Path(str(resources.files("repairgym") / "data" / "locks"))
 
 
-def shipped_lock(requirements: tuple[str, ...]) -> str:
-    """Text of the lock that comes with the package.
-
-    Raises:
-        TaskError: no lock was made for these requirements.
-    """
-    return read_lock(requirements)
-
-
 def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
     """Text of the lock of ``requirements`` in ``folder`` (default: the shipped ones).
 

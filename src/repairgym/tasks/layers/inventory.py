@@ -102,12 +102,12 @@ def find_damage(layer: Path) -> tuple[str, ...]:
         is_there = manifest_path(layer).exists()
         return ("its manifest was changed" if is_there else "has no manifest: built by an older version",)
     try:
-        found = scan_layer(layer).entries
+        actual = scan_layer(layer).entries
     except OSError as error:
         return (f"{error.filename}: {error.strerror}",)
     lines = []
-    for path in sorted(manifest.entries.keys() | found.keys()):
-        expected, got = manifest.entries.get(path), found.get(path)
+    for path in sorted(manifest.entries.keys() | actual.keys()):
+        expected, got = manifest.entries.get(path), actual.get(path)
         if expected != got:
             lines.append(f"{path}: {_explain(expected, got)}")
     return tuple(lines)

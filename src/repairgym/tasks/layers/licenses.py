@@ -16,7 +16,7 @@ MAX_CHARS = 80
 _CLASSIFIER = "License :: OSI Approved :: "
 
 
-def licence_of(tree: Path) -> str:
+def license_of(tree: Path) -> str:
     """The licence named in the metadata, else in ``pyproject.toml``, else the first line of the licence file."""
     for text in (_from_metadata(tree), _from_pyproject(tree), _from_file(tree)):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -30,8 +30,8 @@ def _from_metadata(tree: Path) -> str:
         head = email.message_from_string(path.read_text(encoding="utf-8", errors="replace"))
         classified = [value for value in head.get_all("Classifier") or [] if value.startswith(_CLASSIFIER)]
         named = (head["License-Expression"], head["License"], "".join(classified[:1]).removeprefix(_CLASSIFIER))
-        if found := [name for name in named if name and name != "UNKNOWN"]:
-            return str(found[0])
+        if names := [name for name in named if name and name != "UNKNOWN"]:
+            return str(names[0])
     return ""
 
 

@@ -104,8 +104,10 @@ class PackageIndex:
         Raises:
             IndexUnavailableError: no index answers after all attempts.
         """
-        found = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
-        return tuple(dict.fromkeys(package.version for package in found if package.version and package.link.is_wheel))
+        packages = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
+        return tuple(
+            dict.fromkeys(package.version for package in packages if package.version and package.link.is_wheel)
+        )
 
     def _persist(self, what: str, attempt: Callable[[], ResultT]) -> ResultT:
         for wait_s in (*BACK_OFF_S, None):
@@ -124,8 +126,8 @@ class PackageIndex:
         with warnings.catch_warnings():
             # Old releases name Python versions in a form that the parser only tolerates; nobody can fix them.
             warnings.simplefilter("ignore", FutureWarning)
-            found = list(self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True))
-        for package in found:
+            packages = list(self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True))
+        for package in packages:
             if not package.link.is_wheel:
                 return package.link
         raise PackageNotFoundError(

@@ -128,8 +128,8 @@ class GitRepository:
         """Messages of the commits that a merge brought in; empty when it is no merge."""
         if len(commit.parents) < 2:
             return ""
-        found = self.git("log", "--format=%B", f"{commit.parents[0]}..{commit.id}", "--max-count=20")
-        return found.decode("utf-8", "replace")
+        messages = self.git("log", "--format=%B", f"{commit.parents[0]}..{commit.id}", "--max-count=20")
+        return messages.decode("utf-8", "replace")
 
     def text(self, commit_id: str, path: str) -> str | None:
         """Text of a file in a commit; None when it is not there or no UTF-8."""
@@ -172,14 +172,14 @@ class GitRepository:
 
     def _blobs(self, blob_ids: list[str]) -> dict[str, bytes]:
         raw = self.git("cat-file", "--batch", stdin="".join(f"{blob_id}\n" for blob_id in blob_ids).encode())
-        found: dict[str, bytes] = {}
+        blobs: dict[str, bytes] = {}
         place = 0
         for blob_id in blob_ids:
             end = raw.index(b"\n", place)
             num_bytes = int(raw[place:end].split()[2])
-            found[blob_id] = raw[end + 1 : end + 1 + num_bytes]
+            blobs[blob_id] = raw[end + 1 : end + 1 + num_bytes]
             place = end + 2 + num_bytes
-        return found
+        return blobs
 
 
 def commit_tree_digest(tree_id: str, name: str, version: str) -> str:

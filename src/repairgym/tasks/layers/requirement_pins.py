@@ -25,12 +25,12 @@ _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==(?P<version>[^
 
 def pinned_versions(lock: str) -> dict[str, Version]:
     """Canonical name -> version of every distribution that ``lock`` installs here."""
-    found: dict[str, Version] = {}
+    versions: dict[str, Version] = {}
     for line in lock.splitlines():
         match = _PIN.match(line)
         if match and (not match["marker"] or Marker(match["marker"].strip()).evaluate({"extra": ""})):
-            found[canonicalize_name(match["name"])] = Version(match["version"])
-    return found
+            versions[canonicalize_name(match["name"])] = Version(match["version"])
+    return versions
 
 
 DEFAULT_BUILD_REQUIREMENTS = ("setuptools", "wheel")
@@ -62,10 +62,14 @@ def runtime_requirements(tree: Path) -> tuple[str, ...]:
         plain = path.read_text(encoding="utf-8", errors="replace").partition("\n[")[0]
         return tuple(line.strip() for line in plain.splitlines() if line.strip() and not line.startswith("["))
     head = _read(tree / "PKG-INFO").partition("\n\n")[0]
-    found = re.findall(r"^Requires-Dist: (.+)$", head, flags=re.MULTILINE)
-    if found:
-        return tuple(text for text in found if "extra ==" not in text)
-    return tuple(str(one) for name, section, key in _KEYS["runtime"] for one in _listed(tree / name, section, key))
+    declared = re.findall(r"^Requires-Dist: (.+)$", head, flags=re.MULTILINE)
+    if declared:
+        return tuple(text for text in declared if "extra ==" not in text)
+    return tuple(
+        str(requirement)
+        for name, section, key in _KEYS["runtime"]
+        for requirement in _listed(tree / name, section, key)
+    )
 
 
 def _read(path: Path) -> str:
@@ -148,5 +152,5 @@ def _with_bound(item: str, bound: str) -> str:
 
 def _with_build_system(text: str, name: str, bound: str) -> str:
     others = [other for other in DEFAULT_BUILD_REQUIREMENTS if other != canonicalize_name(name)]
-    listed = ", ".join(f'"{one}"' for one in (f"{name}{bound}", *others))
+    listed = ", ".join(f'"{line}"' for line in (f"{name}{bound}", *others))
     return f"[build-system]\nrequires = [{listed}]\n" + (f"\n{text}" if text else "")

@@ -128,9 +128,9 @@ def parse_main_error(log: str) -> MainError | None:
     raw = _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]
     lines = [_DECORATION.sub("", line[:MAX_LINE_CHARS]) for line in raw]
     for rule in RULES:
-        found = [(index, match) for index, line in enumerate(lines) if (match := rule.pattern.match(line))]
-        if found:
-            index, match = found[-1 if rule.is_last else 0]
+        matches = [(index, match) for index, line in enumerate(lines) if (match := rule.pattern.match(line))]
+        if matches:
+            index, match = matches[-1 if rule.is_last else 0]
             return _main_error(rule, lines, index, match.groupdict())
     return None
 

@@ -24,7 +24,7 @@ _DISPLAY = re.compile(r"[\[({][#\s,:.]*[\])}]")
 """A list, tuple, dictionary or set of values alone."""
 
 
-def normalise(message: str) -> str:
+def normalize(message: str) -> str:
     """``message`` without what differs between equal errors: addresses, folders, numbers, white space."""
     text = _ADDRESS.sub("#", message)
     text = _FOLDERS.sub("", text)
@@ -32,13 +32,13 @@ def normalise(message: str) -> str:
 
 
 def shape(message: str) -> str:
-    """``message`` as far as it says which error it is: `normalise`, and ``#`` for each value of a failed assertion.
+    """``message`` as far as it says which error it is: `normalize`, and ``#`` for each value of a failed assertion.
 
     ``assert 3 == 4`` and ``assert [1, 'a'] == []`` are both ``assert # == #``, ``assert 3 in [4]`` is not.
     """
     match = _ASSERTION.match(message)
     if match is None:
-        return normalise(message)
+        return normalize(message)
     text = _VALUE.sub("#", _ADDRESS.sub("#", message[match.end() :]))
     while (shorter := _DISPLAY.sub("#", text)) != text:
         text = shorter
@@ -56,4 +56,4 @@ def is_same_error(left: MainError, right: MainError) -> bool:
 
 def _place(path: str) -> str:
     """The id of a test whole, with folder and parameters; of a file its name, because sandboxes move folders."""
-    return path if "::" in path else normalise(path)
+    return path if "::" in path else normalize(path)

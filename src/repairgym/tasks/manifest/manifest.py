@@ -1,14 +1,13 @@
-"""A catalogue of certified tasks without other people's code: what rebuilds each of them, and its digest.
+"""Task manifest: how each task of a certified set is rebuilt, with its digest; it holds nobody else's code.
 
 Reads and writes::
 
-    real.toml            where the rest is, and the deadlines of the tasks
-    real/<package>.jsonl the package with its pinned sdists; then names that its tasks share; then one task per line
+    real.toml            folders of the rest, and the deadlines of the tasks
+    real/<package>.jsonl the package with its pinned sdists; names that its tasks share; then one task per line
     locks/               the locks of the tasks' environments
 
-Invariants: a recipe that is in the book stays as it is when others are added, and its test ids keep their numbers;
-what a recipe rebuilds has the digest that stands in it, on any machine, because the digest covers everything of a task
-but its durations and where its interpreter runs.
+Guarantees: adding entries changes no existing entry and no number of a test id. A rebuilt task has the digest of its
+entry on any machine: the digest covers all of a task but its durations and the place of its interpreter.
 """
 
 from __future__ import annotations
@@ -30,55 +29,56 @@ from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.sources.build_checks import BUILD_TEST, DEPENDENCY_TEST, check_text
 
 DIGEST_CHARS = 32
-_MADE_BY_US = {BUILD_TEST, DEPENDENCY_TEST}
+_SHIPPED_CHECKS = {BUILD_TEST, DEPENDENCY_TEST}
 """Pinned files that come with this package."""
 
 
-class BookSettings(Record):
-    """The TOML file of a book; paths are relative to it."""
+class ManifestSettings(Record):
+    """The TOML file of a manifest; paths are relative to it."""
 
-    recipes: str
+    entries: str
     """Folder of the packages' files."""
     locks: str = "locks"
     test_timeout_s: float = Field(3.0, gt=0)
     timeout_s: float = Field(6.0, gt=0)
-    """Deadlines of the tasks, whatever the machine that certified them allowed itself."""
+    """Deadlines of the tasks, on whatever machine they were certified."""
     max_build_s: float = Field(100.0, gt=0)
     """Deadline of a task that is a build (paper A, section A3: builds under 100 s)."""
 
 
-class TaskRecipe(Record):
-    """What rebuilds one task."""
+class TaskEntry(Record):
+    """Everything that rebuilds one task."""
 
     id: str
     source: SourceKind
     version: str
     base_version: str = ""
     recipe: str
+    """The edit, as `Provenance.recipe` has it."""
     lock: str
     """File in the folder of locks."""
     fail: str
-    """Numbers of `Shared.tests`, as ``0-3,7``; so are the next two."""
+    """Numbers of `SharedParts.tests`, as ``0-3,7``; so are the next two."""
     keep: str = ""
     visible: str = ""
     issue: str = ""
-    """The report where we wrote it; empty: an entry of the changelog, which is in the sdist."""
+    """The issue text where it was generated; empty: an entry of the changelog, which is in the sdist."""
     labels: dict[str, str]
     build: tuple[dict[str, Any], ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
-    """Pinned path -> key of `Shared.files`; the shipped checks have the empty key."""
+    """Pinned path -> key of `SharedParts.files`; the shipped checks have the empty key."""
     runs: tuple[int, int, int, int]
     """Empty runs, failed ones, gold runs, passed ones."""
     durations_s: tuple[float, float]
     unstable: tuple[str, ...] = ()
     tools: int = 0
-    """Number in `Shared.tools`."""
+    """Number in `SharedParts.tools`."""
     content: str
     """`content_digest` of the task."""
 
 
-class Shared(Record):
-    """What the tasks of one package share."""
+class SharedParts(Record):
+    """Parts that the tasks of one package share."""
 
     tests: tuple[str, ...] = ()
     files: dict[str, str] = Field(default_factory=dict)
@@ -87,42 +87,42 @@ class Shared(Record):
 
 
 @dataclass
-class Page:
+class PackageEntries:
     """The tasks of one package."""
 
     package: Package
-    shared: Shared = field(default_factory=Shared)
-    recipes: dict[str, TaskRecipe] = field(default_factory=dict)
+    shared: SharedParts = field(default_factory=SharedParts)
+    entries: dict[str, TaskEntry] = field(default_factory=dict)
 
 
 def content_digest(task: Task) -> str:
-    """Digest of everything that a recipe must bring back."""
+    """Digest of everything that an entry must bring back."""
     content = task.model_dump(mode="json", exclude={"certificate", "environment"})
     content["lock"] = task.environment.lock
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
 
 
-def ranges(numbers: Iterable[int]) -> str:
-    """``[0, 1, 2, 7]`` as ``0-2,7``; the order is kept."""
-    found: list[list[int]] = []
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return ``[0, 1, 2, 7]`` as ``0-2,7``; the order stays."""
+    ranges: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
         else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-def numbers(text: str) -> Iterator[int]:
-    """The numbers that `ranges` wrote."""
+def parse_ranges(text: str) -> Iterator[int]:
+    """Yield the numbers that `format_ranges` wrote."""
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
-class RecipeBook:
-    """A book on disk."""
+class TaskManifest:
+    """A manifest on disk."""
 
     def __init__(self, path: Path) -> None:
         """Read the settings in ``path``.
@@ -132,92 +132,95 @@ class RecipeBook:
         """
         self.path = path
         try:
-            self.settings = BookSettings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+            self.settings = ManifestSettings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:
-            raise InputError(f"{path} is no book of recipes: {error}") from error
+            raise InputError(f"{path} is no task manifest: {error}") from error
 
     @property
     def locks(self) -> Path:
         """Folder of the locks."""
         return self.path.parent / self.settings.locks
 
-    def page_path(self, name: str) -> Path:
+    def package_path(self, name: str) -> Path:
         """File of one package."""
-        return self.path.parent / self.settings.recipes / f"{name}.jsonl"
+        return self.path.parent / self.settings.entries / f"{name}.jsonl"
 
     def names(self) -> list[str]:
-        """Packages that have a page."""
-        return sorted(path.stem for path in (self.path.parent / self.settings.recipes).glob("*.jsonl"))
+        """Packages of the manifest, sorted."""
+        return sorted(path.stem for path in (self.path.parent / self.settings.entries).glob("*.jsonl"))
 
-    def page(self, name: str) -> Page:
-        """The page of one package.
+    def load(self, name: str) -> PackageEntries:
+        """Read the entries of one package.
 
         Raises:
-            InputError: there is none, or a line is broken.
+            InputError: there are none, or a line is broken.
         """
-        path = self.page_path(name)
+        path = self.package_path(name)
         try:
             head, shared, *lines = path.read_text(encoding="utf-8").splitlines()
-            recipes = [TaskRecipe.model_validate_json(line) for line in lines if line]
-            page = Page(Package.model_validate_json(head), Shared.model_validate_json(shared))
+            entries = [TaskEntry.model_validate_json(line) for line in lines if line]
+            content = PackageEntries(Package.model_validate_json(head), SharedParts.model_validate_json(shared))
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} is no page of recipes: {error}; take it from its repository again") from error
-        page.recipes = {recipe.id: recipe for recipe in recipes}
-        return page
+            raise InputError(
+                f"{path} is no part of a task manifest: {error}; restore it from its repository"
+            ) from error
+        content.entries = {entry.id: entry for entry in entries}
+        return content
 
-    def lock(self, recipe: TaskRecipe) -> str:
-        """Text of the lock of ``recipe``.
+    def lock(self, entry: TaskEntry) -> str:
+        """Text of the lock of ``entry``.
 
         Raises:
             InputError: it is missing.
         """
-        path = self.locks / recipe.lock
+        path = self.locks / entry.lock
         if not path.is_file():
-            raise InputError(f"{recipe.id}: no lock {recipe.lock} in {self.locks}; take it from its repository again")
+            raise InputError(f"{entry.id}: no lock {entry.lock} in {self.locks}; restore it from its repository")
         return path.read_text(encoding="utf-8")
 
-    def record(self, tasks: Iterable[Task], packages: dict[str, Package]) -> Counter[str]:
-        """Add the recipes of ``tasks`` whose packages ``packages`` names; what became of them, by name.
+    def add(self, tasks: Iterable[Task], packages: dict[str, Package]) -> Counter[str]:
+        """Add entries for ``tasks`` of ``packages``; count the tasks by outcome.
 
         Raises:
-            InputError: a page is broken.
+            InputError: a file of the manifest is broken.
         """
         counts: Counter[str] = Counter()
-        pages: dict[str, Page] = {}
+        contents: dict[str, PackageEntries] = {}
         for task in tasks:
             name = task.provenance.package
             if task.source == "history" or name not in packages:
                 counts["needs_its_clone" if task.source == "history" else "package_not_in_catalogue"] += 1
                 continue
-            if name not in pages:
-                has_page = self.page_path(name).is_file()
-                pages[name] = self.page(name) if has_page else Page(packages[name].model_copy(update={"sdists": {}}))
-            counts[self._add(pages[name], task, packages[name])] += 1
-        for name, page in pages.items():
-            self._write(name, page)
+            if name not in contents:
+                is_new = not self.package_path(name).is_file()
+                empty = packages[name].model_copy(update={"sdists": {}})
+                contents[name] = PackageEntries(empty) if is_new else self.load(name)
+            counts[self._add(contents[name], task, packages[name])] += 1
+        for name, content in contents.items():
+            self._write(name, content)
         return counts
 
-    def _add(self, page: Page, task: Task, package: Package) -> str:
-        if task.id in page.recipes:
+    def _add(self, content: PackageEntries, task: Task, package: Package) -> str:
+        if task.id in content.entries:
             return "already_there"
         task = self.with_deadlines(task)
         origin = task.provenance
         needed = {package.version, origin.version, *filter(None, (origin.base_version,))}
-        sdists = {**page.package.sdists, **{one: package.sdists[one] for one in needed}}
+        sdists = {**content.package.sdists, **{version: package.sdists[version] for version in needed}}
         plain = {"sdists": dict(sorted(sdists.items())), "releases": (), "aged": (), "num_tasks": 0}
-        page.package = page.package.model_copy(update=plain)
+        content.package = content.package.model_copy(update=plain)
         tests = (*task.fail_to_pass, *task.pass_to_pass)
-        known = dict.fromkeys((*page.shared.tests, *tests))
-        files = {text_key(text): text for path, text in task.pinned_files.items() if path not in _MADE_BY_US}
-        tools = tuple(dict.fromkeys((*map(_frozen, page.shared.tools), _frozen(task.certificate.tool_versions))))
-        page.shared = Shared(
-            tests=tuple(known), files={**page.shared.files, **files}, tools=tuple(dict(pairs) for pairs in tools)
+        known = dict.fromkeys((*content.shared.tests, *tests))
+        files = {text_key(text): text for path, text in task.pinned_files.items() if path not in _SHIPPED_CHECKS}
+        tools = tuple(dict.fromkeys((*map(_frozen, content.shared.tools), _frozen(task.certificate.tool_versions))))
+        content.shared = SharedParts(
+            tests=tuple(known), files={**content.shared.files, **files}, tools=tuple(dict(pairs) for pairs in tools)
         )
-        page.recipes[task.id] = _recipe(task, page.shared, self._save_lock(task))
+        content.entries[task.id] = _entry(task, content.shared, self._save_lock(task))
         return "recorded"
 
     def with_deadlines(self, task: Task) -> Task:
-        """``task`` with the deadlines of this book."""
+        """Return ``task`` with the deadlines of this manifest."""
         bounds = self.settings
         is_build = task.source == "breakages"
         test_timeout_s, timeout_s = (
@@ -233,10 +236,10 @@ class RecipeBook:
         path.write_text(text, encoding="utf-8")
         return path.name
 
-    def _write(self, name: str, page: Page) -> None:
-        path = self.page_path(name)
+    def _write(self, name: str, content: PackageEntries) -> None:
+        path = self.package_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        records: list[Record] = [page.package, page.shared, *page.recipes.values()]
+        records: list[Record] = [content.package, content.shared, *content.entries.values()]
         lines = [record.model_dump_json(exclude_defaults=True) + "\n" for record in records]
         temporary = path.with_suffix(".part")
         temporary.write_text("".join(lines), encoding="utf-8")
@@ -252,51 +255,56 @@ def _frozen(versions: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(versions.items()))
 
 
-def _recipe(task: Task, shared: Shared, lock: str) -> TaskRecipe:
+def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
     number = {test_id: place for place, test_id in enumerate(shared.tests)}
-    proof = task.certificate
-    return TaskRecipe(
+    certificate = task.certificate
+    return TaskEntry(
         id=task.id,
         source=task.source,
         version=task.provenance.version,
         base_version=task.provenance.base_version,
         recipe=task.provenance.recipe,
         lock=lock,
-        fail=ranges(number[i] for i in task.fail_to_pass),
-        keep=ranges(number[i] for i in task.pass_to_pass),
-        visible=ranges(number[i] for i in task.visible_tests),
+        fail=format_ranges(number[i] for i in task.fail_to_pass),
+        keep=format_ranges(number[i] for i in task.pass_to_pass),
+        visible=format_ranges(number[i] for i in task.visible_tests),
         issue="" if task.labels.get("issue_source") == "changelog" else task.issue,
         labels={name: value for name, value in task.labels.items() if name != "package"},
         build=tuple(step.model_dump(mode="json", exclude_defaults=True) for step in task.build),
-        files={path: "" if path in _MADE_BY_US else text_key(text) for path, text in task.pinned_files.items()},
-        runs=(proof.num_empty_runs, proof.num_empty_failed, proof.num_gold_runs, proof.num_gold_passed),
-        durations_s=(proof.empty_duration_s, proof.gold_duration_s),
-        unstable=proof.unstable_tests,
-        tools=shared.tools.index(dict(_frozen(proof.tool_versions))),
+        files={path: "" if path in _SHIPPED_CHECKS else text_key(text) for path, text in task.pinned_files.items()},
+        runs=(
+            certificate.num_empty_runs,
+            certificate.num_empty_failed,
+            certificate.num_gold_runs,
+            certificate.num_gold_passed,
+        ),
+        durations_s=(certificate.empty_duration_s, certificate.gold_duration_s),
+        unstable=certificate.unstable_tests,
+        tools=shared.tools.index(dict(_frozen(certificate.tool_versions))),
         content=content_digest(task),
     )
 
 
-def pinned_files(recipe: TaskRecipe, shared: Shared) -> dict[str, str]:
-    """Path -> text of the files that the pinned tree holds beside those of its sdist."""
-    return {path: shared.files[key] if key else check_text(path) for path, key in recipe.files.items()}
+def pinned_files(entry: TaskEntry, shared: SharedParts) -> dict[str, str]:
+    """Path -> text of the files that the pinned tree holds in addition to those of its sdist."""
+    return {path: shared.files[key] if key else check_text(path) for path, key in entry.files.items()}
 
 
-def build_steps(recipe: TaskRecipe) -> tuple[BuildStep, ...]:
-    """The steps of the build."""
-    return tuple(BuildStep.model_validate(step) for step in recipe.build)
+def build_steps(entry: TaskEntry) -> tuple[BuildStep, ...]:
+    """Return the steps of the build."""
+    return tuple(BuildStep.model_validate(step) for step in entry.build)
 
 
-def certificate(recipe: TaskRecipe, shared: Shared) -> Certificate:
-    """The proof that was made when the task was recorded."""
-    num_empty, num_failed, num_gold, num_passed = recipe.runs
+def recorded_certificate(entry: TaskEntry, shared: SharedParts) -> Certificate:
+    """Return the certificate that the task had when it was recorded."""
+    num_empty, num_failed, num_gold, num_passed = entry.runs
     return Certificate(
         num_empty_runs=num_empty,
         num_empty_failed=num_failed,
         num_gold_runs=num_gold,
         num_gold_passed=num_passed,
-        unstable_tests=recipe.unstable,
-        empty_duration_s=recipe.durations_s[0],
-        gold_duration_s=recipe.durations_s[1],
-        tool_versions=shared.tools[recipe.tools],
+        unstable_tests=entry.unstable,
+        empty_duration_s=entry.durations_s[0],
+        gold_duration_s=entry.durations_s[1],
+        tool_versions=shared.tools[entry.tools],
     )

@@ -1,7 +1,7 @@
-"""Rebuilds certified tasks from recipes: the same edit of the same sdist, and the same record.
+"""Rebuild certified tasks from a task manifest: the same edit of the same sdist gives the same record.
 
-Reads a `RecipeBook`; makes `Task` records and the sdists' trees, and runs nothing: the proof is the recorded one, and
-`repairgym tasks verify` makes a new one. Invariant: a task that leaves this module has the digest of its recipe.
+Reads a `TaskManifest`. Makes `Task` records and the sdists' trees. Runs nothing: the certificate is the recorded one,
+and `repairgym tasks verify` makes a new one. Guarantees: a rebuilt task has the digest of its entry.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from repairgym.tasks.build.test_files import function_id
 from repairgym.tasks.layers.environments import describe_environment
 from repairgym.tasks.layers.store import LayerStore, tree_digest, tree_with_files
 from repairgym.tasks.manifest.manifest import (
-    Page,
-    RecipeBook,
-    TaskRecipe,
+    PackageEntries,
+    TaskEntry,
+    TaskManifest,
     build_steps,
-    certificate,
     content_digest,
-    numbers,
+    parse_ranges,
     pinned_files,
+    recorded_certificate,
 )
 from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.settings_operators import find_edits
@@ -57,7 +57,7 @@ class _Edit:
 
 @dataclass(frozen=True)
 class RebuildProgress:
-    """A package that just ended."""
+    """A package whose tasks were just rebuilt."""
 
     package: str
     num_done: int
@@ -66,179 +66,180 @@ class RebuildProgress:
     error: str = ""
 
 
-def rebuild_book(
-    book: RecipeBook,
+def rebuild_manifest(
+    manifest: TaskManifest,
     folder: Path,
     config: RebuildConfig,
     layers: LayerStore | None = None,
     report: Callable[[RebuildProgress], None] = lambda progress: None,
 ) -> TaskStore:
-    """Rebuild the chosen tasks of ``book`` into ``folder``; what cannot be rebuilt is counted there.
+    """Rebuild the selected tasks of ``manifest`` into ``folder``; its funnel counts those that fail.
 
     Raises:
-        InputError: a chosen package has no page, or a page is broken.
-        RepairGymError: not one task could be rebuilt; the first reason.
+        InputError: a selected package has no entries, or an entry is broken.
+        RepairGymError: no task could be rebuilt; the first reason.
     """
     layers = layers or LayerStore(config=config.layers)
-    unknown = sorted(set(config.packages) - set(book.names()))
+    names = manifest.names()
+    unknown = sorted(set(config.packages) - set(names))
     if unknown:
-        raise InputError(f"no page for {', '.join(unknown)} in {book.path}; it has {', '.join(book.names())}")
-    names = [name for name in book.names() if not config.packages or name in config.packages]
+        raise InputError(f"no tasks of {', '.join(unknown)} in {manifest.path}; it has {', '.join(names)}")
+    names = [name for name in names if not config.packages or name in config.packages]
     tasks: list[Task] = []
     funnel: Counter[str] = Counter()
     errors: list[RepairGymError] = []
     for number, name in enumerate(names, 1):
-        page = book.page(name)
-        found = [r for r in page.recipes.values() if page.package.split in config.splits and r.source in config.sources]
-        rebuilder = Rebuilder(book, page, layers)
+        content = manifest.load(name)
+        is_selected = content.package.split in config.splits
+        entries = [entry for entry in content.entries.values() if is_selected and entry.source in config.sources]
+        rebuilder = Rebuilder(manifest, content, layers)
         failures: list[RepairGymError] = []
-        for recipe in found:
+        for entry in entries:
             try:
-                tasks.append(rebuilder.rebuild(recipe))
+                tasks.append(rebuilder.rebuild(entry))
             except RepairGymError as error:
                 failures.append(error)
-        funnel.update(recipes=len(found), rebuilt=len(found) - len(failures))
+        funnel.update(entries=len(entries), rebuilt=len(entries) - len(failures))
         funnel.update(skip_reason(error) for error in failures)
         errors += failures
-        told = str(failures[0]) if failures else ""
-        report(RebuildProgress(name, number, len(names), len(tasks), told))
+        report(RebuildProgress(name, number, len(names), len(tasks), str(failures[0]) if failures else ""))
     if errors and not tasks:
         raise errors[0]
-    manifest = {"book": book.path.name, "config": config.model_dump(mode="json")}
     store = TaskStore(folder)
-    store.save(tasks, {"total": {"rebuild": dict(funnel)}}, manifest)
+    origin = {"task_manifest": manifest.path.name, "config": config.model_dump(mode="json")}
+    store.save(tasks, {"total": {"rebuild": dict(funnel)}}, origin)
     return store
 
 
 @dataclass(frozen=True)
 class Rebuilder:
-    """Rebuilds the tasks of one package, and reads each of its files once."""
+    """Rebuilds the tasks of one package; reads each of its files once."""
 
-    book: RecipeBook
-    page: Page
+    manifest: TaskManifest
+    content: PackageEntries
     layers: LayerStore
     functions: dict[tuple[str, str], list[MutableFunction]] = field(default_factory=dict)
     """(version, path) -> its functions."""
     pairs: dict[tuple[str, str], Fix] = field(default_factory=dict)
-    """(older version, version) -> everything that differs."""
+    """(older version, version) -> the whole difference."""
 
-    def rebuild(self, recipe: TaskRecipe) -> Task:
-        """The task of ``recipe``.
+    def rebuild(self, entry: TaskEntry) -> Task:
+        """Return the task of ``entry``.
 
         Raises:
             IndexUnavailableError: its sdist is not here and no index answers.
-            InputError: an archive or the book is broken.
+            InputError: an archive or the manifest is broken.
             TaskError: this version makes another task of it.
         """
-        package, settings = self.page.package, self.book.settings
-        pinned = pinned_files(recipe, self.page.shared)
-        bug, issue = self._bug(recipe, pinned)
+        package, settings = self.content.package, self.manifest.settings
+        pinned = pinned_files(entry, self.content.shared)
+        bug, issue = self._bug(entry, pinned)
         task = assemble(bug, issue, TasksConfig(), len(bug.pass_to_pass))
         task = with_check(task, settings.max_build_s) if pinned else task
-        task = self.book.with_deadlines(task).model_copy(update={"build": build_steps(recipe)})
-        if content_digest(task) != recipe.content:
+        task = self.manifest.with_deadlines(task).model_copy(update={"build": build_steps(entry)})
+        if content_digest(task) != entry.content:
             raise TaskError(
-                f"{recipe.id} of {package.name} comes out as {content_digest(task)}, its recipe says {recipe.content}: "
+                f"{entry.id} of {package.name} comes out as {content_digest(task)}, its entry says {entry.content}: "
                 "this version makes another task of it; use the version that recorded it, or record it again"
             )
         return task
 
-    def _bug(self, recipe: TaskRecipe, pinned: dict[str, str]) -> tuple[Bug, str]:
-        """The bug and its report."""
-        package = self.page.package
-        sdist = package.sdist(recipe.version)
+    def _bug(self, entry: TaskEntry, pinned: dict[str, str]) -> tuple[Bug, str]:
+        """Return the bug and its issue text."""
+        package = self.content.package
+        sdist = package.sdist(entry.version)
         tree = tree_with_files(self.layers, sdist, pinned) if pinned else self.layers.tree(sdist)
-        tests = self.page.shared.tests
+        tests = self.content.shared.tests
         failing, passing, visible = (
-            tuple(tests[number] for number in numbers(text)) for text in (recipe.fail, recipe.keep, recipe.visible)
+            tuple(tests[number] for number in parse_ranges(text)) for text in (entry.fail, entry.keep, entry.visible)
         )
-        edit = self._edit(recipe, tree, failing)
+        edit = self._edit(entry, tree, failing)
         shown = {function_id(test_id) for test_id in visible}
         bug = Bug(
             project=package.model_copy(update={"plugins": ()}) if pinned else package,
-            source=recipe.source,
-            provenance=sdist_provenance(package, recipe.version, recipe.base_version, recipe.recipe, tree),
+            source=entry.source,
+            provenance=sdist_provenance(package, entry.version, entry.base_version, entry.recipe, tree),
             tree=tree,
             base_tree=tree.name if pinned else tree_digest(sdist),
-            environment=describe_environment(self.book.lock(recipe)),
+            environment=describe_environment(self.manifest.lock(entry)),
             broken=edit.broken,
             gold=edit.gold,
             fail_to_pass=failing,
             pass_to_pass=passing,
             visibility=Visibility(visible, tuple(i for i in failing if function_id(i) not in shown), ""),
-            certificate=certificate(recipe, self.page.shared),
+            certificate=recorded_certificate(entry, self.content.shared),
             location=edit.location,
-            labels=recipe.labels,
+            labels=entry.labels,
             pinned_files=pinned,
         )
-        return bug, recipe.issue or edit.issue
+        return bug, entry.issue or edit.issue
 
-    def _edit(self, recipe: TaskRecipe, tree: Path, failing: tuple[str, ...]) -> _Edit:
-        if recipe.source == "mutations":
-            return self._mutation(recipe, tree)
-        if recipe.source == "releases":
-            return self._release(recipe, tree, failing)
-        return (_bounds if recipe.labels.get("operator") == "newer_dependency" else _settings)(recipe, tree)
+    def _edit(self, entry: TaskEntry, tree: Path, failing: tuple[str, ...]) -> _Edit:
+        if entry.source == "mutations":
+            return self._mutation(entry, tree)
+        if entry.source == "releases":
+            return self._release(entry, tree, failing)
+        return (_bounds if entry.labels.get("operator") == "newer_dependency" else _settings)(entry, tree)
 
-    def _mutation(self, recipe: TaskRecipe, tree: Path) -> _Edit:
-        path, name, told = recipe.recipe.split(" ", 2)
-        place = recipe.version, path
+    def _mutation(self, entry: TaskEntry, tree: Path) -> _Edit:
+        path, name, edit = entry.recipe.split(" ", 2)
+        place = entry.version, path
         if place not in self.functions:
             source = read_text(tree / path)
             self.functions[place] = mutable_functions(path, source, _ANY_LENGTH, has_free_operators=True)
         for function in self.functions[place]:
-            if function.span.qualified_name == name and (mutant := _mutant(function, told)):
+            if function.span.qualified_name == name and (mutant := _mutant(function, edit)):
                 span = function.span
                 location = Location(path=path, name=name, first_line=span.first_line, last_line=span.last_line)
                 return _Edit({path: mutant.text}, {path: function.source}, location)
-        raise _unknown(recipe)
+        raise _unknown(entry)
 
-    def _release(self, recipe: TaskRecipe, tree: Path, failing: tuple[str, ...]) -> _Edit:
-        package, pair = self.page.package, (recipe.base_version, recipe.version)
+    def _release(self, entry: TaskEntry, tree: Path, failing: tuple[str, ...]) -> _Edit:
+        package, pair = self.content.package, (entry.base_version, entry.version)
         if pair not in self.pairs:
-            older = texts_of(package, self.layers.tree(package.sdist(recipe.base_version)))
+            older = texts_of(package, self.layers.tree(package.sdist(entry.base_version)))
             newer = texts_of(package, tree)
             self.pairs[pair] = Fix(tuple(find_hunks(older, newer)), older, newer)
-        whole, match = self.pairs[pair], _HUNKS.match(recipe.recipe)
+        whole, match = self.pairs[pair], _HUNKS.match(entry.recipe)
         wanted = {int(number) for number in match[1].split(",")} if match else set()
         fix = Fix(tuple(hunk for hunk in whole.hunks if hunk.number in wanted), whole.older, whole.newer)
         if not wanted or len(fix.hunks) != len(wanted):
-            raise _unknown(recipe)
-        issue = "" if recipe.issue else changelog_entry(fix, tree, recipe.version, failing)
+            raise _unknown(entry)
+        issue = "" if entry.issue else changelog_entry(fix, tree, entry.version, failing)
         return _Edit(fix.broken_files, fix.gold_files, fix.location(), issue)
 
 
-def _unknown(recipe: TaskRecipe) -> TaskError:
-    return TaskError(f"{recipe.id}: this version cannot make {recipe.recipe!r}; use the version that recorded it")
+def _unknown(entry: TaskEntry) -> TaskError:
+    return TaskError(f"{entry.id}: this version cannot make {entry.recipe!r}; use the version that recorded it")
 
 
-def _mutant(function: MutableFunction, told: str) -> Mutant | None:
-    """The mutant of ``function`` whose recipe is ``told``: one edit, or two."""
+def _mutant(function: MutableFunction, recipe: str) -> Mutant | None:
+    """Return the mutant of ``function`` with ``recipe``: one edit, or two."""
     edits: dict[str, Mutation] = {}
     for site in function.sites:
         for new in site.alternatives:
             single = Mutant(function, (Mutation(site, new),))
             edits[single.recipe] = single.mutations[0]
-    if told in edits:
-        return Mutant(function, (edits[told],))
-    for match in re.finditer("; ", told):
-        first, second = told[: match.start()], told[match.end() :]
+    if recipe in edits:
+        return Mutant(function, (edits[recipe],))
+    for match in re.finditer("; ", recipe):
+        first, second = recipe[: match.start()], recipe[match.end() :]
         if first in edits and second in edits:
             return Mutant(function, (edits[first], edits[second]))
     return None
 
 
-def _settings(recipe: TaskRecipe, tree: Path) -> _Edit:
-    path, told = recipe.recipe.split(" ", 1)
+def _settings(entry: TaskEntry, tree: Path) -> _Edit:
+    path, recipe = entry.recipe.split(" ", 1)
     text = read_text(tree / path)
     for edit in find_edits(path, text):
-        if edit.recipe == told:
+        if edit.recipe == recipe:
             return _Edit({path: edit.text}, {path: text})
-    raise _unknown(recipe)
+    raise _unknown(entry)
 
 
-def _bounds(recipe: TaskRecipe, tree: Path) -> _Edit:
-    gold = bound_edits(tree, read_bounds(recipe.recipe))
+def _bounds(entry: TaskEntry, tree: Path) -> _Edit:
+    gold = bound_edits(tree, read_bounds(entry.recipe))
     if not gold:
-        raise _unknown(recipe)
+        raise _unknown(entry)
     return _Edit({path: read_text(tree / path) if (tree / path).is_file() else None for path in gold}, gold)

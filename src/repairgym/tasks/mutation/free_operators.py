@@ -33,12 +33,12 @@ def find_free_sites(source: str) -> list[Site]:
     tree, tokens = ast.parse(source), SourceTokens(source)
     inside_texts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     nodes = (node for node in ast.walk(tree) if id(node) not in inside_texts)
-    found: dict[tuple[int, int, str, str], Site] = {}
+    sites: dict[tuple[int, int, str, str], Site] = {}
     for site in (site for node in nodes for site in _sites(node, tokens)):
         if _is_there(tokens, site):
             # A nested function meets its variables twice; the outer one's come first.
-            found.setdefault((site.line, site.column, site.operator, site.old), site)
-    return [found[place] for place in sorted(found)]
+            sites.setdefault((site.line, site.column, site.operator, site.old), site)
+    return [sites[place] for place in sorted(sites)]
 
 
 def _sites(node: ast.AST, tokens: SourceTokens) -> Iterator[Site]:

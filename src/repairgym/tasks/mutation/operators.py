@@ -43,12 +43,12 @@ class SourceTokens:
         number = self.index.get(self.position(right.lineno, right.col_offset))
         if number is None:
             return []
-        found = []
+        tokens = []
         while number > 0 and self.tokens[number - 1].start >= end:
             number -= 1
             if self.tokens[number].string not in "()":
-                found.append(self.tokens[number])
-        return found[::-1]
+                tokens.append(self.tokens[number])
+        return tokens[::-1]
 
     def at(self, node: ast.AST) -> tokenize.TokenInfo | None:
         """Token that starts where ``node`` starts."""
@@ -175,8 +175,8 @@ def _walk_functions(node: ast.AST, prefix: str) -> Iterator[FunctionSpan]:
 
 
 def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
-    found = docstring_of(node)
-    return (found.lineno, found.end_lineno or found.lineno) if found else (0, 0)
+    docstring = docstring_of(node)
+    return (docstring.lineno, docstring.end_lineno or docstring.lineno) if docstring else (0, 0)
 
 
 def docstring_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.Expr | None:
@@ -196,8 +196,8 @@ def find_sites(source: str) -> list[Site]:
     """
     tree = ast.parse(source)
     tokens = SourceTokens(source)
-    found = {(site.line, site.column): site for node in ast.walk(tree) for site in _node_sites(node, tokens)}
-    return [found[place] for place in sorted(found)]
+    sites = {(site.line, site.column): site for node in ast.walk(tree) for site in _node_sites(node, tokens)}
+    return [sites[place] for place in sorted(sites)]
 
 
 def _node_sites(node: ast.AST, tokens: SourceTokens) -> Iterator[Site]:

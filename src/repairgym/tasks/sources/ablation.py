@@ -63,7 +63,7 @@ class Ablation:
             return self.pair.broken_of(await self.pair.run(self._fix([hunk]).broken_files, request), self.fixed)
 
         by_broken: dict[tuple[str, ...], list[Hunk]] = defaultdict(list)
-        async with aclosing(ordered_map(ablate, coding, self.pair.workshop.config.num_concurrent)) as ablated:
+        async with aclosing(ordered_map(ablate, coding, self.pair.context.config.num_concurrent)) as ablated:
             async for hunk, broken in ablated:
                 by_broken[broken].append(hunk)
         untested = by_broken.pop((), [])
@@ -94,13 +94,13 @@ class Ablation:
 
     async def _join(self, closed: list[list[Hunk]], halves: list[Hunk], untested: list[Hunk]) -> None:
         """Add each half to its fix, or make one of it and other hunks; ``closed`` and ``untested`` change."""
-        left: list[Hunk] = []
+        unmatched: list[Hunk] = []
         for half in halves:
             if await self._attach(closed, half):
                 self.funnel["hunks_attached"] += 1
             elif not await self._close(closed, [half], untested):
-                left.append(half)
-        for group in self._related(left):
+                unmatched.append(half)
+        for group in self._related(unmatched):
             if len(group) > 1 and await self._is_closed(group):
                 closed.append(group)
             elif len(group) == 1 or not await self._close(closed, group, untested):
@@ -120,10 +120,12 @@ class Ablation:
 
     def _related(self, hunks: list[Hunk]) -> list[list[Hunk]]:
         """``hunks`` in groups in which one has a name that another changes, or of a function that another changes."""
-        own, told = ({hunk: names(hunk) for hunk in hunks} for names in (self._own_names, self._all_names))
+        own, mentioned = ({hunk: names(hunk) for hunk in hunks} for names in (self._own_names, self._all_names))
         groups: list[list[Hunk]] = []
         for hunk in hunks:
-            near = [g for g in groups if any(own[hunk] & told[other] or own[other] & told[hunk] for other in g)]
+            near = [
+                g for g in groups if any(own[hunk] & mentioned[other] or own[other] & mentioned[hunk] for other in g)
+            ]
             groups = [group for group in groups if group not in near]
             groups.append([*(member for group in near for member in group), hunk])
         return groups

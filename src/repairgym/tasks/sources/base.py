@@ -91,8 +91,8 @@ ProjectT = TypeVar("ProjectT", bound=Project, contravariant=True)
 class TaskSource(Protocol[ProjectT]):
     """Makes tasks of one kind."""
 
-    async def make(self, package: ProjectT, workshop: BuildContext) -> SourceResult:
-        """Tasks from ``package``, certified, at most ``workshop.quota``.
+    async def make(self, package: ProjectT, context: BuildContext) -> SourceResult:
+        """Tasks from ``package``, certified, at most ``context.quota``.
 
         Raises:
             IndexUnavailableError: a layer is missing and no index answers.

@@ -34,36 +34,38 @@ BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "s
 class BreakageSource:
     """Makes `breakages` tasks."""
 
-    async def make(self, package: Package, workshop: BuildContext) -> SourceResult:
+    async def make(self, package: Package, context: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
-        made = SourceResult()
-        if workshop.part == 0:
-            await _break_settings(package, workshop, made)
-            return made
+        result = SourceResult()
+        if context.part == 0:
+            await _break_settings(package, context, result)
+            return result
         for version in package.aged:
-            made.funnel["aged_releases"] += 1
-            made.add(await aged_task(package, version, workshop, made.funnel))
-        return made
+            result.funnel["aged_releases"] += 1
+            result.add(await aged_task(package, version, context, result.funnel))
+        return result
 
 
-async def _break_settings(package: Package, workshop: BuildContext, made: SourceResult) -> None:
-    bench = await _Bench.set_up(package, workshop)
-    if bench is None:
-        made.funnel["does_not_build"] += 1
+async def _break_settings(package: Package, context: BuildContext, result: SourceResult) -> None:
+    breakage_run = await BreakageRun.set_up(package, context)
+    if breakage_run is None:
+        result.funnel["does_not_build"] += 1
         return
-    edits = bench.edits()
-    made.funnel["edits"] += len(edits)
-    for edit in edits[: workshop.config.breakages.num_tries]:
-        if len(made.tasks) >= workshop.quota:
+    edits = breakage_run.edits()
+    result.funnel["edits"] += len(edits)
+    for edit in edits[: context.config.breakages.num_tries]:
+        if len(result.tasks) >= context.quota:
             break
-        made.funnel["edits_run"] += 1
-        made.add(await bench.judge(edit))
+        result.funnel["edits_run"] += 1
+        result.add(await breakage_run.try_edit(edit))
 
 
 @dataclass(frozen=True)
-class _Bench:
+class BreakageRun:
+    """The edits of one package's settings, tried in one environment."""
+
     package: Package
-    workshop: BuildContext
+    context: BuildContext
     environment: Environment
     spec: SandboxSpec
     """The release with the tests of its build."""
@@ -72,13 +74,13 @@ class _Bench:
     """Builds of the release itself, once an edit needs them."""
 
     @classmethod
-    async def set_up(cls, package: Package, workshop: BuildContext) -> _Bench | None:
+    async def set_up(cls, package: Package, context: BuildContext) -> BreakageRun | None:
         """Build the release and note what its wheel holds; None when it does not build here."""
-        store, lock, test = workshop.store, workshop.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
-        environment, spec = workshop.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
-        sandbox = await workshop.backend.create(spec)
+        store, lock, test = context.store, context.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
+        environment, spec = context.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
+        sandbox = await context.backend.create(spec)
         try:
-            done = await sandbox.exec(("python", BUILD_TEST), timeout_s=workshop.config.breakages.max_build_s)
+            done = await sandbox.exec(("python", BUILD_TEST), timeout_s=context.config.breakages.max_build_s)
         finally:
             await sandbox.close()
         if done.exit_status != 0:
@@ -86,7 +88,7 @@ class _Bench:
         wheel = json.loads(done.stdout.decode().rpartition("\nwheel ")[2])
         files = {BUILD_TEST: test, EXPECTED_FILE: json.dumps(wheel, indent=1, sort_keys=True) + "\n"}
         spec = spec.model_copy(update={"tree": tree_with_files(store, package.sdist(), files)})
-        return cls(package, workshop, environment, spec, files)
+        return cls(package, context, environment, spec, files)
 
     def edits(self) -> list[SettingsEdit]:
         """Edits of the settings files; operators take turns, each in random order."""
@@ -95,23 +97,23 @@ class _Bench:
             if (self.spec.tree / path).is_file():
                 for edit in find_edits(path, read_text(self.spec.tree / path)):
                     families[edit.operator].append(edit)
-        return _in_turns(families, f"{self.workshop.config.seed}:{self.package.name}:{self.package.version}")
+        return _in_turns(families, f"{self.context.config.seed}:{self.package.name}:{self.package.version}")
 
-    async def judge(self, edit: SettingsEdit) -> Task | str:
+    async def try_edit(self, edit: SettingsEdit) -> Task | str:
         """The task that an edit makes, or why it makes none."""
         files: dict[str, str | None] = {edit.path: edit.text}
         broken = self.spec.model_copy(update={"files": files})
-        request = build_request(self.package, self.workshop, BUILD_TEST)
-        first = await run_fresh(self.workshop.backend, broken, request)
+        request = build_request(self.package, self.context, BUILD_TEST)
+        first = await run_fresh(self.context.backend, broken, request)
         if first.is_timed_out:
             return "timed_out"
         test_ids = tuple(test_id for test_id in first.results if "::" in test_id)
         if first.passes(test_ids):
             return "survived"
-        num_runs = self.workshop.config.num_certificate_runs
-        empty = [first, *await run_times(self.workshop.backend, broken, request, num_runs - 1)]
+        num_runs = self.context.config.num_certificate_runs
+        empty = [first, *await run_times(self.context.backend, broken, request, num_runs - 1)]
         if not self.gold_runs:
-            self.gold_runs.extend(await run_times(self.workshop.backend, self.spec, request, num_runs))
+            self.gold_runs.extend(await run_times(self.context.backend, self.spec, request, num_runs))
         evidence = Evidence(empty, self.gold_runs)
         failing, passing, _ = evidence.split_tests(test_ids)
         if not failing:
@@ -143,7 +145,7 @@ class _Bench:
             labels={"operator": edit.operator, "error_class": edit.error_class, "difficulty": "1"},
             pinned_files=self.pinned_files,
         )
-        return build_task(bug, evidence, edit.recipe, self.workshop)
+        return build_task(bug, evidence, edit.recipe, self.context)
 
 
 def _in_turns(families: dict[str, list[SettingsEdit]], seed: str) -> list[SettingsEdit]:

@@ -29,24 +29,22 @@ def check_text(path: str) -> str:
     return resources.files("repairgym").joinpath("data", "build_check", name).read_text("utf-8")
 
 
-def build_request(package: Package, workshop: BuildContext, path: str) -> TestRequest:
+def build_request(package: Package, context: BuildContext, path: str) -> TestRequest:
     """A run of all tests of the check ``path``."""
-    bound = workshop.config.breakages.max_build_s
-    request = workshop.request(package, (path,), bound)
+    bound = context.config.breakages.max_build_s
+    request = context.request(package, (path,), bound)
     return request.model_copy(update={"test_timeout_s": bound, "plugins": ()})
 
 
-def build_task(bug: Bug, evidence: Evidence, recipe: str, workshop: BuildContext) -> Task:
+def build_task(bug: Bug, evidence: Evidence, recipe: str, context: BuildContext) -> Task:
     """The task of a broken build: its report is the first line of the failure.
 
     Raises:
         TaskError: a hidden test cannot be cut out of its file.
     """
-    told = bug.visibility.reported or bug.fail_to_pass[0]
-    issue = build_issue(bug.project.name, evidence.empty[0].results[told].message, random.Random(recipe))
-    return with_check(
-        assemble(bug, issue, workshop.config, len(bug.pass_to_pass)), workshop.config.breakages.max_build_s
-    )
+    reported = bug.visibility.reported or bug.fail_to_pass[0]
+    issue = build_issue(bug.project.name, evidence.empty[0].results[reported].message, random.Random(recipe))
+    return with_check(assemble(bug, issue, context.config, len(bug.pass_to_pass)), context.config.breakages.max_build_s)
 
 
 def with_check(task: Task, max_build_s: float) -> Task:

@@ -52,19 +52,19 @@ def find_candidates(
     Raises:
         InputError: the revision is not in the clone.
     """
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     funnel: Counter[str] = Counter()
     for commit in clone.commits(repository.revision):
         funnel["commits"] += 1
         candidate = _as_candidate(repository, commit)
-        reason = _why_not(candidate, config) or _why_no_fix(clone, commit, config)
+        reason = _drop_reason(candidate, config) or _no_fix_reason(clone, commit, config)
         if reason:
             funnel[reason] += 1
-        elif len(found) < config.num_commits:
-            found.append(candidate)
+        elif len(candidates) < config.num_commits:
+            candidates.append(candidate)
         else:
             funnel["beyond_num_commits"] += 1
-    return found, funnel
+    return candidates, funnel
 
 
 def _as_candidate(repository: Repository, commit: Commit) -> Candidate:
@@ -90,7 +90,7 @@ def _matches(path: str, pattern: str) -> bool:
     return len(names) == len(wanted) and all(map(fnmatchcase, names, wanted))
 
 
-def _why_not(candidate: Candidate, config: HistoryConfig) -> str:
+def _drop_reason(candidate: Candidate, config: HistoryConfig) -> str:
     commit = candidate.commit
     if not commit.parents:
         return "root_commit"
@@ -103,7 +103,7 @@ def _why_not(candidate: Candidate, config: HistoryConfig) -> str:
     return ""
 
 
-def _why_no_fix(clone: GitRepository, commit: Commit, config: HistoryConfig) -> str:
+def _no_fix_reason(clone: GitRepository, commit: Commit, config: HistoryConfig) -> str:
     if config.is_any_message:
         return ""
     # A merge says what it merged only in the messages of the merged commits.
@@ -140,10 +140,10 @@ def commit_issue(
     commit = candidate.commit
     message = "\n".join([commit.message, clone.merged_messages(commit)])
     linked = [issues[number] for number in _LINKED.findall(message) if number in issues]
-    told = [(text, "issue") for text in linked]
-    told += [(text, "changelog") for text in _changelog_entries(repository, clone, candidate)]
-    told.append((clean_message(message), "commit"))
-    return next(((text, source) for text, source in told if text and not reveals(text, fix)), ("", ""))
+    texts = [(text, "issue") for text in linked]
+    texts += [(text, "changelog") for text in _changelog_entries(repository, clone, candidate)]
+    texts.append((clean_message(message), "commit"))
+    return next(((text, source) for text, source in texts if text and not reveals(text, fix)), ("", ""))
 
 
 def _changelog_entries(repository: Repository, clone: GitRepository, candidate: Candidate) -> list[str]:
@@ -159,8 +159,8 @@ def _changelog_entries(repository: Repository, clone: GitRepository, candidate: 
 def clean_message(message: str) -> str:
     """A commit message without trailers, merge lines, links and credits."""
     lines = [line.strip() for line in message.splitlines()]
-    kept = [clean_entry(line) for line in lines if line and not _TRAILER.match(line) and not _MERGE.match(line)]
-    return "\n".join(dict.fromkeys(line for line in kept if line))[:MAX_ISSUE_CHARS]
+    cleaned = [clean_entry(line) for line in lines if line and not _TRAILER.match(line) and not _MERGE.match(line)]
+    return "\n".join(dict.fromkeys(line for line in cleaned if line))[:MAX_ISSUE_CHARS]
 
 
 def reveals(text: str, fix: Fix) -> bool:

@@ -61,7 +61,7 @@ _PART = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)[^\n]*\n(?:[ \t]+[^\n]*\n
 _LISTED = {"build": build_requirements, "runtime": runtime_requirements}
 
 
-async def aged_task(package: Package, version: str, workshop: BuildContext, funnel: Counter[str]) -> Task | str:
+async def aged_task(package: Package, version: str, context: BuildContext, funnel: Counter[str]) -> Task | str:
     """The task of an older release beside today's dependencies, or why it makes none.
 
     ``funnel`` gets the number of runs that the search took.
@@ -72,24 +72,24 @@ async def aged_task(package: Package, version: str, workshop: BuildContext, funn
         TaskError: the test patterns match no file of the release.
     """
     try:
-        bench = AgedBench.set_up(package, version, workshop)
+        release = AgedRelease.set_up(package, version, context)
     except PackageNotFoundError:
         return "not_lockable"
-    first = await bench.run({}, bench.newest_lock)
+    first = await release.run({}, release.newest_lock)
     if first.is_timed_out:
         return "timed_out"
     broken = _failures(first)
     if not broken:
         return "holds_with_newest"
-    if not bench.has_list("build" if WHEEL_TEST in broken else "runtime"):
+    if not release.has_list("build" if WHEEL_TEST in broken else "runtime"):
         return "no_list_of_requirements"
-    search = VersionSearch(bench, broken, workshop.config.breakages)
+    search = VersionSearch(release, broken, context.config.breakages)
     try:
         repair = await search.find()
-        return await bench.prove(repair) if repair else "no_versions_repair"
+        return await release.prove(repair) if repair else "no_versions_repair"
     finally:
         funnel["search_runs"] += search.num_runs
-        bench.discard_tried()
+        release.discard_tried()
 
 
 def _failures(run: TestRun) -> dict[str, str]:
@@ -98,12 +98,12 @@ def _failures(run: TestRun) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class AgedBench:
+class AgedRelease:
     """A release with the check of its build and its suite, and what it takes to run it with given versions."""
 
     package: Package
     version: str
-    workshop: BuildContext
+    context: BuildContext
     spec: SandboxSpec
     requirements: tuple[str, ...]
     newest_lock: str
@@ -117,7 +117,7 @@ class AgedBench:
     """Environments that were made for the search alone: one that was there before is another task's."""
 
     @classmethod
-    def set_up(cls, package: Package, version: str, workshop: BuildContext) -> AgedBench:
+    def set_up(cls, package: Package, version: str, context: BuildContext) -> AgedRelease:
         """Pin the tree and lock the newest dependencies that it admits.
 
         Raises:
@@ -126,35 +126,35 @@ class AgedBench:
             TaskError: the test patterns match nothing.
         """
         sdist = package.sdist(version)
-        plain = workshop.store.tree(sdist)
+        plain = context.store.tree(sdist)
         files = {path: check_text(path) for path in (BUILD_TEST, DEPENDENCY_TEST)}
         files[SUITE_FILE] = _suite_text(package, package.test_files(plain))
         declared = {*package.requirements, *build_requirements(plain), *runtime_requirements(plain)}
         requirements = tuple(sorted(declared))
         lock = resolve_lock(requirements)
-        _, spec = workshop.pinned_tree(lock, tree_with_files(workshop.store, sdist, files))
-        return cls(package, version, workshop, spec, requirements, lock, files)
+        _, spec = context.pinned_tree(lock, tree_with_files(context.store, sdist, files))
+        return cls(package, version, context, spec, requirements, lock, files)
 
     @property
     def newest(self) -> dict[str, str]:
-        """See `TrialBench`."""
+        """See `TrialRelease`."""
         return {name: version for name, (version, _) in _parts(self.newest_lock).items()}
 
     def has_list(self, place: Place) -> bool:
         """Whether there is a list of requirements in which a repair could stand."""
         return bound_edit(self.spec.tree, {}, place, self.package.name, "<1") is not None
 
-    def suspects(self, place: Place, told: str) -> list[str]:
+    def suspects(self, place: Place, messages: str) -> list[str]:
         """First what a failure quotes, then what it names, then what is declared, then everything else."""
         listed = _LISTED[place](self.spec.tree)
         declared = [canonicalize_name(re.split(r"[^\w.-]", text.strip())[0]) for text in listed]
-        told = told.lower().replace("_", "-").replace("pkg-resources", "setuptools")
-        kept = {*RUNNER_PACKAGES, self.package.name}
-        names = [name for name in self.newest if name not in kept]
-        return sorted(names, key=lambda name: (f"'{name}" not in told, name not in told, name not in declared))
+        messages = messages.lower().replace("_", "-").replace("pkg-resources", "setuptools")
+        excluded = {*RUNNER_PACKAGES, self.package.name}
+        names = [name for name in self.newest if name not in excluded]
+        return sorted(names, key=lambda name: (f"'{name}" not in messages, name not in messages, name not in declared))
 
     def released(self, name: str) -> list[str]:
-        """See `TrialBench`.
+        """See `TrialRelease`.
 
         Raises:
             IndexUnavailableError: no index answers.
@@ -164,7 +164,7 @@ class AgedBench:
         return self.versions[name]
 
     def older_versions(self, pins: Pins) -> dict[str, str]:
-        """See `TrialBench`.
+        """See `TrialRelease`.
 
         Raises:
             IndexUnavailableError: no index answers.
@@ -173,22 +173,22 @@ class AgedBench:
         if not all(self.has_list(pin.place) for pin in pins):
             return {}
         try:
-            found = _parts(resolve_lock((*self.requirements, *pinned)))
+            parts = _parts(resolve_lock((*self.requirements, *pinned)))
         except PackageNotFoundError:
             return {}
         newest = self.newest
-        self.wheels.update({(name, version): text for name, (version, text) in found.items()})
-        return {name: version for name, (version, _) in found.items() if newest.get(name) != version}
+        self.wheels.update({(name, version): text for name, (version, text) in parts.items()})
+        return {name: version for name, (version, _) in parts.items() if newest.get(name) != version}
 
     async def failures(self, pins: Pins, older: Versions, among: Failures) -> Failures | None:
-        """See `TrialBench`; of the suite only the files that ``among`` is about run."""
+        """See `TrialRelease`; of the suite only the files that ``among`` is about run."""
         files = bound_edits(self.spec.tree, {pin: f"=={version}" for pin, version in pins.items()})
         if files is None:
             return None
         suite = [path for path in self.package.test_files(self.spec.tree) if any(f"[{path}]" in i for i in among)]
         lock = self._lock_with(older)
         digest = describe_environment(lock).digest
-        if not self.workshop.store.has("environments", digest):
+        if not self.context.store.has("environments", digest):
             self.tried.add(digest)
         run = await self.run({**files, SUITE_FILE: _suite_text(self.package, suite)}, lock)
         return None if run.is_timed_out else _failures(run)
@@ -200,16 +200,16 @@ class AgedBench:
     def discard_tried(self) -> None:
         """Remove the environments of the search. Not before its end: warm interpreters run in them."""
         for digest in self.tried:
-            self.workshop.store.discard("environments", digest)
+            self.context.store.discard("environments", digest)
 
     async def run(self, files: Files, lock: str) -> TestRun:
         """The check with ``files`` in the environment of ``lock``."""
-        _, folder = build_environment(self.workshop.store, lock)
+        _, folder = build_environment(self.context.store, lock)
         spec = self.spec.model_copy(update={"files": files, "environment": folder})
-        return await run_fresh(self.workshop.backend, spec, self._request())
+        return await run_fresh(self.context.backend, spec, self._request())
 
     def _request(self) -> TestRequest:
-        return build_request(self.package, self.workshop, DEPENDENCY_TEST)
+        return build_request(self.package, self.context, DEPENDENCY_TEST)
 
     async def prove(self, repair: Mapping[Pin, Bound]) -> Task | str:
         """The task whose gold patch is ``repair``, or why it makes none."""
@@ -217,7 +217,7 @@ class AgedBench:
         gold = bound_edits(self.spec.tree, {pin: f"<{bound.bad}" for pin, bound in repair.items()})
         if gold is None:
             return "no_list_of_requirements"
-        environment, folder = build_environment(self.workshop.store, lock)
+        environment, folder = build_environment(self.context.store, lock)
         self.tried.discard(environment.digest)
         evidence = await self._evidence(folder, gold)
         first, repaired = evidence.empty[0], evidence.gold[0]
@@ -234,7 +234,7 @@ class AgedBench:
 
     async def _evidence(self, folder: Path, gold: Files) -> Evidence:
         """Runs of the whole check without ``gold`` and with it; one of each where that already shows no repair."""
-        backend, request = self.workshop.backend, self._request()
+        backend, request = self.context.backend, self._request()
         broken = self.spec.model_copy(update={"environment": folder})
         repaired = broken.model_copy(update={"files": gold})
         evidence = Evidence(
@@ -243,7 +243,7 @@ class AgedBench:
         first, second = _failures(evidence.empty[0]).keys(), _failures(evidence.gold[0]).keys()
         if not second < first:
             return evidence
-        more = self.workshop.config.num_certificate_runs - 1
+        more = self.context.config.num_certificate_runs - 1
         return Evidence(
             [*evidence.empty, *await run_times(backend, broken, request, more)],
             [*evidence.gold, *await run_times(backend, repaired, request, more)],
@@ -283,7 +283,7 @@ class AgedBench:
             },
             pinned_files=self.pinned_files,
         )
-        return build_task(bug, evidence, recipe, self.workshop)
+        return build_task(bug, evidence, recipe, self.context)
 
 
 def _suite_text(package: Package, test_files: Sequence[str]) -> str:

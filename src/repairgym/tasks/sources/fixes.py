@@ -74,7 +74,7 @@ def revert(newer: Texts, older: Texts, hunks: Iterable[Hunk]) -> dict[str, str |
     by_path: dict[str, list[Hunk]] = defaultdict(list)
     for hunk in hunks:
         by_path[hunk.path].append(hunk)
-    return {path: _revert_file(newer.get(path), older.get(path), found) for path, found in by_path.items()}
+    return {path: _revert_file(newer.get(path), older.get(path), file_hunks) for path, file_hunks in by_path.items()}
 
 
 def _revert_file(newer: str | None, older: str | None, hunks: list[Hunk]) -> str | None:
@@ -148,15 +148,15 @@ class Fix:
 
     def touched_functions(self) -> list[tuple[str, FunctionSpan]]:
         """(path, function of the newer release) of each function that a hunk overlaps, in order."""
-        found: dict[tuple[str, FunctionSpan], None] = {}
+        functions: dict[tuple[str, FunctionSpan], None] = {}
         for hunk in self.hunks:
             text = self.newer.get(hunk.path)
             if text is None or hunk.is_whole_file:
                 continue
             last = max(hunk.end, hunk.first + 1)
             spans = find_functions(text)
-            found.update({(hunk.path, s): None for s in spans if s.first_line <= last and hunk.first < s.last_line})
-        return list(found)
+            functions.update({(hunk.path, s): None for s in spans if s.first_line <= last and hunk.first < s.last_line})
+        return list(functions)
 
     def location(self) -> Location | None:
         """The first touched function that the broken tree still has."""
@@ -177,7 +177,7 @@ def fix_clues(fix: Fix, tree: Path, failing: Sequence[str]) -> Clues:
 
 def tests_issue(failing: Sequence[str], visibility: Visibility, run: TestRun, generator: random.Random) -> str:
     """A report from the names of what fails and one message."""
-    told = visibility.reported or failing[0]
-    shown = functions_of((told,) if visibility.reported else failing)
+    reported = visibility.reported or failing[0]
+    shown = functions_of((reported,) if visibility.reported else failing)
     test_names = tuple(test_id.partition("::")[2] for test_id in shown)
-    return failing_tests_issue(test_names, run.results[told].message, generator)
+    return failing_tests_issue(test_names, run.results[reported].message, generator)

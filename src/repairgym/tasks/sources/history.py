@@ -24,33 +24,33 @@ from repairgym.tasks.build.assembly import Visibility
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.environments import resolve_lock
-from repairgym.tasks.layers.licenses import licence_of
+from repairgym.tasks.layers.licenses import license_of
 from repairgym.tasks.layers.repositories import GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.commits import Candidate, commit_issue, find_candidates, load_issues
 from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks, tests_issue
-from repairgym.tasks.sources.pairs import BROKEN, IssueText, Origin, Pair, Tell, texts_of
+from repairgym.tasks.sources.pairs import BROKEN, IssueText, IssueWriter, Origin, Pair, texts_of
 
 
 class HistorySource:
     """Makes `history` tasks of one part of a repository's candidates."""
 
-    async def make(self, package: Repository, workshop: BuildContext) -> SourceResult:
+    async def make(self, package: Repository, context: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
-        mine = Mine.open(package, workshop)
-        candidates, funnel = find_candidates(package, mine.clone, workshop.config.history)
-        made = SourceResult()
-        if workshop.part == 0:
-            made.funnel.update(funnel)
-        size = workshop.config.history.num_commits_per_unit
-        for candidate in candidates[workshop.part * size : (workshop.part + 1) * size]:
-            made.funnel["candidates"] += 1
-            made.add(await mine.dig(candidate))
-        return made
+        miner = CommitMiner.open(package, context)
+        candidates, funnel = find_candidates(package, miner.clone, context.config.history)
+        result = SourceResult()
+        if context.part == 0:
+            result.funnel.update(funnel)
+        size = context.config.history.num_commits_per_unit
+        for candidate in candidates[context.part * size : (context.part + 1) * size]:
+            result.funnel["candidates"] += 1
+            result.add(await miner.make_task(candidate))
+        return result
 
 
 @dataclass(frozen=True)
-class _Ground:
+class _PinnedCommit:
     """A commit with everything pinned, before any test ran."""
 
     origin: Origin
@@ -61,37 +61,37 @@ class _Ground:
 
 
 @dataclass(frozen=True)
-class Mine:
+class CommitMiner:
     """A repository that tasks are dug from."""
 
     repository: Repository
-    workshop: BuildContext
+    context: BuildContext
     clone: GitRepository
     issues: dict[str, str]
 
     @classmethod
-    def open(cls, repository: Repository, workshop: BuildContext) -> Mine:
+    def open(cls, repository: Repository, context: BuildContext) -> CommitMiner:
         """Open the clone and read the issues.
 
         Raises:
             IndexUnavailableError: the repository cannot be cloned.
             InputError: there is no repository, or the issues cannot be read.
         """
-        clone = GitRepository.open(repository.url, workshop.store, repository.subdirectory)
-        return cls(repository, workshop, clone, load_issues(repository.issues))
+        clone = GitRepository.open(repository.url, context.store, repository.subdirectory)
+        return cls(repository, context, clone, load_issues(repository.issues))
 
-    async def dig(self, candidate: Candidate) -> Task | str:
+    async def make_task(self, candidate: Candidate) -> Task | str:
         """The task of a commit, or why it makes none."""
         try:
-            ground = self._ground(candidate)
-            fix = ground.fix
+            pinned = self._pin(candidate)
+            fix = pinned.fix
             if not any(changes_code(fix.newer, fix.older, hunk) for hunk in fix.hunks):
                 return "only_comments"
-            if fix.num_lines > self.workshop.config.history.max_lines:
+            if fix.num_lines > self.context.config.history.max_lines:
                 return "too_many_lines"
-            if not await self._is_noticed(ground):
+            if not await self._is_noticed(pinned):
                 return "no_fixed_tests"
-            pair = await Pair.set_up(ground.origin, self.workshop, ground.spec, ground.test_files, fix.older)
+            pair = await Pair.set_up(pinned.origin, self.context, pinned.spec, pinned.test_files, fix.older)
         except UnsupportedTreeError as error:
             return error.reason
         except PackageNotFoundError:
@@ -101,9 +101,9 @@ class Mine:
         stable, _, fixed = await pair.sort_tests()
         if not fixed:
             return "no_fixed_tests"
-        return await pair.judge(fix, stable, fixed, self._teller(candidate))
+        return await pair.make_task(fix, stable, fixed, self._issue_writer(candidate))
 
-    def _ground(self, candidate: Candidate) -> _Ground:
+    def _pin(self, candidate: Candidate) -> _PinnedCommit:
         """Pin tree and environment of a commit.
 
         Raises:
@@ -113,34 +113,34 @@ class Mine:
         """
         commit = candidate.commit
         version = self.clone.version(commit.id)
-        tree = commit_tree(self.workshop.store, self.clone, commit.id, self.repository.name, version)
+        tree = commit_tree(self.context.store, self.clone, commit.id, self.repository.name, version)
         newer = texts_of(self.repository, tree)
         older = {**newer, **{path: self.clone.text(commit.parents[0], path) for path in candidate.sources}}
         test_files = self._test_files(candidate, tree)
-        environment, spec = self.workshop.pinned_tree(self._lock(tree, commit.date), tree)
+        environment, spec = self.context.pinned_tree(self._lock(tree, commit.date), tree)
         origin = Origin(
             project=self.repository,
             source="history",
             provenance=self._provenance(candidate, version, tree),
             base_tree=tree.name,
             environment=environment,
-            config=self.workshop.config.history,
+            config=self.context.config.history,
             created_at=commit.date,
-            labels={"lock": "dated" if self.workshop.config.history.is_lock_dated else "undated"},
+            labels={"lock": "dated" if self.context.config.history.is_lock_dated else "undated"},
         )
         changed = tuple(path for path in test_files if path in candidate.tests)
-        return _Ground(origin, spec, Fix(tuple(find_hunks(older, newer)), older, newer), test_files, changed)
+        return _PinnedCommit(origin, spec, Fix(tuple(find_hunks(older, newer)), older, newer), test_files, changed)
 
     def _lock(self, tree: Path, date: str) -> str:
-        if self.workshop.config.history.is_lock_dated:
+        if self.context.config.history.is_lock_dated:
             return commit_lock(self.repository, tree, date)
-        return self.workshop.lock(self.repository.requirements)
+        return self.context.lock(self.repository.requirements)
 
-    async def _is_noticed(self, ground: _Ground) -> bool:
+    async def _is_noticed(self, pinned: _PinnedCommit) -> bool:
         """Whether a changed test file fails on the older sources: one run that spares the others most commits."""
-        spec = ground.spec.model_copy(update={"files": ground.fix.broken_files})
-        request = self.workshop.request(self.repository, ground.changed_tests, self.workshop.config.suite_timeout_s)
-        run = await run_fresh(self.workshop.backend, spec, request)
+        spec = pinned.spec.model_copy(update={"files": pinned.fix.broken_files})
+        request = self.context.request(self.repository, pinned.changed_tests, self.context.config.suite_timeout_s)
+        run = await run_fresh(self.context.backend, spec, request)
         return not run.results or any(result.outcome in BROKEN for result in run.results.values())
 
     def _provenance(self, candidate: Candidate, version: str, tree: Path) -> Provenance:
@@ -151,7 +151,7 @@ class Mine:
             commit=candidate.commit.id,
             base_commit=candidate.commit.parents[0],
             subdirectory=self.clone.subdirectory,
-            licence=licence_of(tree),
+            licence=license_of(tree),
         )
 
     def _test_files(self, candidate: Candidate, tree: Path) -> tuple[str, ...]:
@@ -159,16 +159,16 @@ class Mine:
         present = self.repository.test_files(tree)
         ranked = sorted(present, key=lambda path: path not in candidate.tests)
         num_changed = sum(path in candidate.tests for path in present)
-        return tuple(sorted(ranked[: max(num_changed, self.workshop.config.history.num_test_files)]))
+        return tuple(sorted(ranked[: max(num_changed, self.context.config.history.num_test_files)]))
 
-    def _teller(self, candidate: Candidate) -> Tell:
-        def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
+    def _issue_writer(self, candidate: Candidate) -> IssueWriter:
+        def write_issue(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
             text, source = commit_issue(self.repository, self.clone, candidate, fix, self.issues)
             if text:
                 return IssueText(text, source)
             return IssueText(tests_issue(failing, visibility, run, random.Random(candidate.commit.id)), "tests")
 
-        return tell
+        return write_issue
 
 
 def commit_lock(repository: Repository, tree: Path, date: str) -> str:
@@ -186,13 +186,13 @@ def declared_requirements(tree: Path) -> tuple[str, ...]:
     """Runtime requirements that ``pyproject.toml`` or ``setup.cfg`` of ``tree`` state; nothing of the project runs."""
     try:
         project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-        found = project.get("dependencies", [])
+        requirements = project.get("dependencies", [])
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        found = []
+        requirements = []
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string((tree / "setup.cfg").read_text(encoding="utf-8"))
-        found = [*found, *parser.get("options", "install_requires", fallback="").splitlines()]
+        requirements = [*requirements, *parser.get("options", "install_requires", fallback="").splitlines()]
     except (OSError, configparser.Error, UnicodeDecodeError):
         pass
-    return tuple(line.strip() for line in found if line.strip() and "file:" not in line and "%" not in line)
+    return tuple(line.strip() for line in requirements if line.strip() and "file:" not in line and "%" not in line)

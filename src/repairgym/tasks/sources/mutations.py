@@ -1,4 +1,4 @@
-"""Task source `mutations`: synthetic bugs in real code, judged by the package's own tests.
+"""Task source `mutations`: synthetic bugs in real code, tried by the package's own tests.
 
 Reads a pinned sdist; makes tasks whose bug is one mutated function. The suite runs once, traced, to learn which tests
 execute which function. Each mutant then runs its function's most specific covering tests; it becomes a task when at
@@ -38,25 +38,25 @@ MIN_FAILING_FUNCTIONS = 2
 class MutationSource:
     """Makes `mutations` tasks."""
 
-    async def make(self, package: Package, workshop: BuildContext) -> SourceResult:
+    async def make(self, package: Package, context: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
-        bench = await _Bench.set_up(package, workshop)
-        targets = bench.targets()
+        mutation_run = await MutationRun.set_up(package, context)
+        targets = mutation_run.targets()
         funnel = Counter(functions=len(targets))
         proofs: list[MutantEvidence] = []
         num_proven: Counter[Target] = Counter()
-        queue = bench.candidates(targets, num_proven)
-        async with aclosing(ordered_map(bench.judge, queue, workshop.config.num_concurrent)) as judged:
-            async for (target, _), outcome in judged:
+        queue = mutation_run.candidates(targets, num_proven)
+        async with aclosing(ordered_map(mutation_run.try_mutant, queue, context.config.num_concurrent)) as tried:
+            async for (target, _), outcome in tried:
                 funnel["mutants_run"] += 1
                 if isinstance(outcome, str):
                     funnel[outcome] += 1
                     continue
                 num_proven[target] += 1
                 proofs.append(outcome)
-                if len(proofs) >= workshop.quota:
+                if len(proofs) >= context.quota:
                     break
-        outcomes = await bench.certify(proofs)
+        outcomes = await mutation_run.certify(proofs)
         funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
         return SourceResult([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
 
@@ -80,9 +80,11 @@ class MutantEvidence:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class MutationRun:
+    """The mutants of one package, tried in one environment."""
+
     package: Package
-    workshop: BuildContext
+    context: BuildContext
     environment: Environment
     spec: SandboxSpec
     suite: SuiteMap
@@ -90,28 +92,30 @@ class _Bench:
     gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    async def set_up(cls, package: Package, workshop: BuildContext) -> _Bench:
+    async def set_up(cls, package: Package, context: BuildContext) -> MutationRun:
         """Build the layers and trace the suite."""
-        environment, spec = workshop.pinned(package)
-        tree, config = spec.tree, workshop.config
+        environment, spec = context.pinned(package)
+        tree, config = spec.tree, context.config
         bound = config.mutations.max_file_bytes
-        request = workshop.request(package, _not_larger(tree, package.test_files(tree), bound), config.suite_timeout_s)
+        request = context.request(package, _not_larger(tree, package.test_files(tree), bound), config.suite_timeout_s)
         traced = request.model_copy(update={"traced_paths": _not_larger(tree, package.source_files(tree), bound)})
-        spec = await workshop.compiled(spec, request)
-        suite = await trace_suite(workshop.backend, spec, traced, config.mutations.max_test_s)
-        return cls(package, workshop, environment, spec, suite)
+        spec = await context.compiled(spec, request)
+        suite = await trace_suite(context.backend, spec, traced, config.mutations.max_test_s)
+        return cls(package, context, environment, spec, suite)
 
     @property
     def config(self) -> MutationConfig:
-        return self.workshop.config.mutations
+        """Settings of the source."""
+        return self.context.config.mutations
 
     @property
     def seed(self) -> str:
-        return f"{self.workshop.config.seed}:{self.package.name}:{self.package.version}"
+        """Seed of the package's random choices."""
+        return f"{self.context.config.seed}:{self.package.name}:{self.package.version}"
 
     def targets(self) -> list[Target]:
-        """Functions that can be broken and are judged by enough test functions, in random order."""
-        found: list[Target] = []
+        """Functions that can be broken and are tried by enough test functions, in random order."""
+        targets: list[Target] = []
         for path in sorted({path for path, _ in self.suite.covering}):
             source = read_text(self.spec.tree / path)
             lines = first_lines(source)
@@ -119,9 +123,9 @@ class _Bench:
                 covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
                 test_ids = self.suite.most_specific(covering, self.config.num_tests)
                 if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
-                    found.append(Target(function, test_ids))
-        random.Random(self.seed).shuffle(found)
-        return found
+                    targets.append(Target(function, test_ids))
+        random.Random(self.seed).shuffle(targets)
+        return targets
 
     def _mutable(self, path: str, source: str) -> list[MutableFunction]:
         config = self.config
@@ -140,20 +144,20 @@ class _Bench:
                 else:
                     del queues[target]
 
-    async def judge(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | str:
+    async def try_mutant(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | str:
         """The proof that a mutant is a bug, or why it makes no task."""
         target, mutant = candidate
         request = self._request(target.test_ids)
         spec = self.spec.model_copy(update={"files": {mutant.function.path: mutant.text}})
-        first = await run_fresh(self.workshop.backend, spec, request)
-        if reason := _why_not(first, target.test_ids):
+        first = await run_fresh(self.context.backend, spec, request)
+        if reason := _drop_reason(first, target.test_ids):
             return reason
         gold = await self._gold_run(target)
         failing, _, _ = Evidence([first], [gold]).split_tests(target.test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
             return "unstable"
-        again = self.workshop.config.num_certificate_runs - 1
-        empty = [first, *await run_times(self.workshop.backend, spec, request, again)]
+        again = self.context.config.num_certificate_runs - 1
+        empty = [first, *await run_times(self.context.backend, spec, request, again)]
         return MutantEvidence(target, mutant, empty, gold)
 
     async def certify(self, proofs: list[MutantEvidence]) -> list[Task | str]:
@@ -163,10 +167,10 @@ class _Bench:
         """
         used = {test_id for proof in proofs for test_id in proof.target.test_ids}
         test_ids = tuple(test_id for test_id in self.suite.num_executed if test_id in used)
-        config = self.workshop.config
-        request = self.workshop.request(self.package, test_ids, config.suite_timeout_s)
+        config = self.context.config
+        request = self.context.request(self.package, test_ids, config.suite_timeout_s)
         cold = request.model_copy(update={"is_cold": True})
-        shared = await run_times(self.workshop.backend, self.spec, cold, config.num_certificate_runs - 1)
+        shared = await run_times(self.context.backend, self.spec, cold, config.num_certificate_runs - 1)
         return [self._task(proof, Evidence(proof.empty, [proof.gold, *shared])) for proof in proofs]
 
     def _task(self, proof: MutantEvidence, evidence: Evidence) -> Task | str:
@@ -182,11 +186,11 @@ class _Bench:
         async with self.gold_lock:
             if target not in self.gold_runs:
                 request = self._request(target.test_ids)
-                self.gold_runs[target] = await run_fresh(self.workshop.backend, self.spec, request)
+                self.gold_runs[target] = await run_fresh(self.context.backend, self.spec, request)
             return self.gold_runs[target]
 
     def _request(self, test_ids: tuple[str, ...]) -> TestRequest:
-        return self.workshop.request(self.package, test_ids, self.workshop.config.run_timeout_s)
+        return self.context.request(self.package, test_ids, self.context.config.run_timeout_s)
 
     def _assemble(self, mutant: Mutant, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...]) -> Task:
         function, span = mutant.function, mutant.function.span
@@ -212,14 +216,14 @@ class _Bench:
         )
         message = evidence.empty[0].results[visibility.reported].message
         issue = mutation_issue(span.qualified_name, function.path, message, random.Random(f"{self.seed}:{recipe}"))
-        return assemble(bug, issue, self.workshop.config, self.config.num_passing_kept)
+        return assemble(bug, issue, self.context.config, self.config.num_passing_kept)
 
 
 def _not_larger(tree: Path, paths: tuple[str, ...], num_bytes: int) -> tuple[str, ...]:
     return tuple(path for path in paths if (tree / path).stat().st_size <= num_bytes)
 
 
-def _why_not(run: TestRun, test_ids: tuple[str, ...]) -> str:
+def _drop_reason(run: TestRun, test_ids: tuple[str, ...]) -> str:
     """Why a mutant cannot become a task after its first run; empty when it can."""
     failing = [test_id for test_id in test_ids if run.outcome(test_id) is TestOutcome.FAILED]
     if run.is_timed_out or any(run.results[i].message.startswith("timed out") for i in failing):

@@ -39,7 +39,7 @@ class IssueText:
     source: str
 
 
-Tell = Callable[[Fix, Sequence[str], Visibility, TestRun], IssueText]
+IssueWriter = Callable[[Fix, Sequence[str], Visibility, TestRun], IssueText]
 """Writes the report of a fix from its failing tests, what of them is shown, and a run without the fix."""
 
 
@@ -73,7 +73,7 @@ class Pair:
     """A newer state that runs, and the texts of both."""
 
     origin: Origin
-    workshop: BuildContext
+    context: BuildContext
     spec: SandboxSpec
     suite: SuiteMap
     older: Texts
@@ -85,7 +85,7 @@ class Pair:
 
     @classmethod
     async def set_up(
-        cls, origin: Origin, workshop: BuildContext, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
+        cls, origin: Origin, context: BuildContext, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
     ) -> Pair:
         """Trace ``test_files`` in the newer state, the tree of ``spec``.
 
@@ -95,19 +95,19 @@ class Pair:
         """
         sources = origin.project.source_files(spec.tree)
         newer = {path: read_text(spec.tree / path) for path in sources}
-        request = workshop.request(origin.project, test_files, workshop.config.suite_timeout_s)
-        spec = await workshop.compiled(spec, request)
+        request = context.request(origin.project, test_files, context.config.suite_timeout_s)
+        spec = await context.compiled(spec, request)
         traced = request.model_copy(update={"traced_paths": sources})
         suite = await trace_suite(
-            workshop.backend, spec, traced, workshop.config.mutations.max_test_s, is_inherited_usable=True
+            context.backend, spec, traced, context.config.mutations.max_test_s, is_inherited_usable=True
         )
-        return cls(origin, workshop, spec, suite, older, newer)
+        return cls(origin, context, spec, suite, older, newer)
 
     async def stable_tests(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Usable tests that pass in every run of the newer state (the traced one and cold ones), and the others."""
         cold = self.suite_request().model_copy(update={"is_cold": True})
         num_runs = self.origin.config.num_baseline_runs - 1 - len(self.baseline)
-        self.baseline.extend(await run_times(self.workshop.backend, self.spec, cold, num_runs))
+        self.baseline.extend(await run_times(self.context.backend, self.spec, cold, num_runs))
         stable = {i: all(run.passes((i,)) for run in self.baseline) for i in self.suite.num_executed}
         return tuple(i for i in stable if stable[i]), tuple(i for i in stable if not stable[i])
 
@@ -131,7 +131,9 @@ class Pair:
         """Those of ``test_ids`` that ``run`` does not pass."""
         return tuple(test_id for test_id in test_ids if run.outcome(test_id) in BROKEN)
 
-    async def judge(self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], tell: Tell) -> Task | str:
+    async def make_task(
+        self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], write_issue: IssueWriter
+    ) -> Task | str:
         """The task that a fix makes, or why it makes none."""
         whole = await self.run_without(fix, stable)
         failing = self.broken_of(whole, stable)
@@ -150,17 +152,17 @@ class Pair:
         if not set(fail_to_pass) <= set(fixed):
             return "entangled"
         try:
-            return self._assemble(fix, evidence, fail_to_pass, pass_to_pass, tell)
+            return self._assemble(fix, evidence, fail_to_pass, pass_to_pass, write_issue)
         except TaskError:
             return "test_not_cuttable"
 
     async def _prove(self, fix: Fix, test_ids: tuple[str, ...]) -> Evidence:
-        config = self.workshop.config
-        request = self.workshop.request(self.origin.project, test_ids, config.run_timeout_s)
+        config = self.context.config
+        request = self.context.request(self.origin.project, test_ids, config.run_timeout_s)
         spec = self.spec.model_copy(update={"files": fix.broken_files})
         shared = self.baseline[: config.num_certificate_runs - 1]
-        empty = await run_times(self.workshop.backend, spec, request, config.num_certificate_runs)
-        gold = await run_times(self.workshop.backend, self.spec, request, config.num_certificate_runs - len(shared))
+        empty = await run_times(self.context.backend, spec, request, config.num_certificate_runs)
+        gold = await run_times(self.context.backend, self.spec, request, config.num_certificate_runs - len(shared))
         return Evidence(empty, [*gold, *shared])
 
     def _covering(self, fix: Fix) -> list[str]:
@@ -182,11 +184,11 @@ class Pair:
         return tuple(ranked[: self.origin.config.num_passing_kept])
 
     def _assemble(
-        self, fix: Fix, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...], tell: Tell
+        self, fix: Fix, evidence: Evidence, failing: tuple[str, ...], passing: tuple[str, ...], write_issue: IssueWriter
     ) -> Task:
         origin, empty = self.origin, evidence.empty[0]
         visibility = choose_visible(failing, passing, empty)
-        told = tell(fix, failing, visibility, empty)
+        issue = write_issue(fix, failing, visibility, empty)
         labels = {"operator": origin.source.removesuffix("s"), "difficulty": str(len(fix.hunks))}
         bug = Bug(
             project=origin.project,
@@ -202,19 +204,19 @@ class Pair:
             visibility=visibility,
             certificate=evidence.certificate(failing, passing),
             location=fix.location(),
-            labels={**labels, **origin.labels, "issue_source": told.source, **_exception_label(empty, failing)},
+            labels={**labels, **origin.labels, "issue_source": issue.source, **_exception_label(empty, failing)},
             created_at=origin.created_at,
         )
-        return assemble(bug, told.text, self.workshop.config, origin.config.num_passing_kept)
+        return assemble(bug, issue.text, self.context.config, origin.config.num_passing_kept)
 
     def suite_request(self) -> TestRequest:
         """A run of every usable test."""
         usable = tuple(self.suite.num_executed)
-        return self.workshop.request(self.origin.project, usable, self.workshop.config.suite_timeout_s)
+        return self.context.request(self.origin.project, usable, self.context.config.suite_timeout_s)
 
     def bounded_request(self, test_ids: tuple[str, ...]) -> TestRequest:
         """A run over sources that may hang."""
-        return self.workshop.request(self.origin.project, test_ids, self.origin.config.ablation_timeout_s)
+        return self.context.request(self.origin.project, test_ids, self.origin.config.ablation_timeout_s)
 
     async def run_without(self, fix: Fix, stable: tuple[str, ...]) -> TestRun:
         """All ``stable`` tests of the pair with ``fix`` taken back; one run per fix, however often it is asked."""
@@ -225,13 +227,13 @@ class Pair:
 
     async def run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
         """``request`` with ``files`` written over the newer state."""
-        return await run_fresh(self.workshop.backend, self.spec.model_copy(update={"files": files}), request)
+        return await run_fresh(self.context.backend, self.spec.model_copy(update={"files": files}), request)
 
 
 def _exception_label(run: TestRun, failing: tuple[str, ...]) -> dict[str, str]:
     """``exception``: what the failing tests raise, when all raise one thing."""
-    found = {name for i in failing for name in [exception_of(run.results[i].message if i in run.results else "")]}
-    return {"exception": name} if len(found) == 1 and (name := found.pop()) else {}
+    names = {name for i in failing for name in [exception_of(run.results[i].message if i in run.results else "")]}
+    return {"exception": name} if len(names) == 1 and (name := names.pop()) else {}
 
 
 def exception_of(message: str) -> str:

@@ -21,21 +21,21 @@ from repairgym.tasks.sources.ablation import Ablation
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.changelog import best_entry, read_entries
 from repairgym.tasks.sources.fixes import Fix, fix_clues, tests_issue
-from repairgym.tasks.sources.pairs import IssueText, Origin, Pair, Tell, texts_of
+from repairgym.tasks.sources.pairs import IssueText, IssueWriter, Origin, Pair, texts_of
 
 
 class ReleaseSource:
     """Makes `releases` tasks."""
 
-    async def make(self, package: Package, workshop: BuildContext) -> SourceResult:
+    async def make(self, package: Package, context: BuildContext) -> SourceResult:
         """See `TaskSource.make`."""
-        made = SourceResult()
+        result = SourceResult()
         for base, gold in package.releases:
-            await collect(await release_pair(package, workshop, base, gold), made)
-        return made
+            await collect(await release_pair(package, context, base, gold), result)
+        return result
 
 
-async def release_pair(package: Package, workshop: BuildContext, base_version: str, version: str) -> Pair:
+async def release_pair(package: Package, context: BuildContext, base_version: str, version: str) -> Pair:
     """The pair of two releases, ready to run.
 
     Raises:
@@ -43,32 +43,32 @@ async def release_pair(package: Package, workshop: BuildContext, base_version: s
         SandboxError: the sandbox could not do its work.
         TaskError: the newer release has no usable test.
     """
-    older = texts_of(package, workshop.store.tree(package.sdist(base_version)))
-    environment, spec = workshop.pinned(package, version)
+    older = texts_of(package, context.store.tree(package.sdist(base_version)))
+    environment, spec = context.pinned(package, version)
     origin = Origin(
         project=package,
         source="releases",
         provenance=sdist_provenance(package, version, base_version, "", spec.tree),
         base_tree=tree_digest(package.sdist(version)),
         environment=environment,
-        config=workshop.config.releases,
+        config=context.config.releases,
     )
-    return await Pair.set_up(origin, workshop, spec, package.test_files(spec.tree), older)
+    return await Pair.set_up(origin, context, spec, package.test_files(spec.tree), older)
 
 
-async def collect(pair: Pair, made: SourceResult) -> None:
-    """Add the tasks and counts of ``pair`` to ``made``."""
-    config = pair.workshop.config.releases
-    made.funnel["pairs"] += 1
+async def collect(pair: Pair, result: SourceResult) -> None:
+    """Add the tasks and counts of ``pair`` to ``result``."""
+    config = pair.context.config.releases
+    result.funnel["pairs"] += 1
     stable, unstable, fixed = await pair.sort_tests()
-    made.funnel["unstable_tests"] += len(unstable)
-    made.funnel["fixed_tests"] += len(fixed)
+    result.funnel["unstable_tests"] += len(unstable)
+    result.funnel["fixed_tests"] += len(fixed)
     if not fixed:
-        made.funnel["pairs_without_fixed_tests"] += 1
+        result.funnel["pairs_without_fixed_tests"] += 1
         return
-    fixes = await Ablation(pair, stable, fixed, made.funnel).split()
+    fixes = await Ablation(pair, stable, fixed, result.funnel).split()
     for fix in fixes[: config.num_per_pair]:
-        made.add(await pair.judge(fix, stable, fixed, changelog_teller(pair)))
+        result.add(await pair.make_task(fix, stable, fixed, changelog_writer(pair)))
 
 
 def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) -> str:
@@ -76,15 +76,15 @@ def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) 
     return best_entry(read_entries(tree, version), fix_clues(fix, tree, failing))
 
 
-def changelog_teller(pair: Pair) -> Tell:
+def changelog_writer(pair: Pair) -> IssueWriter:
     """Reports from the changelog of the newer release; from the failing tests where no entry fits."""
     version = pair.origin.provenance.version
-    seed = f"{pair.workshop.config.seed}:{version}"
+    seed = f"{pair.context.config.seed}:{version}"
 
-    def tell(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
+    def write_issue(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
         entry = changelog_entry(fix, pair.spec.tree, version, failing)
         if entry:
             return IssueText(entry, "changelog")
         return IssueText(tests_issue(failing, visibility, run, random.Random(f"{seed}:{failing[0]}")), "tests")
 
-    return tell
+    return write_issue

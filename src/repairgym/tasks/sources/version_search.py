@@ -1,6 +1,6 @@
 """Part of source `breakages`: which older versions repair a release that the newest ones break.
 
-Asks a `TrialBench` for runs of the release's check with given versions; makes bounds. A failure names suspects. Of one
+Asks a `TrialRelease` for runs of the release's check with given versions; makes bounds. A failure names suspects. Of one
 suspect after the other the search looks for the newest series of versions with which the failure is another one:
 steps that grow, then halving. When that repairs, bisection finds the first version that breaks; when it only changes
 the failure, the pin stays and the search goes on from the new failure, because culprits can hide behind one another.
@@ -45,7 +45,7 @@ Pins = Mapping[Pin, str]
 """What is pinned -> version."""
 
 
-class TrialBench(Protocol):
+class TrialRelease(Protocol):
     """A release that can be run with given versions of what it requires."""
 
     @property
@@ -53,7 +53,7 @@ class TrialBench(Protocol):
         """The newest versions, of everything that is installed."""
         ...
 
-    def suspects(self, place: Place, told: str) -> list[str]:
+    def suspects(self, place: Place, messages: str) -> list[str]:
         """Distributions that may have caused failures with the text ``told``, the likeliest first."""
         ...
 
@@ -96,7 +96,7 @@ class Trial:
 class VersionSearch:
     """One search; ask `find` once."""
 
-    bench: TrialBench
+    release: TrialRelease
     first: Failures
     """What fails beside the newest versions."""
     config: BreakageConfig
@@ -121,20 +121,20 @@ class VersionSearch:
     async def _descend(self, trial: Trial, depth: int) -> Trial:
         """The trial with the fewest failing tests that ``trial`` leads to."""
         best = trial
-        told = " ".join(trial.failures.values())
-        for name in self.bench.suspects(trial.place, told)[: self.config.num_suspects]:
-            found = await self._go_back(trial, Pin(trial.place, name))
-            if found and found.failures and depth < self.config.num_pins:
-                found = await self._descend(found, depth + 1)
-            if found and len(found.failures) < len(best.failures):
-                best = found
+        messages = " ".join(trial.failures.values())
+        for name in self.release.suspects(trial.place, messages)[: self.config.num_suspects]:
+            candidate = await self._go_back(trial, Pin(trial.place, name))
+            if candidate and candidate.failures and depth < self.config.num_pins:
+                candidate = await self._descend(candidate, depth + 1)
+            if candidate and len(candidate.failures) < len(best.failures):
+                best = candidate
             if not best.failures or self.is_spent:
                 break
         return best
 
     async def _go_back(self, trial: Trial, pin: Pin) -> Trial | None:
         """``trial`` with the newest series of ``pin`` that changes its failure; None when nothing is gained by it."""
-        current = trial.pins.get(pin, self.bench.newest[pin.name])
+        current = trial.pins.get(pin, self.release.newest[pin.name])
         series = self._series(pin.name, current)
         tried = {-1: trial.failures}
         newer = -1
@@ -167,16 +167,16 @@ class VersionSearch:
 
     def _followed(self, trial: Trial, pin: Pin, versions: list[str], place: int, failures: Failures) -> Trial | None:
         """The trial with ``versions[place]``, unless it breaks other tests or was there before."""
-        told = _signature(failures)
-        if failures.keys() - trial.failures.keys() or (failures and told in self.seen):
+        signature = _signature(failures)
+        if failures.keys() - trial.failures.keys() or (failures and signature in self.seen):
             return None
-        self.seen.add(told)
+        self.seen.add(signature)
         pins = {**trial.pins, pin: versions[place]}
         return Trial(pins, failures, {**trial.too_new, pin: versions[place - 1]})
 
     def _series(self, name: str, current: str) -> list[str]:
         """The last version of each series (major and minor version) before that of ``current``."""
-        versions = [version for version in self.bench.released(name) if Version(version) < Version(current)]
+        versions = [version for version in self.release.released(name) if Version(version) < Version(current)]
         depth = 1 if len({Version(version).major for version in versions}) > MANY_MAJORS else 2
         tops: dict[tuple[int, ...], str] = {}
         for version in versions:
@@ -191,10 +191,10 @@ class VersionSearch:
         """What fails with ``pins``, from one run at most; None when it cannot be run."""
         question = frozenset(pins.items()), frozenset(among)
         if question not in self.known:
-            older = self.bench.older_versions(pins)
+            older = self.release.older_versions(pins)
             # Versions that do not go together are no run.
             self.num_runs += bool(older)
-            self.known[question] = await self.bench.failures(pins, older, among) if older else None
+            self.known[question] = await self.release.failures(pins, older, among) if older else None
         return self.known[question]
 
     async def _repairs(self, pins: Pins, best: Trial) -> bool:
@@ -204,12 +204,12 @@ class VersionSearch:
 
     async def _needed(self, best: Trial) -> dict[Pin, str]:
         """The pins without which fewer tests are repaired."""
-        kept = dict(best.pins)
-        for pin in list(kept)[:-1]:
-            others = {other: version for other, version in kept.items() if other != pin}
+        needed = dict(best.pins)
+        for pin in list(needed)[:-1]:
+            others = {other: version for other, version in needed.items() if other != pin}
             if not self.is_spent and await self._repairs(others, best):
-                kept = others
-        return kept
+                needed = others
+        return needed
 
     async def _bisect_all(self, best: Trial, pins: Pins) -> dict[Pin, Bound]:
         """The newest version of each pin that still repairs, one after the other, and what comes after it."""
@@ -217,7 +217,7 @@ class VersionSearch:
         bounds: dict[Pin, Bound] = {}
         for pin in pins:
             low, high = Version(good[pin]), Version(best.too_new[pin])
-            between = [version for version in self.bench.released(pin.name) if low < Version(version) < high]
+            between = [version for version in self.release.released(pin.name) if low < Version(version) < high]
             newer = [*reversed(between), best.too_new[pin]]
             while len(newer) > 1 and not self.is_spent:
                 middle = (len(newer) - 1) // 2
@@ -252,11 +252,11 @@ def bound_edits(tree: Path, bounds: Pins) -> Files | None:
 
 def bounds_recipe(bounds: Mapping[Pin, tuple[str, str]]) -> str:
     """The repair in words; ``bounds``: pin -> (first version that breaks, newest version)."""
-    told = {
-        place: "; ".join(_bound_text(pin, *found) for pin, found in bounds.items() if pin.place == place)
+    texts = {
+        place: "; ".join(_bound_text(pin, *versions) for pin, versions in bounds.items() if pin.place == place)
         for place in get_args(Place)
     }
-    return " / ".join(f"{place} requirements: {text}" for place, text in told.items() if text)
+    return " / ".join(f"{place} requirements: {text}" for place, text in texts.items() if text)
 
 
 def _bound_text(pin: Pin, bad: str, newest: str) -> str:
@@ -265,8 +265,8 @@ def _bound_text(pin: Pin, bad: str, newest: str) -> str:
 
 def read_bounds(recipe: str) -> dict[Pin, str]:
     """What `bounds_recipe` wrote: pin -> bound."""
-    found: dict[Pin, str] = {}
+    read: dict[Pin, str] = {}
     for part in recipe.split(" / "):
         place: Place = "build" if part.startswith("build ") else "runtime"
-        found.update({Pin(place, name): bound for name, bound in _RECIPE_BOUND.findall(part.partition(": ")[2])})
-    return found
+        read.update({Pin(place, name): bound for name, bound in _RECIPE_BOUND.findall(part.partition(": ")[2])})
+    return read

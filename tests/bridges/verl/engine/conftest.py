@@ -1,4 +1,4 @@
-"""Real tasks of the book of recipes, and verl's configuration as verl composes it."""
+"""Real tasks of the task manifest, and verl's configuration as verl composes it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from repairgym.bridges.verl.trainer_process import own_ray_environment
 from repairgym.config.tasks import RebuildConfig
 from repairgym.config.verl import VerlConfig
-from repairgym.tasks.manifest.manifest import RecipeBook
-from repairgym.tasks.manifest.rebuild import rebuild_book
+from repairgym.tasks.manifest.manifest import TaskManifest
+from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.store import TaskStore
 
 ROOT = Path(__file__).parents[4]
@@ -33,7 +33,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mutations of functions of funcy, whose sandboxes are real."""
     folder = tmp_path_factory.mktemp("tasks")
     config = RebuildConfig(packages=("funcy",), splits=("train",), sources=("mutations",))
-    found = rebuild_book(RecipeBook(ROOT / "catalog/real.toml"), folder / "all", config).load()
+    found = rebuild_manifest(TaskManifest(ROOT / "catalog/real.toml"), folder / "all", config).load()
     TaskStore(folder / "some").save(found[:NUM_TASKS], {}, {})
     return folder / "some"
 
