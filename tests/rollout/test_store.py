@@ -6,7 +6,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +15,8 @@ import pytest
 from repairgym.errors import DiskFullError, InputError
 from repairgym.ledger import Branch, TokenLedger
 from repairgym.records import VerdictKind
-from repairgym.rollout.connection import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION, migrate, schema_version
-from repairgym.rollout.rows import pack_document, pack_ledger, unpack_ledger
+from repairgym.rollout.connection import SCHEMA_VERSION
+from repairgym.rollout.rows import pack_ledger, unpack_ledger
 from repairgym.rollout.store import RunStore
 
 LEDGER_FIELDS = ("token_id", "is_action", "log_prob", "policy_version")
@@ -197,30 +196,16 @@ def test_a_store_killed_at_birth_opens(tmp_path):
         assert store.rows() == []
 
 
-def test_migration_keeps_the_rows(store, trajectory_maker):
-    store.add_trajectory(trajectory_maker(), phase="rl", step=1, split="train")
-    store.close()
-    connection = sqlite3.connect(store.path, isolation_level=None)
-    newest = SCHEMA_VERSION + 1
-    more = {**MIGRATIONS, SCHEMA_VERSION: ("ALTER TABLE trajectories ADD COLUMN note TEXT NOT NULL DEFAULT 'old'",)}
-    migrate(connection, newest=newest, migrations=more)
-    assert schema_version(connection) == newest
-    assert connection.execute("SELECT id, note FROM trajectories").fetchall() == [("t-1", "old")]
-    assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
-
-
-def test_a_failed_migration_changes_nothing(store):
-    store.close()
-    connection = sqlite3.connect(store.path, isolation_level=None)
-    more = {SCHEMA_VERSION: ("CREATE TABLE extra (x)", "nonsense")}
-    with pytest.raises(sqlite3.OperationalError):
-        migrate(connection, newest=SCHEMA_VERSION + 1, migrations=more)
-    assert schema_version(connection) == SCHEMA_VERSION
-    assert not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'extra'").fetchall()
-
-
-def test_every_version_has_a_migration():
-    assert sorted(MIGRATIONS) == list(range(SCHEMA_VERSION))
+@pytest.mark.parametrize("application_id", [0x4D454E44, 0x5247594D])
+def test_an_older_store_is_rejected(tmp_path, application_id):
+    path = tmp_path / "run.db"
+    RunStore.create(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA application_id = {application_id}")
+        connection.execute("PRAGMA user_version = 2")
+    for is_read_only in (True, False):
+        with pytest.raises(InputError, match="written by an earlier, unreleased version; start a new run"):
+            RunStore.open(path, is_read_only)
 
 
 def test_a_reader_sees_what_a_writer_committed(store, trajectory_maker):
@@ -241,33 +226,6 @@ def test_iteration_survives_writes(store, trajectory_maker):
         store.add_trajectory(trajectory_maker(f"new-{trajectory.id}"), phase="rl", step=1, split="train")
     assert seen == ["t0", "t1", "t2"]
     assert len(store.rows()) == 6
-
-
-def test_a_store_of_version_1_is_migrated_and_keeps_every_token(tmp_path, trajectory_maker):
-    """The file as the first schema left it: its ledgers end after the action flags."""
-    expected = trajectory_maker()
-    path = tmp_path / "run.db"
-    connection = sqlite3.connect(path, isolation_level=None)
-    migrate(connection, newest=1)
-    connection.execute("INSERT INTO groups (id, phase, step, task_id) VALUES ('group-1', 'rl', 1, 'task-1')")
-    connection.execute(
-        "INSERT INTO trajectories VALUES (1, 't-1', 'rl', 1, 'group-1', 'task-1', 'train', 'tiny', 'passed', 'r', 1, "
-        "1.0, 'submitted', 0, 3, 60, 30, '{}', '2026-01-01')"
-    )
-    ledger = expected.ledger
-    parts = [ledger.token_id.astype("<i4"), ledger.log_prob.astype("<f4"), ledger.policy_version.astype("<i4")]
-    raw = b"".join(part.tobytes() for part in [*parts, np.packbits(ledger.is_action)])
-    blob = len(ledger).to_bytes(4, "little") + zlib.compress(raw)
-    connection.execute("INSERT INTO documents VALUES (1, ?, ?)", (pack_document(expected), blob))
-    connection.close()
-    for is_read_only, version in ((True, 1), (False, SCHEMA_VERSION)):
-        with RunStore.open(path, is_read_only=is_read_only) as store:
-            assert store._fetch("PRAGMA user_version", ()) == [(version,)]
-            (got,) = store.trajectories(phase="rl")
-        for name in LEDGER_FIELDS:
-            np.testing.assert_array_equal(getattr(got.ledger, name), getattr(ledger, name))
-        assert got.ledger.branches == ()
-        assert got.turns == expected.turns
 
 
 def test_branches_of_a_forked_history_are_stored(store, trajectory_maker):

@@ -9,7 +9,7 @@ import pytest
 
 from repairgym.errors import InputError
 from repairgym.records import VerdictKind
-from repairgym.rollout.connection import APPLICATION_ID, OLDEST_READABLE_VERSION, SCHEMA_VERSION
+from repairgym.rollout.connection import APPLICATION_ID, SCHEMA_VERSION
 from repairgym.rollout.store import RunStore
 from repairgym.view.counts import CountKey, RunCounts
 from repairgym.view.folders import RunFolders
@@ -203,7 +203,10 @@ def test_empty_fields_of_a_form_do_not_narrow():
 
 
 def test_older_newer_and_foreign_files_are_refused(tmp_path):
-    for version, message in ((OLDEST_READABLE_VERSION - 1, "older schema"), (SCHEMA_VERSION + 1, "reads up to")):
+    for version, message in (
+        (SCHEMA_VERSION - 1, "earlier, unreleased version"),
+        (SCHEMA_VERSION + 1, f"reads {SCHEMA_VERSION}"),
+    ):
         path = tmp_path / f"{version}.db"
         with sqlite3.connect(path) as connection:
             connection.execute("CREATE TABLE trajectories (x)")
@@ -214,15 +217,6 @@ def test_older_newer_and_foreign_files_are_refused(tmp_path):
     (tmp_path / "text.db").write_text("no database, and longer than a header of one hundred bytes " * 3)
     with pytest.raises(InputError, match="cannot be read"):
         RunReader.read(tmp_path / "text.db")
-
-
-def test_stores_of_older_versions_are_read_as_they_are(many_rows):
-    for version in range(OLDEST_READABLE_VERSION, SCHEMA_VERSION):
-        with sqlite3.connect(many_rows / "run.db") as connection:
-            connection.execute(f"PRAGMA user_version = {version}")
-        connection.close()
-        with RunReader.read(many_rows / "run.db") as reader:
-            assert reader.document(reader.entry(1)).turns
 
 
 def test_a_damaged_text_is_an_error_of_its_own(many_rows):

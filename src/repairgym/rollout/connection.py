@@ -1,8 +1,8 @@
-"""The SQLite file under a run store: opening, transactions, errors.
+"""The SQLite file of a run store: tables, opening, transactions, errors.
 
-Reads and makes an open, migrated ``run.db``. Invariants: every write is one ``BEGIN IMMEDIATE`` transaction that is
-committed whole or not at all; one connection is shared by the threads of a process behind a lock; one writing process
-at a time, any number of readers (WAL).
+Reads and makes ``run.db``. Guarantees: each write is one ``BEGIN IMMEDIATE`` transaction, committed whole or not at
+all; the threads of a process share one connection behind a lock; one process writes at a time, any number read (WAL);
+a store of another version or program is rejected.
 """
 
 from __future__ import annotations
@@ -18,92 +18,74 @@ from typing import Any, Self
 
 from repairgym.errors import DiskFullError, InputError
 
-APPLICATION_ID = 0x4D454E44
-"""``REPAIRGYM`` in ASCII, in ``PRAGMA application_id``: tells a run store from any other SQLite file."""
-
-MIGRATIONS: Mapping[int, tuple[str, ...]] = {
-    0: (
-        """CREATE TABLE groups (
-            id TEXT NOT NULL, phase TEXT NOT NULL, step INTEGER NOT NULL, task_id TEXT NOT NULL,
-            status TEXT NOT NULL DEFAULT 'open',
-            PRIMARY KEY (phase, step, id))""",
-        """CREATE TABLE trajectories (
-            number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, phase TEXT NOT NULL, step INTEGER NOT NULL,
-            group_id TEXT NOT NULL, task_id TEXT NOT NULL, split TEXT NOT NULL, policy_id TEXT NOT NULL,
-            verdict TEXT NOT NULL, reason TEXT NOT NULL, is_restored INTEGER, reward REAL, stop_reason TEXT NOT NULL,
-            seed INTEGER NOT NULL, num_turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
-            num_action_tokens INTEGER NOT NULL, durations_s TEXT NOT NULL, created_at TEXT NOT NULL,
-            FOREIGN KEY (phase, step, group_id) REFERENCES groups (phase, step, id),
-            CHECK ((verdict = 'invalid') = (reward IS NULL)))""",
-        "CREATE INDEX trajectories_by_phase ON trajectories (phase, step, task_id)",
-        """CREATE TABLE documents (
-            number INTEGER PRIMARY KEY REFERENCES trajectories (number) ON DELETE CASCADE,
-            document BLOB NOT NULL, ledger BLOB NOT NULL)""",
-        """CREATE TABLE metrics (
-            phase TEXT NOT NULL, step INTEGER NOT NULL, name TEXT NOT NULL, value REAL, time TEXT NOT NULL,
-            PRIMARY KEY (phase, name, step)) WITHOUT ROWID""",
-        """CREATE TABLE phases (
-            number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, status TEXT NOT NULL, started_at TEXT,
-            resumed_at TEXT, ended_at TEXT, wall_s REAL NOT NULL DEFAULT 0, cpu_s REAL NOT NULL DEFAULT 0,
-            peak_rss_bytes INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '{}')""",
-        """CREATE TABLE events (
-            number INTEGER PRIMARY KEY, time TEXT NOT NULL, phase TEXT NOT NULL, kind TEXT NOT NULL,
-            message TEXT NOT NULL)""",
-    ),
-    # Ledgers may end with branches (`rows.pack_ledger`), which a reader of version 1 would take for one history; those
-    # without stay as they are.
-    1: (),
-}
-"""Version -> statements that lead to the next version. To change a table: add an entry, never edit an old one."""
-
-SCHEMA_VERSION = max(MIGRATIONS) + 1
-OLDEST_READABLE_VERSION = 1
-"""Stores from this version on can be read as they are; older ones must be migrated first, which needs writing."""
+APPLICATION_ID = 0x5247594D
+"""``RGYM`` in ASCII, in ``PRAGMA application_id``: distinguishes a run store from any other SQLite file."""
+_UNRELEASED_APPLICATION_ID = 0x4D454E44
+SCHEMA_VERSION = 3
+"""In ``PRAGMA user_version``; 1 and 2 were never released."""
+_TABLES = (
+    """CREATE TABLE groups (
+        id TEXT NOT NULL, phase TEXT NOT NULL, step INTEGER NOT NULL, task_id TEXT NOT NULL,
+        status TEXT NOT NULL DEFAULT 'open',
+        PRIMARY KEY (phase, step, id))""",
+    """CREATE TABLE trajectories (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, phase TEXT NOT NULL, step INTEGER NOT NULL,
+        group_id TEXT NOT NULL, task_id TEXT NOT NULL, split TEXT NOT NULL, policy_id TEXT NOT NULL,
+        verdict TEXT NOT NULL, reason TEXT NOT NULL, is_restored INTEGER, reward REAL, stop_reason TEXT NOT NULL,
+        seed INTEGER NOT NULL, num_turns INTEGER NOT NULL, num_tokens INTEGER NOT NULL,
+        num_action_tokens INTEGER NOT NULL, durations_s TEXT NOT NULL, created_at TEXT NOT NULL,
+        FOREIGN KEY (phase, step, group_id) REFERENCES groups (phase, step, id),
+        CHECK ((verdict = 'invalid') = (reward IS NULL)))""",
+    "CREATE INDEX trajectories_by_phase ON trajectories (phase, step, task_id)",
+    """CREATE TABLE documents (
+        number INTEGER PRIMARY KEY REFERENCES trajectories (number) ON DELETE CASCADE,
+        document BLOB NOT NULL, ledger BLOB NOT NULL)""",
+    """CREATE TABLE metrics (
+        phase TEXT NOT NULL, step INTEGER NOT NULL, name TEXT NOT NULL, value REAL, time TEXT NOT NULL,
+        PRIMARY KEY (phase, name, step)) WITHOUT ROWID""",
+    """CREATE TABLE phases (
+        number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, status TEXT NOT NULL, started_at TEXT,
+        resumed_at TEXT, ended_at TEXT, wall_s REAL NOT NULL DEFAULT 0, cpu_s REAL NOT NULL DEFAULT 0,
+        peak_rss_bytes INTEGER NOT NULL DEFAULT 0, detail TEXT NOT NULL DEFAULT '{}')""",
+    """CREATE TABLE events (
+        number INTEGER PRIMARY KEY, time TEXT NOT NULL, phase TEXT NOT NULL, kind TEXT NOT NULL,
+        message TEXT NOT NULL)""",
+)
 
 
-def schema_version(connection: sqlite3.Connection) -> int:
-    """``PRAGMA user_version``; 0 is a file without tables."""
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
-
-
-def check_schema(connection: sqlite3.Connection, path: object, newest: int = SCHEMA_VERSION) -> int:
-    """Version of the file, when it is a run store that this code can read or migrate.
+def check_schema(connection: sqlite3.Connection, path: object) -> bool:
+    """Check that this version can read the store; returns False when the file has no tables yet.
 
     Raises:
-        InputError: the file belongs to another program, or a newer RepairGym made it.
+        InputError: another program, or another version of RepairGym, made the file.
     """
-    version = schema_version(connection)
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     application = connection.execute("PRAGMA application_id").fetchone()[0]
-    num_tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if application != APPLICATION_ID and (version or num_tables):
+    if not version and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        return False
+    if application == _UNRELEASED_APPLICATION_ID or (application == APPLICATION_ID and version < SCHEMA_VERSION):
+        raise InputError(f"{path}: this run folder was written by an earlier, unreleased version; start a new run")
+    if application != APPLICATION_ID:
         raise InputError(
             f"{path} is a SQLite file of another program, not a run store; name the run.db of a run folder"
         )
-    if version > newest:
+    if version > SCHEMA_VERSION:
         raise InputError(
-            f"{path} has schema version {version}, this RepairGym reads up to {newest}; "
+            f"{path} has schema version {version}, this RepairGym reads {SCHEMA_VERSION}; "
             "use the version that made the run, or a newer one"
         )
-    return version
+    return True
 
 
-def migrate(
-    connection: sqlite3.Connection,
-    *,
-    newest: int = SCHEMA_VERSION,
-    migrations: Mapping[int, tuple[str, ...]] = MIGRATIONS,
-) -> None:
-    """Bring the connection's file to schema version ``newest``, in one transaction.
-
-    The connection is in autocommit mode (``isolation_level=None``); a killed migration leaves the old version.
-    """
+def _make_tables(connection: sqlite3.Connection) -> None:
+    """Make the tables in one transaction; a killed process leaves an empty file, which the next call fills."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for version in range(schema_version(connection), newest):
-            for statement in migrations[version]:
+        if not connection.execute("PRAGMA user_version").fetchone()[0]:
+            for statement in _TABLES:
                 connection.execute(statement)
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {newest}")
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -119,7 +101,7 @@ class StoreConnection:
     """An open ``run.db``. Threads may share it; every call is its own transaction."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        """Used by `create` and `open`."""
+        """Hold an open connection; use `create` or `open`."""
         self.path = path
         self._connection = connection
         self._lock = threading.RLock()
@@ -133,7 +115,7 @@ class StoreConnection:
             InputError: ``path`` exists, or its folder does not.
         """
         if path.exists():
-            raise InputError(f"{path} exists; open it to go on with the run, or name another run folder")
+            raise InputError(f"{path} exists; open it to resume the run, or name another run folder")
         if not path.parent.is_dir():
             raise InputError(f"{path.parent} is no folder; make the run folder before its run.db")
         path.touch()
@@ -141,11 +123,10 @@ class StoreConnection:
 
     @classmethod
     def open(cls, path: Path, is_read_only: bool = False) -> Self:
-        """Open a store, migrating an older one when writing.
+        """Open a store.
 
         Raises:
-            InputError: there is no such file, it is no run store, it is of a newer schema, or of one so old that it
-                cannot be read before it is migrated.
+            InputError: there is no such file, it is no run store, or another version made it.
         """
         if not path.is_file():
             raise InputError(f"{path} does not exist; name the folder of a run, which holds a run.db")
@@ -211,14 +192,14 @@ def _connect(path: Path, is_read_only: bool) -> sqlite3.Connection:
 def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")
-    version = check_schema(connection, path)
+    has_tables = check_schema(connection, path)
     if is_read_only:
-        if version < OLDEST_READABLE_VERSION:
-            raise InputError(f"{path} has the older schema {version}; open it once for writing to migrate it")
+        if not has_tables:
+            raise InputError(f"{path} is empty; open it once for writing")
         return
     connection.execute("PRAGMA journal_mode = WAL")
-    if version < SCHEMA_VERSION:
-        migrate(connection)
+    if not has_tables:
+        _make_tables(connection)
 
 
 def _as_repairgym_error(error: sqlite3.OperationalError, path: Path) -> Exception:

@@ -58,7 +58,7 @@ class PhaseRow(Record):
     """Seconds in which the phase ran, over all its resumptions; a killed stretch is not counted."""
     cpu_s: float = 0.0
     peak_rss_bytes: int = 0
-    """Memory of all processes at its peak (`TreeUsage`); in runs of schema 1 the sum of their peaks."""
+    """Memory of all processes at its peak (`TreeUsage`)."""
     detail: dict[str, Any] = {}
 
 
@@ -119,8 +119,7 @@ def unpack_document(blob: bytes) -> Document:
     try:
         content = json.loads(zlib.decompress(blob))
         content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])
-        # Documents of runs before there were attempts have none.
-        content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content.get("attempts", ()))
+        content["attempts"] = tuple(Attempt.model_validate(attempt) for attempt in content["attempts"])
         content["verdict"] = Verdict.model_validate(content["verdict"])
         return Document(**content)
     except (zlib.error, ValueError, KeyError, TypeError) as error:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from repairgym.errors import InputError
 from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
-from repairgym.rollout.connection import OLDEST_READABLE_VERSION, check_schema
+from repairgym.rollout.connection import check_schema
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
 from repairgym.view.lists import COUNTED, SELECT, Entry, TrajectoryLists, to_entry
 
@@ -61,16 +61,16 @@ class RunReader(TrajectoryLists):
             f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
         )
         try:
-            version = check_schema(connection, path)
+            has_tables = check_schema(connection, path)
+        except InputError:
+            connection.close()
+            raise
         except sqlite3.DatabaseError as error:
             connection.close()
             raise InputError(f"{path} cannot be read as a run store ({error})") from error
-        if version < OLDEST_READABLE_VERSION:
+        if not has_tables:
             connection.close()
-            raise InputError(
-                f"{path} has the older schema {version}, this viewer reads {OLDEST_READABLE_VERSION} and later and "
-                "changes nothing; a run that has just begun will do in a moment, others need the version that made them"
-            )
+            raise InputError(f"{path} is still empty; a run that has just begun has tables in a moment")
         return cls(path, connection)
 
     def extent(self) -> Extent:
