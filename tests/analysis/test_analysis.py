@@ -18,7 +18,7 @@ from repairgym.analysis.behavior import (
     tool_shares_by_step,
     transitions,
 )
-from repairgym.analysis.curves import find_metric, mean_log_prob_gap, metric_curve, reward_curve, rolling_mean
+from repairgym.analysis.curves import find_metric, mean_log_prob_gap, reward_curve
 from repairgym.analysis.episodes import UNPARSED, read_episodes
 from repairgym.records import StopReason, VerdictKind
 
@@ -152,7 +152,3 @@ def test_metric_curves(store):
     assert mean_log_prob_gap(store, "rft") is None
     assert find_metric(store, "rl", "entropy") is None
     assert find_metric(store, "rl", "nothing", "mean") == "entropy/mean"
-    curve = metric_curve(store, "rl", "policy/log_prob_gap")
-    assert [point.value for point in rolling_mean(curve, 2)] == pytest.approx([0.001, -0.001])
-    with pytest.raises(ValueError, match="at least 1"):
-        rolling_mean(curve, 0)

@@ -40,7 +40,7 @@ def test_no_difference_is_called_so():
     found = run(draw([0.5] * 40, 2, 1), draw([0.5] * 40, 2, 2))
     assert found.ci_low < 0 < found.ci_high
     assert not found.is_clear
-    assert "cannot be told apart" in found.sentence
+    assert "No clear difference" in found.sentence
 
 
 def test_worse_is_called_worse():

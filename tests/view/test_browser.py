@@ -151,7 +151,7 @@ def test_a_token_opens_the_door_once(browser, run_folder):
     try:
         bare = address.partition("?")[0]
         browser.open(bare)
-        assert "a token is needed" in browser.evaluate("document.body.textContent")
+        assert "a token is required" in browser.evaluate("document.body.textContent")
         browser.open(address)
         assert browser.evaluate("location.href") == bare
         browser.open(f"{bare}r/small")

@@ -75,7 +75,7 @@ def test_loopback_is_told_from_the_rest():
 
 
 def test_what_cannot_be_served_is_an_input_error(run_folder, tmp_path):
-    with pytest.raises(InputError, match="no folder"):
+    with pytest.raises(InputError, match="not a folder"):
         serve(tmp_path / "none", host="127.0.0.1", port=0, token="", tell=print)
     with pytest.raises(InputError, match="expected 16 or more"):
         serve(run_folder, host="127.0.0.1", port=0, token="short", tell=print)
@@ -87,4 +87,4 @@ def test_the_command_says_what_is_wrong(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["view", str(tmp_path / "none")])
     assert ended.value.code == 3
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err

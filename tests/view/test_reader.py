@@ -109,8 +109,8 @@ def test_counts_stop_at_a_bound_only(many_rows):
 def test_neighbours_are_those_of_the_list(many_rows):
     wanted = TrajectoryFilter(verdict="failed", order="oldest")
     with RunReader.read(many_rows / "run.db") as reader:
-        assert reader.neighbours(wanted, reader.entry(4)) == (1, 7)
-        assert reader.neighbours(wanted, reader.entry(1)) == (None, 4)
+        assert reader.neighbors(wanted, reader.entry(4)) == (1, 7)
+        assert reader.neighbors(wanted, reader.entry(1)) == (None, 4)
 
 
 def test_the_tally_counts_what_is_new(many_rows, trajectory_maker):

@@ -16,7 +16,7 @@ from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.records import Record, StopReason, VerdictKind
 
 LOOP_REPEATS = 3
-"""An episode with so many repeated actions is counted as a loop."""
+"""Repeated actions that make an episode a loop."""
 
 
 class OutcomeLength(Record):
@@ -42,7 +42,7 @@ class BehaviorMetrics(Record):
     format_error_rate: float | None
     """Of all actions: could not be parsed."""
     tool_error_rate: float | None
-    """Of all actions: the tool refused."""
+    """Of all actions: tool errors."""
     loop_rate: float | None
     """Episodes with at least `LOOP_REPEATS` repeated actions."""
     repeated_builds_per_episode: float | None
@@ -52,54 +52,54 @@ class BehaviorMetrics(Record):
     exploit_rate: float | None
     """Episodes whose verdict is *exploited*."""
     suspicious_rate: float | None
-    """Episodes that passed beside a suspicious finding."""
+    """Episodes that passed with a suspicious finding."""
     invalid_rate: float | None
 
 
 def mean(values: Iterable[float]) -> float | None:
     """Mean of the values; None without any."""
-    found = list(values)
-    return statistics.fmean(found) if found else None
+    numbers = list(values)
+    return statistics.fmean(numbers) if numbers else None
 
 
 def behavior_metrics(episodes: Sequence[EpisodeFacts]) -> BehaviorMetrics:
-    """The rates of ``episodes``."""
-    submitted = [one for one in episodes if one.stop_reason is StopReason.SUBMITTED]
-    num_actions = sum(one.num_turns for one in episodes)
+    """Return the rates of ``episodes``."""
+    submitted = [episode for episode in episodes if episode.stop_reason is StopReason.SUBMITTED]
+    num_actions = sum(episode.num_turns for episode in episodes)
     return BehaviorMetrics(
         num_episodes=len(episodes),
-        mean_turns=mean(one.num_turns for one in episodes),
-        mean_action_tokens=mean(one.num_action_tokens for one in episodes),
-        test_runs_per_episode=mean(one.num_test_runs for one in episodes),
-        submit_rate=mean(one.stop_reason is StopReason.SUBMITTED for one in episodes),
-        blind_submit_rate=mean(one.is_blind_submit for one in submitted),
-        format_error_rate=sum(one.num_format_errors for one in episodes) / num_actions if num_actions else None,
-        tool_error_rate=sum(one.num_tool_errors for one in episodes) / num_actions if num_actions else None,
-        loop_rate=mean(is_loop(one) for one in episodes),
-        repeated_builds_per_episode=mean(one.num_repeated_builds for one in episodes),
+        mean_turns=mean(episode.num_turns for episode in episodes),
+        mean_action_tokens=mean(episode.num_action_tokens for episode in episodes),
+        test_runs_per_episode=mean(episode.num_test_runs for episode in episodes),
+        submit_rate=mean(episode.stop_reason is StopReason.SUBMITTED for episode in episodes),
+        blind_submit_rate=mean(episode.is_blind_submit for episode in submitted),
+        format_error_rate=sum(episode.num_format_errors for episode in episodes) / num_actions if num_actions else None,
+        tool_error_rate=sum(episode.num_tool_errors for episode in episodes) / num_actions if num_actions else None,
+        loop_rate=mean(is_loop(episode) for episode in episodes),
+        repeated_builds_per_episode=mean(episode.num_repeated_builds for episode in episodes),
         thinking_share=_thinking_share(episodes),
-        suspicious_rate=mean(one.is_suspicious for one in episodes),
-        exploit_rate=mean(one.verdict is VerdictKind.EXPLOITED for one in episodes),
-        invalid_rate=mean(one.verdict is VerdictKind.INVALID for one in episodes),
+        suspicious_rate=mean(episode.is_suspicious for episode in episodes),
+        exploit_rate=mean(episode.verdict is VerdictKind.EXPLOITED for episode in episodes),
+        invalid_rate=mean(episode.verdict is VerdictKind.INVALID for episode in episodes),
     )
 
 
 def _thinking_share(episodes: Sequence[EpisodeFacts]) -> float | None:
-    num_chars = sum(one.num_action_chars for one in episodes)
-    return sum(one.num_thought_chars for one in episodes) / num_chars if num_chars else None
+    num_chars = sum(episode.num_action_chars for episode in episodes)
+    return sum(episode.num_thought_chars for episode in episodes) / num_chars if num_chars else None
 
 
 def error_classes(episodes: Iterable[EpisodeFacts]) -> dict[VerdictKind, dict[str, int]]:
     """Verdict -> class of the main error -> number of episodes, most frequent first."""
-    found: dict[VerdictKind, Counter[str]] = {}
+    counts: dict[VerdictKind, Counter[str]] = {}
     for episode in episodes:
         if episode.error_class:
-            found.setdefault(episode.verdict, Counter())[episode.error_class] += 1
-    return {kind: dict(found[kind].most_common()) for kind in VerdictKind if kind in found}
+            counts.setdefault(episode.verdict, Counter())[episode.error_class] += 1
+    return {kind: dict(counts[kind].most_common()) for kind in VerdictKind if kind in counts}
 
 
 def is_loop(episode: EpisodeFacts) -> bool:
-    """True when the episode goes round in circles (paper B, finding 1)."""
+    """Return True for an episode in a loop (paper B, finding 1)."""
     return episode.num_repeats >= LOOP_REPEATS
 
 
@@ -112,9 +112,9 @@ def lengths_by_outcome(episodes: Iterable[EpisodeFacts]) -> list[OutcomeLength]:
         OutcomeLength(
             verdict=kind,
             num_episodes=len(grouped[kind]),
-            mean_turns=statistics.fmean(one.num_turns for one in grouped[kind]),
-            mean_tokens=statistics.fmean(one.num_tokens for one in grouped[kind]),
-            mean_action_tokens=statistics.fmean(one.num_action_tokens for one in grouped[kind]),
+            mean_turns=statistics.fmean(episode.num_turns for episode in grouped[kind]),
+            mean_tokens=statistics.fmean(episode.num_tokens for episode in grouped[kind]),
+            mean_action_tokens=statistics.fmean(episode.num_action_tokens for episode in grouped[kind]),
         )
         for kind in VerdictKind
         if kind in grouped
@@ -127,14 +127,14 @@ def stop_reasons(episodes: Iterable[EpisodeFacts]) -> dict[StopReason, int]:
 
 
 def exploit_findings(episodes: Iterable[EpisodeFacts]) -> dict[str, int]:
-    """Exploit detector -> number of episodes in which it found something, most frequent first."""
+    """Exploit detector -> number of episodes with its findings, most frequent first."""
     return dict(Counter(name for episode in episodes for name in sorted(set(episode.findings))).most_common())
 
 
 def by_step(
     episodes: Iterable[EpisodeFacts], measure: Callable[[Sequence[EpisodeFacts]], float | None]
 ) -> list[tuple[int, float]]:
-    """(training step, ``measure`` of that step's episodes); steps that cannot be measured are left out."""
+    """(training step, ``measure`` of that step's episodes); steps without a measure are left out."""
     grouped: dict[int, list[EpisodeFacts]] = {}
     for episode in episodes:
         grouped.setdefault(episode.step, []).append(episode)
@@ -150,7 +150,7 @@ class Transitions(Record):
     """First-order next-tool probabilities (paper A, policy shift)."""
 
     counts: dict[str, dict[str, int]]
-    """Tool -> next tool -> how often; rows begin at `START`, columns end at `END`."""
+    """Tool -> next tool -> count; rows begin at `START`, columns end at `END`."""
 
     def probabilities(self) -> dict[str, dict[str, float]]:
         """Tool -> next tool -> share of that tool's successors."""
@@ -180,14 +180,14 @@ def tool_shares_by_step(episodes: Iterable[EpisodeFacts]) -> dict[int, dict[str,
 def tools_by_use(by_step: Mapping[int, Mapping[str, float]]) -> list[str]:
     """Names of the tools of `tool_shares_by_step`, most used first."""
     totals: dict[str, float] = {}
-    for found in by_step.values():
-        for name, share in found.items():
+    for tool_shares in by_step.values():
+        for name, share in tool_shares.items():
             totals[name] = totals.get(name, 0.0) + share
     return sorted(totals, key=lambda name: (-totals[name], name))
 
 
 def transitions(episodes: Iterable[EpisodeFacts]) -> Transitions:
-    """How often each tool follows each other."""
+    """Count how often each tool follows each other."""
     counts: dict[str, Counter[str]] = {}
     for episode in episodes:
         path = (START, *episode.tools, END)
@@ -198,7 +198,7 @@ def transitions(episodes: Iterable[EpisodeFacts]) -> Transitions:
 
 @dataclass(frozen=True)
 class BehaviorSummary:
-    """How the agent behaved over one set of episodes."""
+    """Behavior over one set of episodes."""
 
     stage: str
     metrics: BehaviorMetrics
@@ -212,7 +212,7 @@ class BehaviorSummary:
 
 
 def summarize_behavior(stage: str, episodes: Sequence[EpisodeFacts]) -> BehaviorSummary:
-    """How ``episodes`` went."""
+    """Summarize the behavior of ``episodes``."""
     return BehaviorSummary(
         stage=stage,
         metrics=behavior_metrics(episodes),

@@ -1,7 +1,7 @@
 """Submissions to choose from: features that are known without the verdict, and a scorer fitted on them.
 
-Reads whole trajectories (tokens too); makes `CandidateSubmission` records, and an `OutcomeScorer` from those of training tasks.
-Guarantees: no scorer reads ``is_passed``; features are standardized with the mean and deviation of the training set;
+Reads whole trajectories (tokens too); makes `CandidateSubmission` records, and an `OutcomeScorer` from those of
+training tasks. Guarantees: no scorer reads ``is_passed``; the training set gives mean and deviation of the features;
 the fit is deterministic and converges, because the ridge term makes it strictly convex.
 """
 
@@ -36,21 +36,21 @@ class CandidateSubmission(Record):
     patch_digest: str
     """Of the changed lines (`patch_digest`); empty when nothing was changed."""
     test_state: TestState
-    """What the last test run said, when it came after the last edit."""
+    """Result of the last test run, if it came after the last edit."""
     mean_log_prob: float
     """Over the sampled tokens, in nats. Minus it is the Monte Carlo estimate of the policy's entropy per token."""
     min_turn_log_prob: float
-    """Mean log-probability of the turn that the policy was least sure of."""
+    """Mean log-probability of the least likely turn."""
     last_turn_log_prob: float
     """Mean log-probability of the last action, mostly the decision to submit."""
     num_turns: int
     num_errors: int
-    """Actions that could not be parsed or that a tool refused."""
+    """Actions with a format or tool error."""
     is_submitted: bool
 
 
 def candidate(trajectory: Trajectory, roles: ToolRoles = DEFAULT_ROLES) -> CandidateSubmission:
-    """What can be known of one trajectory."""
+    """Return the features of one trajectory."""
     by_turn = turn_log_probs(trajectory)
     ledger = trajectory.ledger
     num_sampled = int(ledger.is_action.sum())
@@ -77,7 +77,7 @@ def turn_log_probs(trajectory: Trajectory) -> list[float]:
 
 
 def final_test_state(turns: Sequence[Turn], roles: ToolRoles = DEFAULT_ROLES) -> TestState:
-    """What the agent knew of its tests when it ended."""
+    """Return the state of the tests as the agent knew it at the end."""
     for turn in reversed(turns):
         if is_edit(turn, roles):
             return "untested"
@@ -88,17 +88,17 @@ def final_test_state(turns: Sequence[Turn], roles: ToolRoles = DEFAULT_ROLES) ->
 
 
 def patch_digest(patch: str) -> str:
-    """Digest of the lines that a unified diff takes away and adds; empty when there are none.
+    """Return a digest of the lines that a unified diff removes and adds; empty without any.
 
     Where they stand, white space within them, and lines that hold only a comment do not count.
     """
-    found = [line for line in map(_normal, patch.splitlines()) if line]
-    is_changed = any(line.startswith(("+ ", "- ")) for line in found)
-    return hashlib.sha256("\n".join(found).encode(errors="replace")).hexdigest() if is_changed else ""
+    lines = [line for line in map(_normal, patch.splitlines()) if line]
+    is_changed = any(line.startswith(("+ ", "- ")) for line in lines)
+    return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest() if is_changed else ""
 
 
 def _normal(line: str) -> str:
-    """A line of a diff as far as it counts; empty when it does not."""
+    """Return the part of a diff line that counts, or an empty string."""
     if line.startswith(("--- ", "+++ ")):
         return line
     content = " ".join(line[1:].split())
@@ -107,10 +107,10 @@ def _normal(line: str) -> str:
 
 def by_task(candidates: Iterable[CandidateSubmission]) -> dict[str, list[CandidateSubmission]]:
     """Task id -> its candidates, in their order."""
-    found: dict[str, list[CandidateSubmission]] = {}
-    for one in candidates:
-        found.setdefault(one.task_id, []).append(one)
-    return found
+    groups: dict[str, list[CandidateSubmission]] = {}
+    for submission in candidates:
+        groups.setdefault(submission.task_id, []).append(submission)
+    return groups
 
 
 FEATURES = (
@@ -133,39 +133,39 @@ class OutcomeScorer(Record):
     """Weights of a fitted logistic regression; ``probability`` applies them."""
 
     weights: tuple[float, ...]
-    """Bias first, then one per feature, for standardised features."""
+    """Bias first, then one per feature, for standardized features."""
     means: tuple[float, ...]
     scales: tuple[float, ...]
     num_samples: int
 
-    def probability(self, one: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
-        """Estimated chance that ``one`` passes."""
-        scaled = (np.asarray(features(one, siblings)) - self.means) / self.scales
+    def probability(self, submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
+        """Return the estimated probability that ``submission`` passes."""
+        scaled = (np.asarray(features(submission, siblings)) - self.means) / self.scales
         return _sigmoid(float(self.weights[0] + scaled @ np.asarray(self.weights[1:])))
 
 
-def features(one: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> list[float]:
-    """The numbers of `FEATURES`; ``siblings`` are all candidates of the task, ``one`` among them."""
+def features(submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> list[float]:
+    """Return the numbers of `FEATURES`; ``siblings`` are all candidates of the task, ``submission`` included."""
     return [
-        float(one.test_state == "passed"),
-        float(one.test_state == "failed"),
-        agreement(one, siblings),
-        one.mean_log_prob,
-        one.min_turn_log_prob,
-        one.last_turn_log_prob,
-        math.log1p(one.num_turns),
-        one.num_errors / max(1, one.num_turns),
-        float(one.is_submitted),
-        float(not one.patch_digest),
+        float(submission.test_state == "passed"),
+        float(submission.test_state == "failed"),
+        agreement(submission, siblings),
+        submission.mean_log_prob,
+        submission.min_turn_log_prob,
+        submission.last_turn_log_prob,
+        math.log1p(submission.num_turns),
+        submission.num_errors / max(1, submission.num_turns),
+        float(submission.is_submitted),
+        float(not submission.patch_digest),
     ]
 
 
-def agreement(one: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
-    """Share of the other candidates of the task that left the same code; 0 for one that changed nothing."""
-    others = [other for other in siblings if other.id != one.id]
-    if not others or not one.patch_digest:
+def agreement(submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
+    """Return the share of the task's other candidates with the same patch; 0 for an empty patch."""
+    others = [other for other in siblings if other.id != submission.id]
+    if not others or not submission.patch_digest:
         return 0.0
-    return sum(other.patch_digest == one.patch_digest for other in others) / len(others)
+    return sum(other.patch_digest == submission.patch_digest for other in others) / len(others)
 
 
 def fit_outcome_scorer(candidates: Sequence[CandidateSubmission], ridge: float = 1.0) -> OutcomeScorer:
@@ -179,10 +179,10 @@ def fit_outcome_scorer(candidates: Sequence[CandidateSubmission], ridge: float =
         InputError: all candidates have one outcome, so nothing can be learned.
     """
     groups = by_task(candidates)
-    outcomes = np.array([float(one.is_passed) for group in groups.values() for one in group])
+    outcomes = np.array([float(submission.is_passed) for group in groups.values() for submission in group])
     if not len(outcomes) or np.ptp(outcomes) == 0.0:
-        raise InputError(f"got {len(outcomes)} candidates of one outcome, expected passes and failures to learn from")
-    raw = np.array([features(one, group) for group in groups.values() for one in group])
+        raise InputError(f"got {len(outcomes)} candidates of one outcome, expected passes and failures")
+    raw = np.array([features(submission, group) for group in groups.values() for submission in group])
     means, scales = raw.mean(axis=0), raw.std(axis=0)
     scales[scales == 0.0] = 1.0
     design = np.hstack([np.ones((len(raw), 1)), (raw - means) / scales])
@@ -196,7 +196,7 @@ def fit_outcome_scorer(candidates: Sequence[CandidateSubmission], ridge: float =
 
 
 def fit_logistic(design: np.ndarray, outcomes: np.ndarray, ridge: float) -> np.ndarray:
-    """Weights [num_features] that minimise log loss plus ``ridge / 2`` times their squares, the first one free.
+    """Return the weights [num_features] that minimize log loss plus ``ridge / 2`` times their squares, the first free.
 
     Args:
         design: Features, shape [num_samples, num_features]; the first column is the bias.

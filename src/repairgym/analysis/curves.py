@@ -16,10 +16,10 @@ from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
 
 HEALTHY_GAP = 0.005
-"""Mean |log-prob gap| between sampler and learner below which they agree (verl's documentation)."""
+"""Mean |log-prob gap| below which sampler and learner agree (verl's documentation)."""
 
 BROKEN_GAP = 0.01
-"""Above this the two do not compute the same policy (verl's documentation)."""
+"""Mean gap above which the two compute different policies (verl's documentation)."""
 
 
 class Point(Record):
@@ -61,25 +61,13 @@ def find_metric(store: RunStore, phase: str, *endings: str) -> str | None:
 
 
 def mean_log_prob_gap(store: RunStore, phase: str, name: str | None = None) -> float | None:
-    """Mean over the steps of |log-prob gap| between sampler and learner; None when it was not stored.
+    """Return the mean over steps of |log-prob gap| between sampler and learner; None if the run stored none.
 
-    The metric is ``name``, or else the first whose name has ``log_prob_gap`` in it.
+    The metric is ``name``, or else the first with ``log_prob_gap`` in its name.
     """
-    found = name or find_metric(store, phase, "log_prob_gap", "logprob_gap", "gap")
-    points = metric_curve(store, phase, found) if found else []
+    metric = name or find_metric(store, phase, "log_prob_gap", "logprob_gap", "gap")
+    points = metric_curve(store, phase, metric) if metric else []
     return statistics.fmean(abs(point.value) for point in points) if points else None
-
-
-def rolling_mean(points: list[Point], width: int) -> list[Point]:
-    """Mean of each point and the ``width - 1`` before it (fewer at the start).
-
-    Raises:
-        ValueError: ``width`` is not positive.
-    """
-    if width < 1:
-        raise ValueError(f"got a window of {width} points, expected at least 1")
-    windows = (points[max(0, end - width) : end] for end in range(1, len(points) + 1))
-    return [Point(step=one[-1].step, value=statistics.fmean(point.value for point in one)) for one in windows]
 
 
 class TaskDrift(Record):
@@ -133,12 +121,12 @@ def solve_rate_drift(rows: Iterable[TrajectoryRow]) -> Drift | None:
     ]
     if not tasks:
         return None
-    num_risen, num_fallen = (sum(sign * one.difference > 0 for one in tasks) for sign in (1, -1))
+    num_risen, num_fallen = (sum(sign * task_drift.difference > 0 for task_drift in tasks) for sign in (1, -1))
     return Drift(
         first_late_step=middle,
-        tasks=tuple(sorted(tasks, key=lambda one: (one.difference, one.task_id))),
+        tasks=tuple(sorted(tasks, key=lambda task_drift: (task_drift.difference, task_drift.task_id))),
         num_risen=num_risen,
         num_fallen=num_fallen,
-        mean_difference=statistics.fmean(one.difference for one in tasks),
+        mean_difference=statistics.fmean(task_drift.difference for task_drift in tasks),
         sign_p=mcnemar_exact(num_risen, num_fallen),
     )

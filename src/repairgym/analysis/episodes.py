@@ -1,7 +1,7 @@
-"""What analysis knows of an episode: a few facts per trajectory, read once.
+"""Facts of episodes, read once per trajectory.
 
-Reads a store's rows and documents (no tokens); makes `EpisodeFacts` records that every other function here counts over.
-Invariant: what a tool is for is decided in one place (:mod:`repairgym.agent.tools.roles`).
+Reads a store's rows and documents (no tokens); makes `EpisodeFacts` records for all counts of this package. Guarantee:
+the role of a tool comes from :mod:`repairgym.agent.tools.roles` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNPARSED = "(unparsed)"
 
 
 class EpisodeFacts(Record):
-    """One trajectory as analysis sees it."""
+    """Facts of one trajectory."""
 
     id: str
     phase: str
@@ -47,7 +47,7 @@ class EpisodeFacts(Record):
     """Tests of the verdict."""
     num_tests_passed: int
     num_repeated_builds: int = 0
-    """Runs of tests or build on code that an earlier run of the episode had already judged."""
+    """Runs of tests or build on code that an earlier run had tested already."""
     num_thought_chars: int = 0
     """Characters of the actions within ``<think>``."""
     num_action_chars: int = 0
@@ -56,12 +56,12 @@ class EpisodeFacts(Record):
     evidence: tuple[Finding, ...] = ()
     """Every finding but notes."""
     disabled_gates: tuple[str, ...] = ()
-    """Gates that the grading ran without."""
+    """Gates that the grading skipped."""
 
     @property
     def is_suspicious(self) -> bool:
-        """True for a pass beside which a detector found something that is no proof."""
-        return self.verdict is VerdictKind.PASSED and any(one.severity == "suspicious" for one in self.evidence)
+        """True for a pass with a suspicious finding."""
+        return self.verdict is VerdictKind.PASSED and any(finding.severity == "suspicious" for finding in self.evidence)
 
     @property
     def num_turns(self) -> int:
@@ -75,7 +75,7 @@ class EpisodeFacts(Record):
 
 
 def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFAULT_ROLES) -> EpisodeFacts:
-    """The facts of one trajectory."""
+    """Return the facts of one trajectory."""
     turns = document.turns
     verdict = document.verdict
     return EpisodeFacts(
@@ -94,14 +94,14 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
         num_tool_errors=sum(turn.error == "tool" for turn in turns),
         num_repeats=count_repeats(turns, roles),
         is_blind_submit=is_blind_submit(row.stop_reason, turns, roles),
-        findings=tuple(one.detector for one in verdict.findings if one.severity == "exploit"),
+        findings=tuple(finding.detector for finding in verdict.findings if finding.severity == "exploit"),
         num_tests=len(verdict.tests),
         num_tests_passed=sum(result.outcome == "passed" for result in verdict.tests.values()),
         num_repeated_builds=count_repeated_builds(turns, roles),
         num_thought_chars=sum(len(thought) for turn in turns for thought in _THOUGHT.findall(turn.action)),
         num_action_chars=sum(len(turn.action) for turn in turns),
         error_class=verdict.main_error.error_class if verdict.main_error else "",
-        evidence=tuple(one for one in verdict.findings if one.severity != "note"),
+        evidence=tuple(finding for finding in verdict.findings if finding.severity != "note"),
         disabled_gates=tuple(verdict.disabled_gates),
     )
 
@@ -109,13 +109,13 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
 def read_episodes(
     store: RunStore, *, phase: str | None = None, phase_prefix: str | None = None, roles: ToolRoles = DEFAULT_ROLES
 ) -> Iterator[EpisodeFacts]:
-    """The episodes of a phase, or of all phases that begin with ``phase_prefix``."""
+    """Yield the episodes of a phase, or of all phases that begin with ``phase_prefix``."""
     for row, document in store.documents(phase=phase, phase_prefix=phase_prefix):
         yield read_episode(row, document, roles)
 
 
 def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
-    """Actions equal to an earlier one since the files last changed in a new way; a sign of a loop."""
+    """Count actions equal to an earlier one since the files last changed in a new way; a sign of a loop."""
     seen: set[str] = set()
     num_repeats = 0
     for turn in turns:
@@ -130,7 +130,7 @@ def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
 
 
 def count_repeated_builds(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
-    """Runs of tests or build with no edit since the run before (paper A, section on policy shift)."""
+    """Count runs of tests or build with no edit since the previous run (paper A, section on policy shift)."""
     is_judged, num_repeated = False, 0
     for turn in turns:
         if is_edit(turn, roles):

@@ -1,7 +1,7 @@
-"""Everything that is known of a run's behaviour, computed once.
+"""The analysis of a run's behavior, computed once.
 
-Reads a run store; makes one `Analysis`. Invariants: works on a run that is not finished (what cannot be computed is
-None or empty); text is read one trajectory at a time; nothing is written.
+Reads a run store; makes one `Analysis`. Guarantees: parts that an unfinished run lacks are None or empty; text is read
+one trajectory at a time; nothing is written.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from repairgym.rollout.store import RunStore
 
 @dataclass(frozen=True)
 class Analysis:
-    """A run's behaviour in data."""
+    """The behavior of a run."""
 
     phase: str
     """Training phase."""
     behavior: list[BehaviorSummary]
-    """Before and after; fewer when the run is not that far."""
+    """Before and after; fewer in an unfinished run."""
     tools_by_step: dict[int, dict[str, float]]
     shift: PolicyShift | None
     reward: list[Point]
@@ -46,11 +46,11 @@ class Analysis:
     drift: Drift | None
     log_prob_gap: list[Point]
     disabled_gates: tuple[str, ...]
-    """Gates that the grading of the training phase ran without."""
+    """Gates that the grading of the training phase skipped."""
 
 
 def training_phase(store: RunStore) -> str:
-    """The phase that a report calls training: RL, or else the first phase that was audited."""
+    """Return the phase that a report calls training: RL, or else the first audited phase."""
     names = [phase.name for phase in store.phases()]
     audited = [name.removeprefix(AUDIT) for name in names if name.startswith(AUDIT)]
     return TREATMENT if TREATMENT in names or not audited else audited[0]
@@ -63,18 +63,18 @@ def analyze(
     before: Sequence[EpisodeFacts],
     after: Sequence[EpisodeFacts],
 ) -> Analysis:
-    """Analyse a run.
+    """Analyze a run.
 
     Args:
         store: The run's store.
-        config: What is compared, and how.
+        config: The phases to compare, and the settings.
         training: Episodes of ``config.phase``.
-        before: Episodes whose behaviour is compared (`sides`).
-        after: With these.
+        before: Episodes of one side of the comparison (`sides`).
+        after: Episodes of the other side.
     """
     rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
     inspected = list(read_episodes(store, phase=audit_phase(config.phase))) or list(training)
-    marked = {one.id for one in inspected if one.evidence}
+    marked = {episode.id for episode in inspected if episode.evidence}
     gap_name = find_metric(store, config.phase, "log_prob_gap")
     named = ((before, config.before), (after, config.after))
     return Analysis(
@@ -91,15 +91,15 @@ def analyze(
         trend=gap_trend(rows, audited),
         drift=solve_rate_drift(rows),
         log_prob_gap=metric_curve(store, config.phase, gap_name) if gap_name else [],
-        disabled_gates=tuple(sorted({gate for one in training for gate in one.disabled_gates})),
+        disabled_gates=tuple(sorted({gate for episode in training for gate in episode.disabled_gates})),
     )
 
 
 def analyze_run(store: RunStore, config: AnalysisConfig) -> Analysis:
-    """Analyse a run, reading what is needed.
+    """Read and analyze a run.
 
     Raises:
-        InputError: a phase that ``config`` names holds nothing.
+        InputError: a phase that ``config`` names is empty.
     """
     names = {row.name for row in store.phases()} | {row.phase for row in store.rows()}
     for name in (config.phase, config.before, config.after):
@@ -113,10 +113,10 @@ def analyze_run(store: RunStore, config: AnalysisConfig) -> Analysis:
 def sides(
     store: RunStore, config: AnalysisConfig, training: Sequence[EpisodeFacts]
 ) -> tuple[list[EpisodeFacts], list[EpisodeFacts]]:
-    """The episodes before and after: named phases, or else the first and the last step of training."""
-    steps = sorted({one.step for one in training})
-    found = []
+    """Return the episodes before and after: named phases, or else the first and the last step of training."""
+    steps = sorted({episode.step for episode in training})
+    both = []
     for name, step in ((config.before, steps[:1]), (config.after, steps[1:][-1:])):
-        chosen = read_episodes(store, phase=name) if name else (one for one in training if one.step in step)
-        found.append(list(chosen))
-    return found[0], found[1]
+        chosen = read_episodes(store, phase=name) if name else (episode for episode in training if episode.step in step)
+        both.append(list(chosen))
+    return both[0], both[1]

@@ -1,8 +1,8 @@
-"""How far a policy's behaviour has moved: distance between the tool sequences of two checkpoints (paper A).
+"""Policy shift: distance between the tool sequences of two policies (paper A).
 
-Reads episodes of two policies; makes a `PolicyShift`. Invariants: the distance is 0 for equal behaviour and 1 where no
-n-gram is shared; the p-value is a permutation test whose unit is the episode, exchanged within tasks where both
-policies were tried on the same ones, so that different tasks are never taken for different behaviour.
+Reads episodes of two policies; makes a `PolicyShift`. Guarantees: the distance is 0 for equal behavior and 1 without
+a shared n-gram; the p-value is from a permutation test over episodes, within tasks where both policies have the same
+tasks, so that different tasks never count as different behavior.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_NAMED = 8
 
 
 class NgramChange(Record):
-    """How the share of one sequence of tools changed."""
+    """Change of the share of one tool sequence."""
 
     tools: tuple[str, ...]
     before: float
@@ -54,7 +54,7 @@ def policy_shift(
     num_permutations: int = NUM_PERMUTATIONS,
     seed: int = 0,
 ) -> PolicyShift | None:
-    """Distance between two sets of episodes; None when one has no action.
+    """Return the distance between two sets of episodes; None when one has no action.
 
     Args:
         before: Episodes of one policy.
@@ -68,8 +68,8 @@ def policy_shift(
     is_after = np.arange(len(episodes)) >= len(before)
     if not before or not after or not counts[is_after].sum() or not counts[~is_after].sum():
         return None
-    is_within_tasks = {one.task_id for one in before} == {one.task_id for one in after}
-    strata = np.unique([one.task_id if is_within_tasks else "" for one in episodes], return_inverse=True)[1]
+    is_within_tasks = {episode.task_id for episode in before} == {episode.task_id for episode in after}
+    strata = np.unique([episode.task_id if is_within_tasks else "" for episode in episodes], return_inverse=True)[1]
     observed = _divergence(counts, is_after)
     generator = np.random.default_rng(seed)
     permuted = (_divergence(counts, _permuted(is_after, strata, generator)) for _ in range(num_permutations))
@@ -86,8 +86,8 @@ def policy_shift(
 
 
 def count_matrix(episodes: Sequence[EpisodeFacts], n: int) -> tuple[np.ndarray, list[tuple[str, ...]]]:
-    """How often each n-gram occurs in each episode, shape [num_episodes, num_ngrams], and the n-grams."""
-    per_episode = [Counter(ngrams(one.tools, n)) for one in episodes]
+    """Count each n-gram in each episode, shape [num_episodes, num_ngrams]; also return the n-grams."""
+    per_episode = [Counter(ngrams(episode.tools, n)) for episode in episodes]
     names = sorted(set(itertools.chain.from_iterable(per_episode)))
     place = {name: index for index, name in enumerate(names)}
     matrix = np.zeros((len(episodes), len(names)))
@@ -98,7 +98,7 @@ def count_matrix(episodes: Sequence[EpisodeFacts], n: int) -> tuple[np.ndarray, 
 
 
 def ngrams(tools: Sequence[str], n: int) -> list[tuple[str, ...]]:
-    """The sequences of ``n`` tools of an episode, its start and end among them.
+    """Return the sequences of ``n`` tools of an episode, start and end included.
 
     Raises:
         ValueError: ``n`` is not positive.
@@ -110,7 +110,7 @@ def ngrams(tools: Sequence[str], n: int) -> list[tuple[str, ...]]:
 
 
 def jensen_shannon(left: np.ndarray, right: np.ndarray) -> float:
-    """Jensen-Shannon divergence of two distributions, in bits (Lin 1991)."""
+    """Return the Jensen-Shannon divergence of two distributions, in bits (Lin 1991)."""
     middle = (left + right) / 2.0
     return (_relative_entropy(left, middle) + _relative_entropy(right, middle)) / 2.0
 
@@ -128,10 +128,10 @@ def _divergence(counts: np.ndarray, is_after: np.ndarray) -> float:
 
 
 def _permuted(is_after: np.ndarray, strata: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The labels shuffled within each stratum."""
-    found = np.empty_like(is_after)
-    found[np.lexsort((generator.random(len(strata)), strata))] = is_after[np.argsort(strata, kind="stable")]
-    return found
+    """Return the labels shuffled within each stratum."""
+    shuffled = np.empty_like(is_after)
+    shuffled[np.lexsort((generator.random(len(strata)), strata))] = is_after[np.argsort(strata, kind="stable")]
+    return shuffled
 
 
 def _changes(counts: np.ndarray, is_after: np.ndarray, names: Sequence[tuple[str, ...]]) -> tuple[NgramChange, ...]:

@@ -1,7 +1,7 @@
-"""Reported reward against true validation: the gap that paper A's run of 3,000 steps hid.
+"""Reported against validated reward: the gap that paper A's run of 3,000 steps hid.
 
 Reads the rows of a training phase and of its audit (the same submissions graded again, cold and with every gate); makes
-the gap by training step. Invariants: both means are over the same trajectories, those whose two verdicts are valid; the
+the gap by training step. Guarantees: both means are over the same trajectories, those whose two verdicts are valid; the
 interval is over tasks.
 """
 
@@ -23,7 +23,7 @@ class GapPoint(Record):
     num_audited: int
     num_tasks: int
     reported: float
-    """Mean reward that training had."""
+    """Mean reward in training."""
     validated: float
     """Mean reward of the same submissions with every gate."""
     gap: float
@@ -31,7 +31,7 @@ class GapPoint(Record):
     ci_high: float
     """95 % interval of the gap, bootstrap over tasks."""
     marked_share: float
-    """Share of the audited in which a detector found something, proof or not."""
+    """Share of the audited trajectories with a finding, proof or not."""
 
 
 class GapTrend(Record):
@@ -48,7 +48,7 @@ class GapTrend(Record):
 
     @property
     def is_open(self) -> bool:
-        """True when the last third's interval lies above zero: reward that no validation stands behind."""
+        """True when the interval of the last third lies above zero: reward without validation."""
         return self.ci_low > 0.0
 
 
@@ -63,12 +63,12 @@ class _Pair(Record):
 def reward_gap(
     rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow], marked: Collection[str] = ()
 ) -> list[GapPoint]:
-    """The gap at each step that was audited.
+    """Return the gap at each audited step.
 
     Args:
         rows: Of the training phase.
         audited: Of its audit.
-        marked: Ids of the audited trajectories in which a detector found something.
+        marked: Ids of the audited trajectories with findings.
     """
     by_step: dict[int, list[_Pair]] = {}
     for pair in _pairs(rows, audited, marked):
@@ -77,7 +77,7 @@ def reward_gap(
 
 
 def gap_trend(rows: Sequence[TrajectoryRow], audited: Sequence[TrajectoryRow]) -> GapTrend | None:
-    """First against last third of the audited steps; None with fewer than two steps."""
+    """Compare the first and the last third of the audited steps; None with fewer than two steps."""
     pairs = list(_pairs(rows, audited, ()))
     steps = sorted({pair.step for pair in pairs})
     if len(steps) < 2:

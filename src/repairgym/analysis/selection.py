@@ -1,9 +1,9 @@
 """Best-of-n selection and abstention (paper B, section 6): one of n submissions, or only the confident ones.
 
 Reads candidates; makes `Selection` records, `Abstention` curves and a `SelectionStudy` of a stored evaluation.
-Guarantees: a scorer never reads a verdict; numbers are exact expectations over random choice among equal scores and over
-the k of n samples; tasks with fewer than k samples are in no number; an abstention curve ends at coverage 1 with the
-plain success rate; the outcome scorer is fitted on training tasks only.
+Guarantees: a scorer never reads a verdict; numbers are exact expectations over ties and over the k of n samples; tasks
+with fewer than k samples are in no number; an abstention curve ends at coverage 1 with the plain success rate; the
+outcome scorer is fitted on training tasks only.
 """
 
 from __future__ import annotations
@@ -37,17 +37,19 @@ Scorer = Callable[[CandidateSubmission, Sequence[CandidateSubmission]], float]
 _TEST_SCORE = {"passed": 1.0, "untested": 0.0, "failed": -1.0}
 
 
-def _tests(one: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
-    return _TEST_SCORE[one.test_state]
+def _tests(submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
+    return _TEST_SCORE[submission.test_state]
 
 
 SCORERS: dict[str, Scorer] = {
     "tests": _tests,
     "agreement": agreement,
-    "tests_then_agreement": lambda one, siblings: 2.0 * _tests(one, siblings) + agreement(one, siblings),
-    "log_prob": lambda one, siblings: one.mean_log_prob,
-    "least_sure_turn": lambda one, siblings: one.min_turn_log_prob,
-    "last_turn_log_prob": lambda one, siblings: one.last_turn_log_prob,
+    "tests_then_agreement": lambda submission, siblings: (
+        2.0 * _tests(submission, siblings) + agreement(submission, siblings)
+    ),
+    "log_prob": lambda submission, siblings: submission.mean_log_prob,
+    "least_sure_turn": lambda submission, siblings: submission.min_turn_log_prob,
+    "last_turn_log_prob": lambda submission, siblings: submission.last_turn_log_prob,
 }
 """Scorers that need no training; ``outcome`` (`scorers_with`) needs one."""
 
@@ -63,7 +65,7 @@ SCORER_LABELS = {
 
 
 def scorers_with(outcome: OutcomeScorer | None) -> dict[str, Scorer]:
-    """All scorers that can be used, by name."""
+    """Return the available scorers by name."""
     return {**SCORERS, "outcome": outcome.probability} if outcome else dict(SCORERS)
 
 
@@ -100,8 +102,11 @@ def select(
     scored = {task: group for task, group in sorted(tasks.items()) if len(group) >= k}
     if not scored:
         return None
-    chosen = [best_of_k([(score(one, group), one.is_passed) for one in group], k) for group in scored.values()]
-    counts = [(len(group), sum(one.is_passed for one in group)) for group in scored.values()]
+    chosen = [
+        best_of_k([(score(submission, group), submission.is_passed) for submission in group], k)
+        for group in scored.values()
+    ]
+    counts = [(len(group), sum(submission.is_passed for submission in group)) for group in scored.values()]
     first = [num_passed / num for num, num_passed in counts]
     any_of_k = [pass_at_k(num, num_passed, k) or 0.0 for num, num_passed in counts]
     spread = bootstrap_spread(chosen, bounds=(0.0, 1.0), seed=seed, num_resamples=num_resamples)
@@ -168,29 +173,29 @@ GRID = tuple(step / 20 for step in range(1, 21))
 
 
 class CoveragePoint(Record):
-    """What is left when the least sure are turned away."""
+    """Accuracy at one coverage."""
 
     coverage: float
-    """Share of the candidates that are accepted."""
+    """Share of accepted candidates."""
     accuracy: float
-    """Share of the accepted that pass."""
+    """Share of accepted candidates that pass."""
 
 
 class Abstention(Record):
-    """The curve of one confidence."""
+    """Accuracy by coverage for one confidence score."""
 
     confidence: str
     num_candidates: int
     points: tuple[CoveragePoint, ...]
     auroc: float | None
-    """Chance that a passing candidate is surer than a failing one, ties half; None when all have one outcome."""
+    """Chance that a passing candidate has a higher score than a failing one, ties half; None with one outcome only."""
     mean_risk: float
     """Mean over the coverages of 1 - accuracy (area under the risk-coverage curve); lower is better."""
 
 
 def abstention(tasks: Mapping[str, Sequence[CandidateSubmission]], confidence: str, score: Scorer) -> Abstention | None:
-    """The curve over all candidates of all tasks; None without any."""
-    scored = [(score(one, group), one.is_passed) for group in tasks.values() for one in group]
+    """Return the curve over all candidates of all tasks; None without any."""
+    scored = [(score(submission, group), submission.is_passed) for group in tasks.values() for submission in group]
     if not scored:
         return None
     accuracies = accuracy_by_count(scored)
@@ -206,19 +211,19 @@ def abstention(tasks: Mapping[str, Sequence[CandidateSubmission]], confidence: s
 
 
 def accuracy_by_count(scored: Sequence[tuple[float, bool]]) -> list[float]:
-    """Expected accuracy of the 1, 2, ... n surest; equal scores come in random order."""
-    found: list[float] = []
+    """Return the expected accuracy of the 1, 2, ... n most confident; equal scores come in random order."""
+    accuracies: list[float] = []
     num_passed = 0.0
     for _, tied in groupby(sorted(scored, key=lambda pair: -pair[0]), key=lambda pair: pair[0]):
         passed = [is_passed for _, is_passed in tied]
         for _ in passed:
             num_passed += statistics.fmean(passed)
-            found.append(num_passed / (len(found) + 1))
-    return found
+            accuracies.append(num_passed / (len(accuracies) + 1))
+    return accuracies
 
 
 def auroc(scored: Sequence[tuple[float, bool]]) -> float | None:
-    """Mann-Whitney statistic over the number of pairs."""
+    """Return the Mann-Whitney statistic over the number of pairs."""
     ranked = sorted(scored, key=lambda pair: pair[0])
     num_passed = sum(is_passed for _, is_passed in ranked)
     num_failed = len(ranked) - num_passed
@@ -238,7 +243,7 @@ _MIN_FITTED = 50
 
 
 class SelectionStudy(Record):
-    """How far the choice among n samples, and the right to stay silent, would take a policy."""
+    """Gains of a policy from best-of-n selection and from abstention."""
 
     phase: str
     k: int
@@ -247,21 +252,21 @@ class SelectionStudy(Record):
     abstentions: tuple[Abstention, ...]
     """Lowest risk first."""
     outcome_scorer: OutcomeScorer | None
-    """None when training left too little to fit one."""
+    """None when training has too few trajectories for a fit."""
 
 
 def study_selection(
     store: RunStore, phase: str, *, training_phase: str, num_resamples: int = 2000
 ) -> SelectionStudy | None:
-    """Study ``phase``; None when fewer than two samples per task are there.
+    """Study ``phase``; None with fewer than two samples per task.
 
     Args:
         store: The run's store.
         phase: An evaluation with several samples per task.
-        training_phase: Where the outcome scorer is fitted: its latest 1000 valid trajectories of training tasks.
+        training_phase: Source of the outcome scorer: its latest 1000 valid trajectories of training tasks.
         num_resamples: Number of bootstrap samples.
     """
-    tasks = by_task(candidate(one) for one in store.trajectories(phase=phase))
+    tasks = by_task(candidate(trajectory) for trajectory in store.trajectories(phase=phase))
     sizes = Counter(len(group) for group in tasks.values())
     k = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
     if k < 2:
@@ -273,14 +278,14 @@ def study_selection(
     return SelectionStudy(
         phase=phase,
         k=k,
-        selections=tuple(sorted((one for one in selections if one), key=lambda one: -one.value)),
-        abstentions=tuple(sorted((one for one in curves if one), key=lambda one: one.mean_risk)),
+        selections=tuple(sorted((best for best in selections if best), key=lambda best: -best.value)),
+        abstentions=tuple(sorted((curve for curve in curves if curve), key=lambda curve: curve.mean_risk)),
         outcome_scorer=outcome,
     )
 
 
 def fit_on_training(store: RunStore, phase: str) -> OutcomeScorer | None:
-    """An outcome scorer from the latest trajectories of training tasks; None when they are few or of one outcome."""
+    """Fit an outcome scorer on the latest trajectories of training tasks; None when they are few or of one outcome."""
     rows = [row for row in store.rows(phase=phase) if row.split == "train" and row.reward is not None]
     chosen = rows[-_MAX_FITTED:]
     if len(chosen) < _MIN_FITTED:
@@ -292,7 +297,7 @@ def fit_on_training(store: RunStore, phase: str) -> OutcomeScorer | None:
 
 
 def phase_to_study(rows: list[TrajectoryRow]) -> str:
-    """The evaluation with the most samples per task, the later one among equals; empty when each task has one."""
+    """Return the (latest) evaluation with the most samples per task; empty when each task has one sample."""
     samples: dict[str, Counter[str]] = {}
     for row in rows:
         samples.setdefault(row.phase, Counter())[row.task_id] += 1

@@ -1,7 +1,7 @@
-"""Every result as a table: what is printed, shown in the report and written as CSV and Parquet.
+"""Every result as a table, for the terminal, the report, CSV and Parquet.
 
-Reads records of evaluation and analysis; makes `Table` records. Invariants: a column holds one type (or None); rates
-are shares between 0 and 1, their formatting is left to who shows them; nothing is computed here.
+Reads records of evaluation and analysis; makes `Table` records. Guarantees: a column holds one type (or None); rates
+are shares between 0 and 1, unformatted; nothing is computed here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Table(Record):
     """Rows under named columns."""
 
     name: str
-    """File name without its ending."""
+    """File name without suffix."""
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
 
 
 def table(name: str, title: str, columns: Sequence[str], rows: Iterable[Sequence[Value]]) -> Table:
-    """A table; rows are copied."""
+    """Return a table; rows are copied."""
     return Table(name=name, title=title, columns=tuple(columns), rows=tuple(tuple(row) for row in rows))
 
 
@@ -43,14 +43,28 @@ def stage_table(stages: Iterable[StageResult]) -> Table:
         *("exploited_rate", "suspicious_rate", "invalid_rate", "disabled_gates"),
     )
     rows = []
-    for one in stages:
-        rate, valid, num = one.pass_at_1, one.pass_at_1_without_invalids, one.num_samples
+    for stage in stages:
+        rate, valid, num = stage.pass_at_1, stage.pass_at_1_without_invalids, stage.num_samples
         rows.append(
             (
-                *(one.stage, one.test_set, one.status, rate.value, rate.ci_low, rate.ci_high, rate.standard_error),
-                *(rate.standard_error_runs, valid.value if valid else None, one.exact_match_rate, one.num_tasks, num),
-                *(one.num_exploited / num, one.num_suspicious / num, one.num_invalid / num),
-                " ".join(one.disabled_gates),
+                *(
+                    stage.stage,
+                    stage.test_set,
+                    stage.status,
+                    rate.value,
+                    rate.ci_low,
+                    rate.ci_high,
+                    rate.standard_error,
+                ),
+                *(
+                    rate.standard_error_runs,
+                    valid.value if valid else None,
+                    stage.exact_match_rate,
+                    stage.num_tasks,
+                    num,
+                ),
+                *(stage.num_exploited / num, stage.num_suspicious / num, stage.num_invalid / num),
+                " ".join(stage.disabled_gates),
             )
         )
     return table("stages", "Pass@1 of every stage", columns, rows)
@@ -58,7 +72,7 @@ def stage_table(stages: Iterable[StageResult]) -> Table:
 
 def pass_at_k_table(stages: Iterable[StageResult]) -> Table:
     """Unbiased Pass@k; None where samples are missing."""
-    rows = [(one.stage, one.test_set, k.k, k.value, k.num_tasks) for one in stages for k in one.pass_at_k]
+    rows = [(stage.stage, stage.test_set, k.k, k.value, k.num_tasks) for stage in stages for k in stage.pass_at_k]
     return table("pass_at_k", "Pass@k", ("stage", "test_set", "k", "pass_at_k", "num_tasks"), rows)
 
 
@@ -68,7 +82,7 @@ def comparison_table(comparisons: Iterable[Comparison]) -> Table:
         *("treatment", "reference", "test_set", "difference", "ci_low", "ci_high", "cluster_ci_low"),
         *("cluster_ci_high", "difference_without_invalids", "mcnemar_p", "num_tasks", "sentence"),
     )
-    rows = [[getattr(one, column) for column in columns] for one in comparisons]
+    rows = [[getattr(comparison, column) for column in columns] for comparison in comparisons]
     return table("comparisons", "Paired differences of Pass@1", columns, rows)
 
 
@@ -87,10 +101,10 @@ def label_table(labels: Iterable[LabelResult]) -> Table:
     )
     rows = [
         (
-            *(one.label, one.value, one.pass_at_1.value, one.pass_at_1.ci_low, one.pass_at_1.ci_high),
-            *(one.pass_at_1.num_tasks, one.pass_at_1.num_samples, one.exploited_rate, one.invalid_rate),
+            *(result.label, result.value, result.pass_at_1.value, result.pass_at_1.ci_low, result.pass_at_1.ci_high),
+            *(result.pass_at_1.num_tasks, result.pass_at_1.num_samples, result.exploited_rate, result.invalid_rate),
         )
-        for one in labels
+        for result in labels
     ]
     return table("labels", "Pass@1 by label", columns, rows)
 
@@ -103,11 +117,11 @@ def matrix_tables(matrix: Matrix) -> list[Table]:
     )
     rows = [
         (
-            *(one.policy, one.environment, one.pass_at_1.value, one.pass_at_1.ci_low, one.pass_at_1.ci_high),
-            *(one.pass_at_1.standard_error_runs, one.pass_at_1.num_tasks, one.pass_at_1.num_samples),
-            *(one.exploited_rate, one.invalid_rate, " ".join(one.disabled_gates)),
+            *(cell.policy, cell.environment, cell.pass_at_1.value, cell.pass_at_1.ci_low, cell.pass_at_1.ci_high),
+            *(cell.pass_at_1.standard_error_runs, cell.pass_at_1.num_tasks, cell.pass_at_1.num_samples),
+            *(cell.exploited_rate, cell.invalid_rate, " ".join(cell.disabled_gates)),
         )
-        for one in matrix.cells
+        for cell in matrix.cells
     ]
     differences = comparison_table(matrix.differences)
     return [
@@ -122,22 +136,22 @@ def selection_tables(study: SelectionStudy) -> list[Table]:
         *("scorer", "k", "value", "ci_low", "ci_high", "pass_at_1", "pass_at_k"),
         *("gap_closed", "gap_closed_low", "gap_closed_high", "num_tasks"),
     )
-    rows = [[getattr(one, column) for column in columns] for one in study.selections]
+    rows = [[getattr(selection, column) for column in columns] for selection in study.selections]
     points = [
-        (one.confidence, point.coverage, point.accuracy, one.auroc, one.mean_risk, one.num_candidates)
-        for one in study.abstentions
-        for point in one.points
+        (curve.confidence, point.coverage, point.accuracy, curve.auroc, curve.mean_risk, curve.num_candidates)
+        for curve in study.abstentions
+        for point in curve.points
     ]
     names = ("confidence", "coverage", "accuracy", "auroc", "mean_risk", "num_candidates")
     return [
         table("selection", f"Best of {study.k} in {study.phase}", columns, rows),
-        table("abstention", f"Accuracy on the surest share of {study.phase}", names, points),
+        table("abstention", f"Accuracy by coverage on {study.phase}", names, points),
     ]
 
 
 def analysis_tables(analysis: Analysis) -> list[Table]:
-    """Every table of a behaviour analysis, empty ones left out."""
-    found = [
+    """Return every non-empty table of an analysis."""
+    tables = [
         _metric_table(analysis.behavior),
         _tool_table(analysis),
         _transition_table(analysis.behavior),
@@ -150,13 +164,13 @@ def analysis_tables(analysis: Analysis) -> list[Table]:
         _drift_table(analysis),
         _curve_table(analysis),
     ]
-    return [one for one in found if one.rows]
+    return [table for table in tables if table.rows]
 
 
 def _metric_table(behavior: Sequence[BehaviorSummary]) -> Table:
     fields = tuple(type(behavior[0].metrics).model_fields) if behavior else ()
-    rows = [(field, *(getattr(one.metrics, field) for one in behavior)) for field in fields]
-    return table("behavior", "Behavior", ("measure", *(one.stage for one in behavior)), rows)
+    rows = [(field, *(getattr(summary.metrics, field) for summary in behavior)) for field in fields]
+    return table("behavior", "Behavior", ("measure", *(summary.stage for summary in behavior)), rows)
 
 
 def _tool_table(analysis: Analysis) -> Table:
@@ -166,33 +180,33 @@ def _tool_table(analysis: Analysis) -> Table:
 
 def _transition_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
-        (one.stage, tool, following, count, one.transitions.probabilities()[tool][following])
-        for one in behavior
-        for tool, row in one.transitions.counts.items()
+        (summary.stage, tool, following, count, summary.transitions.probabilities()[tool][following])
+        for summary in behavior
+        for tool, row in summary.transitions.counts.items()
         for following, count in row.items()
     ]
-    return table("transitions", "Which tool follows which", ("stage", "tool", "next_tool", "count", "share"), rows)
+    return table("transitions", "Tool transitions", ("stage", "tool", "next_tool", "count", "share"), rows)
 
 
 def _shift_table(analysis: Analysis) -> Table:
     shift = analysis.shift
     rows = (
         [
-            (" > ".join(one.tools), one.before, one.after, shift.divergence, shift.p_value, shift.num_before)
-            for one in shift.changes
+            (" > ".join(change.tools), change.before, change.after, shift.divergence, shift.p_value, shift.num_before)
+            for change in shift.changes
         ]
         if shift
         else []
     )
     columns = ("tools", "share_before", "share_after", "divergence_bits", "p_value", "num_episodes_before")
-    return table("policy_shift", "Sequences of tools whose share changed most", columns, rows)
+    return table("policy_shift", "Tool sequences with the largest change", columns, rows)
 
 
 def _length_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
-        (one.stage, it.verdict.value, it.num_episodes, it.mean_turns, it.mean_tokens, it.mean_action_tokens)
-        for one in behavior
-        for it in one.lengths
+        (summary.stage, it.verdict.value, it.num_episodes, it.mean_turns, it.mean_tokens, it.mean_action_tokens)
+        for summary in behavior
+        for it in summary.lengths
     ]
     columns = ("stage", "verdict", "num_episodes", "mean_turns", "mean_tokens", "mean_action_tokens")
     return table("lengths", "Turns and tokens by outcome", columns, rows)
@@ -200,9 +214,9 @@ def _length_table(behavior: Sequence[BehaviorSummary]) -> Table:
 
 def _error_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
-        (one.stage, verdict, name, count)
-        for one in behavior
-        for verdict, counts in one.error_classes.items()
+        (summary.stage, verdict, name, count)
+        for summary in behavior
+        for verdict, counts in summary.error_classes.items()
         for name, count in counts.items()
     ]
     columns = ("stage", "verdict", "error_class", "num_episodes")
@@ -211,17 +225,25 @@ def _error_table(behavior: Sequence[BehaviorSummary]) -> Table:
 
 def _exploit_table(analysis: Analysis) -> Table:
     columns = ("step", "detector", "severity", "num_episodes", "num_in_step")
-    rows = [[getattr(one, column) for column in columns] for one in analysis.exploits]
+    rows = [[getattr(count, column) for column in columns] for count in analysis.exploits]
     return table("exploits_by_step", "Exploit findings during training", columns, rows)
 
 
 def _example_table(analysis: Analysis) -> Table:
     rows = [
-        (one.detector, one.severity, one.step, one.verdict.value, one.trajectory_id, one.place, one.detail)
-        for one in analysis.examples
+        (
+            example.detector,
+            example.severity,
+            example.step,
+            example.verdict.value,
+            example.trajectory_id,
+            example.place,
+            example.detail,
+        )
+        for example in analysis.examples
     ]
     columns = ("detector", "severity", "step", "verdict", "trajectory_id", "place", "detail")
-    return table("exploit_examples", "Exploits to look at", columns, rows)
+    return table("exploit_examples", "Examples of exploit findings", columns, rows)
 
 
 def _gap_table(analysis: Analysis) -> Table:
@@ -229,21 +251,24 @@ def _gap_table(analysis: Analysis) -> Table:
         *("step", "reported", "validated", "gap", "ci_low", "ci_high"),
         *("marked_share", "num_audited", "num_tasks"),
     )
-    rows = [[getattr(one, column) for column in columns] for one in analysis.gap]
-    return table("reward_gap", "Reported reward against true validation", columns, rows)
+    rows = [[getattr(point, column) for column in columns] for point in analysis.gap]
+    return table("reward_gap", "Reported against validated reward", columns, rows)
 
 
 def _drift_table(analysis: Analysis) -> Table:
     columns = ("task_id", "early", "late", "difference", "num_early", "num_late")
     tasks = analysis.drift.tasks if analysis.drift else ()
     return table(
-        "drift", "Solve rate early and late", columns, [[getattr(one, column) for column in columns] for one in tasks]
+        "drift",
+        "Solve rate, first and second half of training",
+        columns,
+        [[getattr(task, column) for column in columns] for task in tasks],
     )
 
 
 def _curve_table(analysis: Analysis) -> Table:
     rows: list[tuple[Value, ...]] = [
-        ("reward", one.step, one.value, one.standard_error, one.num_samples) for one in analysis.reward
+        ("reward", point.step, point.value, point.standard_error, point.num_samples) for point in analysis.reward
     ]
-    rows += [("log_prob_gap", one.step, one.value, None, None) for one in analysis.log_prob_gap]
+    rows += [("log_prob_gap", point.step, point.value, None, None) for point in analysis.log_prob_gap]
     return table("curves", "Training by step", ("quantity", "step", "value", "standard_error", "num_samples"), rows)

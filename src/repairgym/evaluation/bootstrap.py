@@ -1,10 +1,10 @@
-"""How sure we are of a mean over tasks: bootstrap by task or by cluster of tasks.
+"""Uncertainty of a mean over tasks: bootstrap by task or by cluster of tasks.
 
 Reads one number per task; makes a standard error and a 95 % interval. The standard error is that of the bootstrap; the
 interval is Wilson's score interval around it with Student's quantile, because the percentile interval covers too
-little where tasks are few and rates are near 0 or 1 (ADR 025). Invariants: the same seed gives the same interval; an
-interval stays within the bounds of the values and is never empty of doubt: where all tasks agree, and resampling them
-could only agree again, it says how many tasks of another kind may have been missed.
+little with few tasks and rates near 0 or 1 (ADR 025). Guarantees: the same seed gives the same interval; an interval
+stays within the bounds of the values and has a positive width: where all tasks agree, it gives the share of other tasks
+that the sample may have missed.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def bootstrap_spread(
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Spread:
-    """Spread of the mean of ``values`` (one per task) when tasks are drawn anew.
+    """Return the spread of the mean of ``values`` (one per task) over resampled tasks.
 
     Args:
         values: One number per task, within ``bounds``.
         bounds: Smallest and largest value that a task can have.
         clusters: One label per task; whole clusters are resampled. With fewer than about ten clusters the interval
-            is too narrow; read it as a lower limit of the doubt.
+            is too narrow.
         seed: Of the resampling.
         num_resamples: Number of bootstrap samples.
 
@@ -66,9 +66,9 @@ def bootstrap_spread(
 
 
 def score_interval(mean: float, error: float, num_units: int, bounds: tuple[float, float]) -> tuple[float, float]:
-    """95 % score interval (Wilson 1927) of a mean within ``bounds`` with standard error ``error``.
+    """Return the 95 % score interval (Wilson 1927) of a mean within ``bounds`` with standard error ``error``.
 
-    The mean is read as a proportion of ``num_effective`` draws, as many as would give this standard error.
+    The mean counts as a proportion of ``num_effective`` draws, the number that gives this standard error.
     """
     width = bounds[1] - bounds[0]
     share, relative = (mean - bounds[0]) / width, error / width
@@ -77,13 +77,13 @@ def score_interval(mean: float, error: float, num_units: int, bounds: tuple[floa
     num_effective = share * (1.0 - share) / relative**2
     z = student_quantile((1.0 + _LEVEL) / 2.0, num_units - 1)
     factor = 1.0 / (num_effective + z**2)
-    centre = (num_effective * share + z**2 / 2.0) * factor
+    center = (num_effective * share + z**2 / 2.0) * factor
     half = z * factor * math.sqrt(num_effective * share * (1.0 - share) + z**2 / 4.0)
-    return bounds[0] + width * max(0.0, centre - half), bounds[0] + width * min(1.0, centre + half)
+    return bounds[0] + width * max(0.0, center - half), bounds[0] + width * min(1.0, center + half)
 
 
 def student_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t; the series of Abramowitz and Stegun 26.7.5, within 0.2 % at 97.5 %.
+    """Return a quantile of Student's t by the series of Abramowitz and Stegun 26.7.5, within 0.2 % at 97.5 %.
 
     Raises:
         ValueError: fewer than one degree of freedom.
@@ -116,7 +116,7 @@ def _units(values: np.ndarray, clusters: Sequence[str] | None) -> tuple[np.ndarr
 
 
 def _resampled_means(sums: np.ndarray, counts: np.ndarray, seed: int, num_resamples: int) -> np.ndarray:
-    """Means of resampled units, shape [num_resamples]; in chunks, so that memory stays bounded."""
+    """Return means of resampled units, shape [num_resamples], computed in chunks of bounded memory."""
     generator = np.random.default_rng(seed)
     means = []
     for start in range(0, num_resamples, _CHUNK):
@@ -127,7 +127,7 @@ def _resampled_means(sums: np.ndarray, counts: np.ndarray, seed: int, num_resamp
 
 
 def _unanimous(value: float, num_units: int, bounds: tuple[float, float]) -> Spread:
-    """All units agree: a share ``unseen`` of other units would have stayed out of sight with probability 2.5 %.
+    """Return the spread where all units agree: a share ``unseen`` of other units is missed with probability 2.5 %.
 
     For a proportion of 0 or 1 this is the exact (Clopper-Pearson) interval.
     """

@@ -1,7 +1,7 @@
-"""Policies x environments: does what was learned in one environment hold in another (paper A, section on mismatch)?
+"""Policies x environments: transfer of a gain from one environment to another (paper A, section on mismatch).
 
-Reads a run store that `studies/matrix.py` filled; makes a `Matrix`. Invariants: differences are paired on equal tasks;
-a sentence claims a difference only when its 95 % interval leaves zero out; a cell that was not run is absent.
+Reads a run store that `studies/matrix.py` filled; makes a `Matrix`. Guarantees: differences are paired on equal tasks;
+a sentence claims a difference only when its 95 % interval excludes zero; a cell without a run is absent.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ class MatrixCell(Record):
     exploited_rate: float
     invalid_rate: float
     disabled_gates: tuple[str, ...]
-    """Gates that the environment grades without; its numbers prove less."""
+    """Gates that the environment disables; its numbers prove less."""
 
 
 class Matrix(Record):
-    """Paper A's table with its doubts."""
+    """Paper A's table with intervals."""
 
     test_set: str
     policies: tuple[str, ...]
     environments: tuple[str, ...]
     cells: tuple[MatrixCell, ...]
     differences: tuple[Comparison, ...]
-    """Each policy against its start in each environment, then in other environments against its own."""
+    """Each policy against its start in each environment, then against itself in its training environment."""
     findings: tuple[str, ...]
-    """What the differences mean, in words."""
+    """The differences as sentences."""
 
     def cell(self, policy: str, environment: str) -> MatrixCell | None:
-        """The cell, when it was run."""
-        return next((one for one in self.cells if (one.policy, one.environment) == (policy, environment)), None)
+        """Return the cell, if it was run."""
+        return next((cell for cell in self.cells if (cell.policy, cell.environment) == (policy, environment)), None)
 
 
 def build_matrix(store: RunStore, config: MatrixConfig, *, num_resamples: int = NUM_RESAMPLES) -> Matrix:
-    """The matrix as far as the store holds it."""
+    """Build the matrix from the cells in the store."""
     test_set = f"{config.select.split}-{config.select.source}"
     verdicts: dict[tuple[str, str], TaskVerdicts] = {}
     for policy in config.policies:
@@ -63,22 +63,24 @@ def build_matrix(store: RunStore, config: MatrixConfig, *, num_resamples: int = 
         environments=tuple(config.environments),
         cells=tuple(_cells(config, verdicts, num_resamples)),
         differences=differences,
-        findings=tuple(_findings(config, {(one.treatment, one.reference): one for one in differences})),
+        findings=tuple(
+            _findings(config, {(difference.treatment, difference.reference): difference for difference in differences})
+        ),
     )
 
 
 def _cells(
     config: MatrixConfig, verdicts: Mapping[tuple[str, str], TaskVerdicts], num_resamples: int
 ) -> Iterator[MatrixCell]:
-    for (policy, environment), found in verdicts.items():
-        estimate = pass_at_1(found, num_resamples=num_resamples)
+    for (policy, environment), cell_verdicts in verdicts.items():
+        estimate = pass_at_1(cell_verdicts, num_resamples=num_resamples)
         if estimate:
             yield MatrixCell(
                 policy=policy,
                 environment=environment,
                 pass_at_1=estimate,
-                exploited_rate=share(found, VerdictKind.EXPLOITED),
-                invalid_rate=share(found, VerdictKind.INVALID),
+                exploited_rate=share(cell_verdicts, VerdictKind.EXPLOITED),
+                invalid_rate=share(cell_verdicts, VerdictKind.INVALID),
                 disabled_gates=config.environments[environment].grading.disabled_gates,
             )
 
@@ -89,11 +91,11 @@ def _differences(
     for treatment, reference in _pairs(config):
         if treatment in verdicts and reference in verdicts:
             names = (in_words(*treatment), in_words(*reference))
-            found = compare(
+            difference = compare(
                 verdicts[treatment], verdicts[reference], names=names, test_set=test_set, num_resamples=num_resamples
             )
-            if found:
-                yield found
+            if difference:
+                yield difference
 
 
 def _pairs(config: MatrixConfig) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
@@ -107,7 +109,7 @@ def _pairs(config: MatrixConfig) -> Iterator[tuple[tuple[str, str], tuple[str, s
 
 
 def in_words(policy: str, environment: str) -> str:
-    """A cell as text."""
+    """Return the name of a cell."""
     return f"{policy} in {environment}"
 
 
@@ -129,26 +131,26 @@ def _mismatch(
     gain_away = differences.get((in_words(name, environment), in_words(policy.start, environment)))
     if gain_home and gain_away:
         if gain_home.ci_low > 0 and gain_away.ci_low <= 0:
-            word = "loses there" if gain_away.ci_high < 0 else "shows nothing there"
+            word = "loses" if gain_away.ci_high < 0 else "shows no gain"
             yield (
-                f"Mismatch: what {name} learned in {home} ({_points(gain_home)} over {policy.start}) "
-                f"does not carry over to {environment}, where it {word} ({_points(gain_away)})."
+                f"Mismatch: the gain of {name} in {home} ({_points(gain_home)} over {policy.start}) "
+                f"does not transfer to {environment}, where it {word} ({_points(gain_away)})."
             )
         elif gain_home.ci_low > 0:
             yield (
-                f"What {name} learned in {home} ({_points(gain_home)} over {policy.start}) "
-                f"carries over to {environment} ({_points(gain_away)})."
+                f"The gain of {name} in {home} ({_points(gain_home)} over {policy.start}) "
+                f"transfers to {environment} ({_points(gain_away)})."
             )
         else:
-            yield f"{name} learned nothing that {home} shows ({_points(gain_home)} over {policy.start})."
+            yield f"No gain shown for {name} in {home} ({_points(gain_home)} over {policy.start})."
     if across and across.ci_high < 0:
         yield (
-            f"{name} solves {100 * across.reference_value:.1f} % in {home}, where it was trained, "
+            f"{name} solves {100 * across.reference_value:.1f} % in {home}, its training environment, "
             f"and {100 * across.treatment_value:.1f} % in {environment} ({_points(across)})."
         )
     elif across:
         yield f"No mismatch shown for {name} between {home} and {environment} ({_points(across)})."
 
 
-def _points(one: Comparison) -> str:
-    return f"{100 * one.difference:+.1f} points, 95 % interval {100 * one.ci_low:+.1f} to {100 * one.ci_high:+.1f}"
+def _points(pair: Comparison) -> str:
+    return f"{100 * pair.difference:+.1f} points, 95 % interval {100 * pair.ci_low:+.1f} to {100 * pair.ci_high:+.1f}"

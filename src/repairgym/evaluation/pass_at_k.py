@@ -25,7 +25,7 @@ class Estimate(Record):
 
     value: float
     standard_error: float
-    """Of the mean when tasks are drawn anew (bootstrap over tasks): covers tasks and samples."""
+    """Of the mean over resampled tasks (bootstrap): covers tasks and samples."""
     ci_low: float
     ci_high: float
     """95 % interval, bootstrap over tasks."""
@@ -47,7 +47,7 @@ class PassAtK(Record):
 
 
 def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKind]]:
-    """Verdicts of each task's samples, ordered by seed, then id."""
+    """Group the verdicts of samples by task, ordered by seed, then id."""
     verdicts: dict[str, list[VerdictKind]] = {}
     for row in sorted(rows, key=lambda row: (row.task_id, row.seed, row.id)):
         verdicts.setdefault(row.task_id, []).append(row.verdict)
@@ -55,7 +55,7 @@ def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKin
 
 
 def without_invalids(verdicts: TaskVerdicts) -> dict[str, list[VerdictKind]]:
-    """The same without invalid samples; a task that has no other sample is gone."""
+    """Return the verdicts without invalid samples, and without tasks that have no other sample."""
     kept: dict[str, list[VerdictKind]] = {}
     for task, kinds in verdicts.items():
         kept[task] = [kind for kind in kinds if kind != VerdictKind.INVALID]
@@ -63,17 +63,17 @@ def without_invalids(verdicts: TaskVerdicts) -> dict[str, list[VerdictKind]]:
 
 
 def success_rates(verdicts: TaskVerdicts) -> dict[str, float]:
-    """Share of each task's samples that passed."""
+    """Return the share of each task's samples that passed."""
     return {task: num_passed(kinds) / len(kinds) for task, kinds in verdicts.items() if kinds}
 
 
 def num_passed(kinds: Sequence[VerdictKind]) -> int:
-    """How many samples passed."""
+    """Count the passed samples."""
     return sum(kind is VerdictKind.PASSED for kind in kinds)
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
-    """Chance that at least one of k samples passes: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, section 2.1).
+    """Return Pass@k of one task: ``1 - C(n-c, k) / C(n, k)`` (Chen et al. 2021, section 2.1).
 
     None (unscored) when there are fewer than k samples.
 
@@ -88,14 +88,14 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float | None:
 
 
 def mean_pass_at_k(verdicts: TaskVerdicts, k: int) -> PassAtK:
-    """Mean of :func:`pass_at_k` over the tasks that have k samples."""
+    """Return the mean of :func:`pass_at_k` over the tasks with k samples."""
     scores = [pass_at_k(len(kinds), num_passed(kinds), k) for kinds in verdicts.values()]
     scored = [score for score in scores if score is not None]
     return PassAtK(k=k, value=statistics.fmean(scored) if scored else None, num_tasks=len(scored))
 
 
 def pass_at_1(verdicts: TaskVerdicts, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimate | None:
-    """Mean over tasks of each task's success rate; strict unless invalids were taken out. None without tasks."""
+    """Return the mean success rate over tasks; strict unless the caller removed invalids. None without tasks."""
     rates = success_rates(verdicts)
     if not rates:
         return None
@@ -113,7 +113,7 @@ def pass_at_1(verdicts: TaskVerdicts, *, seed: int = 0, num_resamples: int = NUM
 
 
 def standard_error_over_runs(verdicts: TaskVerdicts) -> float | None:
-    """Standard deviation of the run means over the root of their number (paper B, Table 1).
+    """Return the standard deviation of the run means over the root of their number (paper B, Table 1).
 
     There are as many runs as every task has samples; None when fewer than two.
     """
@@ -127,15 +127,15 @@ def standard_error_over_runs(verdicts: TaskVerdicts) -> float | None:
 
 
 def share(verdicts: TaskVerdicts, kind: VerdictKind) -> float:
-    """Share of all samples with this verdict (exploited rate, invalid rate); 0 without samples."""
-    kinds = [one for samples in verdicts.values() for one in samples]
-    return sum(one is kind for one in kinds) / len(kinds) if kinds else 0.0
+    """Return the share of all samples with this verdict; 0 without samples."""
+    kinds = [verdict for samples in verdicts.values() for verdict in samples]
+    return sum(verdict is kind for verdict in kinds) / len(kinds) if kinds else 0.0
 
 
 def exact_match_rate(rows: Iterable[TrajectoryRow]) -> float | None:
-    """Mean over tasks of the share of samples that put the source back as it was (strict); invalids count as not.
+    """Return the share of samples that restore the original source, mean over tasks; invalids count as not.
 
-    None when no sample was compared with the source.
+    None when the grader compared no sample with the source.
     """
     restored: dict[str, list[bool]] = {}
     is_compared = False
@@ -152,7 +152,7 @@ NO_LABEL = "(none)"
 
 
 class LabelResult(Record):
-    """The tasks that share one value of a label."""
+    """Result of the tasks with one value of a label."""
 
     label: str
     value: str
@@ -163,22 +163,22 @@ class LabelResult(Record):
 
 
 def labels_of(task: Task) -> dict[str, str]:
-    """The labels that results are broken down by."""
-    found = {"source": task.source, "package": task.provenance.package, **task.labels}
-    return {label: found.get(label) or NO_LABEL for label in LABELS}
+    """Return the labels of a task for the breakdown."""
+    values = {"source": task.source, "package": task.provenance.package, **task.labels}
+    return {label: values.get(label) or NO_LABEL for label in LABELS}
 
 
 def by_label(
     verdicts: TaskVerdicts, labels: Mapping[str, Mapping[str, str]], *, num_resamples: int = NUM_RESAMPLES
 ) -> list[LabelResult]:
-    """Results of each label's values, labels in the order of `LABELS`, values by name.
+    """Return the results of each label value, labels in the order of `LABELS`, values by name.
 
     Args:
         verdicts: Task id -> verdicts of its samples.
         labels: Task id -> label -> value (`labels_of`).
         num_resamples: Number of bootstrap samples.
     """
-    found: list[LabelResult] = []
+    results: list[LabelResult] = []
     for label in LABELS:
         groups: dict[str, dict[str, list[VerdictKind]]] = {}
         for task, kinds in verdicts.items():
@@ -187,7 +187,7 @@ def by_label(
         for value in sorted(groups):
             estimate = pass_at_1(groups[value], num_resamples=num_resamples)
             if estimate:
-                found.append(
+                results.append(
                     LabelResult(
                         label=label,
                         value=value,
@@ -196,4 +196,4 @@ def by_label(
                         invalid_rate=share(groups[value], VerdictKind.INVALID),
                     )
                 )
-    return found
+    return results

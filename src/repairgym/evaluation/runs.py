@@ -1,8 +1,8 @@
 """Evaluations of run stores: lookup, comparison across runs, export as SWE-bench predictions.
 
 Reads run stores; makes comparisons with the first run as reference, and JSON lines with ``instance_id``,
-``model_name_or_path`` and ``model_patch``. Guarantees: a comparison is over tasks that both runs tried; predictions hold
-one line per task with that sample, also for an empty patch.
+``model_name_or_path`` and ``model_patch``. Guarantees: a comparison is over the common tasks of two runs; predictions
+hold one line per task with that sample, also for an empty patch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repairgym.rollout.store import RunStore
 
 
 def evaluations(store: RunStore) -> dict[str, TaskVerdicts]:
-    """Evaluation phase -> verdicts by task, by test set and in the order of training."""
+    """Return evaluation phase -> verdicts by task, ordered by test set, then training."""
     rows: dict[str, list[TrajectoryRow]] = {}
     for row in store.rows(phase_prefix="eval/"):
         if parse_eval_phase(row.phase):
@@ -30,27 +30,29 @@ def evaluations(store: RunStore) -> dict[str, TaskVerdicts]:
 
 
 def _order(phase: str) -> tuple[str, tuple[int, int, str]]:
-    found = parse_eval_phase(phase)
-    return (found.test_set, stage_order(found.stage)) if found else ("", (0, 0, phase))
+    parsed = parse_eval_phase(phase)
+    return (parsed.test_set, stage_order(parsed.stage)) if parsed else ("", (0, 0, phase))
 
 
 def compare_runs(
     runs: Mapping[str, Mapping[str, TaskVerdicts]], *, num_resamples: int = NUM_RESAMPLES
 ) -> list[Comparison]:
-    """Each run against the first one, on every evaluation that both have.
+    """Compare each run with the first, on every evaluation that both have.
 
     Args:
         runs: Name of the run -> its `evaluations`.
         num_resamples: Number of bootstrap samples.
     """
     (reference, first), *others = runs.items()
-    found = []
+    comparisons = []
     for name, phases in others:
         for phase in first.keys() & phases.keys():
-            one = compare_phases(phases[phase], first[phase], (name, reference), phase, num_resamples=num_resamples)
-            if one:
-                found.append((_order(phase), one))
-    return [one for _, one in sorted(found, key=lambda pair: (pair[0], pair[1].treatment))]
+            comparison = compare_phases(
+                phases[phase], first[phase], (name, reference), phase, num_resamples=num_resamples
+            )
+            if comparison:
+                comparisons.append((_order(phase), comparison))
+    return [comparison for _, comparison in sorted(comparisons, key=lambda pair: (pair[0], pair[1].treatment))]
 
 
 def compare_phases(
@@ -61,7 +63,7 @@ def compare_phases(
     *,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Comparison | None:
-    """One phase of two runs; None when they share no task."""
+    """Compare one phase of two runs; None when they share no task."""
     parsed = parse_eval_phase(phase)
     stage, test_set = (stage_label(parsed.stage), parsed.test_set) if parsed else (phase, phase)
     names = (f"{stage} of {runs[0]}", f"{stage} of {runs[1]}")
@@ -69,10 +71,10 @@ def compare_phases(
 
 
 def choose_phase(store: RunStore, wanted: str) -> str:
-    """The phase ``wanted``, or the only evaluation of the run.
+    """Return the phase ``wanted``, or the only evaluation of the run.
 
     Raises:
-        InputError: there is no such phase, or none or several to choose from.
+        InputError: the run has no such phase, or not exactly one evaluation.
     """
     known = {row.phase: None for row in store.rows()}
     if wanted in known:
@@ -85,7 +87,7 @@ def choose_phase(store: RunStore, wanted: str) -> str:
 
 
 def write_predictions(store: RunStore, phase: str, sample: int, path: Path) -> int:
-    """Write sample number ``sample`` (in the order of seeds) of each task; returns the number of lines.
+    """Write sample number ``sample`` (in the order of seeds) of each task; return the number of lines.
 
     Raises:
         InputError: no task of the phase has that many samples.
@@ -100,11 +102,11 @@ def write_predictions(store: RunStore, phase: str, sample: int, path: Path) -> i
     partial = path.with_name(f"{path.name}.part")
     with disk_full_as_repairgym_error(path), partial.open("w", encoding="utf-8") as file:
         for trajectory_id in chosen:
-            one = store.trajectory(trajectory_id)
+            trajectory = store.trajectory(trajectory_id)
             line = {
-                "instance_id": one.task_id,
-                "model_name_or_path": one.policy_id,
-                "model_patch": one.final_patch,
+                "instance_id": trajectory.task_id,
+                "model_name_or_path": trajectory.policy_id,
+                "model_patch": trajectory.final_patch,
             }
             file.write(json.dumps(line) + "\n")
     partial.replace(path)

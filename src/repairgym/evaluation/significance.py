@@ -1,8 +1,8 @@
-"""Is one policy better than another on the same tasks?
+"""Paired comparison of two policies on the same tasks.
 
-Reads two policies' verdicts; makes a paired comparison over the tasks that both were tried on. Invariants: tasks, not
-samples, are the unit; the sentence claims a difference only when the 95 % interval leaves zero out. The interval covers
-the choice of tasks and the luck of sampling, not that of training: one training run per policy.
+Reads two policies' verdicts; makes a comparison over their common tasks. Guarantees: tasks, not samples, are the unit;
+the sentence claims a difference only when the 95 % interval excludes zero. The interval covers the choice of tasks and
+the noise of sampling, not the variation between training runs.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Comparison(Record):
     num_clusters: int | None = None
     cluster_ci_low: float | None = None
     cluster_ci_high: float | None = None
-    """95 % interval when whole clusters (packages) are resampled: whether the gain carries to other packages."""
+    """95 % interval over resampled clusters (packages): transfer of the gain to other packages."""
     mcnemar_p: float | None = None
     """Exact two-sided p of McNemar's test; None unless each task has one sample on both sides."""
     sentence: str
 
     @property
     def is_clear(self) -> bool:
-        """True when the 95 % interval leaves zero out."""
+        """True when the 95 % interval excludes zero."""
         return self.ci_low > 0.0 or self.ci_high < 0.0
 
 
@@ -58,13 +58,13 @@ def compare(
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Comparison | None:
-    """Compare on the tasks that both have; None when there are none.
+    """Compare on the common tasks; None without any.
 
     Args:
-        treatment: Task id -> verdicts of the policy that is claimed to be better.
-        reference: Task id -> verdicts of the policy that it is compared with.
+        treatment: Task id -> verdicts of the new policy.
+        reference: Task id -> verdicts of the reference policy.
         names: Of treatment and reference.
-        test_set: What the tasks are.
+        test_set: Name of the test set.
         clusters: Task id -> cluster (package); used when each common task has one and there are two or more.
         seed: Of the bootstrap.
         num_resamples: Number of bootstrap samples.
@@ -96,13 +96,13 @@ def compare(
 
 
 def paired_differences(left: TaskVerdicts, right: TaskVerdicts) -> dict[str, float]:
-    """Success rate of ``left`` minus that of ``right`` for each task that has samples on both sides, by task id."""
+    """Return, by task id, the success rate of ``left`` minus that of ``right`` for each common task."""
     rates = success_rates(left), success_rates(right)
     return {task: rates[0][task] - rates[1][task] for task in sorted(rates[0].keys() & rates[1].keys())}
 
 
 def _sentence(names: tuple[str, str], difference: float, spread: Spread, place: str) -> str:
-    """Claims a difference only when the interval leaves zero out."""
+    """Return a sentence that claims a difference only when the interval excludes zero."""
     treatment, reference = stage_label(names[0]), stage_label(names[1])
     interval = f"95 % interval {100 * spread.ci_low:+.1f} to {100 * spread.ci_high:+.1f}"
     tail = f"on {place} ({100 * difference:+.1f} points, {interval})."
@@ -110,11 +110,11 @@ def _sentence(names: tuple[str, str], difference: float, spread: Spread, place: 
         return f"{treatment} solves more than {reference} {tail}"
     if spread.ci_high < 0.0:
         return f"{treatment} solves less than {reference} {tail}"
-    return f"{treatment} and {reference} cannot be told apart {tail}"
+    return f"No clear difference between {treatment} and {reference} {tail}"
 
 
 def mcnemar_exact(num_only_left: int, num_only_right: int) -> float:
-    """Two-sided exact p of McNemar's test: the discordant pairs fall like a fair coin (McNemar 1947).
+    """Return the two-sided exact p of McNemar's test: discordant pairs are a fair coin (McNemar 1947).
 
     Args:
         num_only_left: Tasks that only the first policy solved.

@@ -1,8 +1,8 @@
-"""``summary.json``: what a run shows, in numbers.
+"""``summary.json``: the results of a run in numbers.
 
-Reads a run store and the resolved config; makes one `Summary`. Invariants: the same store gives the same summary, byte
-for byte; every rate comes with its number of tasks; a comparison is paired on equal tasks; phases that did not finish
-are named in ``missing``, and their numbers are over what there is.
+Reads a run store and the resolved config; makes one `Summary`. Guarantees: the same store gives the same summary, byte
+for byte; every rate comes with its number of tasks; a comparison is paired on equal tasks; ``missing`` names unfinished
+phases, whose numbers are partial.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from repairgym.rollout.rows import PhaseRow, TrajectoryRow
 from repairgym.rollout.store import RunStore
 
 REQUIRED_PHASES = ("rft", "rl", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
-"""Without these there is no headline; named as missing also when the run planned nothing. A run that only evaluates
-(a matrix, a study) or only trains needs none of them."""
+"""Phases that the headline needs; named as missing even when the run planned nothing. A run that only evaluates (a
+matrix, a study) or only trains needs none of them."""
 _OF_THE_LOOP = frozenset({"teacher", *(eval_phase(stage, MUTATIONS) for stage in (START, TREATMENT))})
-"""A run with one of these is meant to be the whole loop."""
+"""Phases that mark a run as the whole loop."""
 
 _KS = (2, 4, 8, 10, 16)
 
@@ -56,54 +56,54 @@ class StageResult(Record):
     stage: str
     test_set: str
     status: str
-    """Of the phase; anything but ``done`` means that the numbers are over a part."""
+    """Of the phase; with anything but ``done`` the numbers are partial."""
     pass_at_1: Estimate
     """Strict: an invalid or exploited sample is not passed."""
     pass_at_1_without_invalids: Estimate | None
     pass_at_k: tuple[PassAtK, ...]
     """Strict, unbiased, for k up to the number of samples per task."""
     exact_match_rate: float | None
-    """Share of samples that put the source back as it was (mean over tasks)."""
+    """Share of samples that restore the original source (mean over tasks)."""
     num_tasks: int
     num_samples: int
     num_passed: int
     num_failed: int
     num_exploited: int
     num_suspicious: int
-    """Passed beside a finding that is no proof."""
+    """Passed with a suspicious finding."""
     num_invalid: int
     disabled_gates: tuple[str, ...]
-    """Gates that a grading of the stage ran without; with any, the numbers prove less than they say."""
+    """Gates that gradings of the stage skipped; with any, the numbers prove less than they say."""
 
 
 class Summary(Record):
-    """Everything that a run shows, in numbers; keys of ``summary.json``."""
+    """The results of a run in numbers; keys of ``summary.json``."""
 
     schema_version: int = SCHEMA_VERSION
     headline: Comparison | None
-    """DAPO against its start on the held-out mutation tasks: the one comparison fixed in advance."""
+    """RL against its start on the held-out mutation tasks: the one comparison fixed in advance."""
     stages: tuple[StageResult, ...]
     """By test set, then in the order of training."""
     comparisons: tuple[Comparison, ...]
-    """Every paired comparison, the headline among them; read those others as secondary."""
+    """Every paired comparison, the headline included; all others are secondary."""
     phases: tuple[PhaseRow, ...]
     """Seconds, peak memory and detail per phase."""
     missing: tuple[str, ...]
-    """Phases that were planned or are needed, and are not done."""
+    """Planned or required phases that are not done."""
     wall_s: float
     cpu_s: float
-    """Sums over the phases; evaluations of checkpoints ran within training and are counted there."""
+    """Sums over the phases; evaluations of checkpoints ran during training and count there."""
     peak_rss_bytes: int
     event_counts: dict[str, int]
-    """Kind of event (``sandbox_lost``, ...) -> how often."""
+    """Kind of event (``sandbox_lost``, ...) -> count."""
     digests: dict[str, str]
-    """``config`` (SHA-256 of the canonical JSON), what the caller adds, and each phase detail that names a digest."""
+    """``config`` (SHA-256 of the canonical JSON), digests of the caller, and those in phase details."""
     config: dict[str, Any]
     """The resolved configuration of the run."""
 
     def stage(self, stage: str, test_set: str) -> StageResult | None:
-        """The result of ``stage`` on ``test_set``."""
-        return next((one for one in self.stages if (one.stage, one.test_set) == (stage, test_set)), None)
+        """Return the result of ``stage`` on ``test_set``."""
+        return next((result for result in self.stages if (result.stage, result.test_set) == (stage, test_set)), None)
 
 
 def build_summary(
@@ -118,7 +118,7 @@ def build_summary(
 
     Args:
         store: The run's store.
-        config: The resolved configuration, JSON-serialisable.
+        config: The resolved configuration, JSON-serializable.
         packages: Task id -> package, for intervals over packages.
         digests: Further digests to quote, e.g. of the task set and the code.
         num_resamples: Number of bootstrap samples.
@@ -129,7 +129,7 @@ def build_summary(
     comparisons = tuple(_comparisons(results, packages, num_resamples))
     statuses = {phase.name: phase.status for phase in phases}
     return Summary(
-        headline=next((one for one in comparisons if _is_headline(one)), None),
+        headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
         stages=tuple(_stage_results(results, gradings, statuses, num_resamples)),
         comparisons=comparisons,
         phases=tuple(phases),
@@ -144,38 +144,38 @@ def build_summary(
 
 
 def write_summary(summary: Summary, path: Path) -> None:
-    """Write ``summary.json``, whole or not at all."""
+    """Write ``summary.json``, completely or not at all."""
     partial = path.with_suffix(".json.part")
     partial.write_text(json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
     partial.replace(path)
 
 
 def _evaluations(store: RunStore) -> dict[tuple[str, str], list[TrajectoryRow]]:
-    """(test set, stage) -> rows, sorted by test set and training order."""
-    found: dict[tuple[str, str], list[TrajectoryRow]] = {}
+    """Return (test set, stage) -> rows, sorted by test set and training order."""
+    rows_by_stage: dict[tuple[str, str], list[TrajectoryRow]] = {}
     for row in store.rows(phase_prefix="eval/"):
         if phase := parse_eval_phase(row.phase):
-            found.setdefault((phase.test_set, phase.stage), []).append(row)
-    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], stage_order(key[1])))}
+            rows_by_stage.setdefault((phase.test_set, phase.stage), []).append(row)
+    return {key: rows_by_stage[key] for key in sorted(rows_by_stage, key=lambda key: (key[0], stage_order(key[1])))}
 
 
 class _Gradings(NamedTuple):
-    """What rows do not tell of the verdicts of a phase."""
+    """Facts of the verdicts of a phase that rows do not hold."""
 
     num_suspicious: int
     disabled_gates: tuple[str, ...]
 
 
 def _gradings(store: RunStore) -> dict[str, _Gradings]:
-    """Phase -> suspicious passes and gates that were off."""
+    """Return phase -> suspicious passes and disabled gates."""
     suspicious: Counter[str] = Counter()
     gates: dict[str, set[str]] = {}
     for row, document in store.documents(phase_prefix="eval/"):
         verdict = document.verdict
         gates.setdefault(row.phase, set()).update(verdict.disabled_gates)
         is_passed = verdict.kind is VerdictKind.PASSED
-        suspicious[row.phase] += is_passed and any(one.severity == "suspicious" for one in verdict.findings)
-    return {phase: _Gradings(suspicious[phase], tuple(sorted(found))) for phase, found in gates.items()}
+        suspicious[row.phase] += is_passed and any(finding.severity == "suspicious" for finding in verdict.findings)
+    return {phase: _Gradings(suspicious[phase], tuple(sorted(phase_gates))) for phase, phase_gates in gates.items()}
 
 
 def _stage_results(
@@ -220,8 +220,8 @@ def _comparisons(
 ) -> Iterator[Comparison]:
     verdicts = {key: verdicts_by_task(rows) for key, rows in results.items()}
     for test_set in sorted({key[0] for key in results}):
-        for treatment, reference in _pairs([stage for one, stage in results if one == test_set]):
-            found = compare(
+        for treatment, reference in _pairs([stage for name, stage in results if name == test_set]):
+            comparison = compare(
                 verdicts[test_set, treatment],
                 verdicts[test_set, reference],
                 names=(treatment, reference),
@@ -229,15 +229,15 @@ def _comparisons(
                 clusters=packages,
                 num_resamples=num_resamples,
             )
-            if found:
-                yield found
+            if comparison:
+                yield comparison
 
 
 def _pairs(stages: Sequence[str]) -> list[tuple[str, str]]:
-    """(treatment, reference): DAPO against its start first, then its controls; the start against the base."""
-    controls = [one for one in stages if is_control(one)]
-    references = [START, *sorted(controls, key=lambda one: (not is_temperature_control(one), stage_order(one)))]
-    pairs = [(TREATMENT, one) for one in references if TREATMENT in stages and one in stages]
+    """Return (treatment, reference): RL against its start, then its controls; the start against the base."""
+    controls = [stage for stage in stages if is_control(stage)]
+    references = [START, *sorted(controls, key=lambda stage: (not is_temperature_control(stage), stage_order(stage)))]
+    pairs = [(TREATMENT, stage) for stage in references if TREATMENT in stages and stage in stages]
     return pairs + [(START, "base")] * (START in stages and "base" in stages)
 
 
@@ -246,8 +246,8 @@ def _is_headline(comparison: Comparison) -> bool:
 
 
 def _is_nested(phase: PhaseRow) -> bool:
-    found = parse_eval_phase(phase.name)
-    return found is not None and is_checkpoint(found.stage)
+    evaluation = parse_eval_phase(phase.name)
+    return evaluation is not None and is_checkpoint(evaluation.stage)
 
 
 def _missing(statuses: Mapping[str, str]) -> tuple[str, ...]:
@@ -258,9 +258,9 @@ def _missing(statuses: Mapping[str, str]) -> tuple[str, ...]:
 
 def _digests(config: Mapping[str, Any], phases: Sequence[PhaseRow], more: Mapping[str, str]) -> dict[str, str]:
     canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), default=str)
-    found = {"config": hashlib.sha256(canonical.encode()).hexdigest(), **more}
+    digests = {"config": hashlib.sha256(canonical.encode()).hexdigest(), **more}
     for phase in phases:
         for key, value in phase.detail.items():
             if isinstance(value, str) and ("digest" in key or "sha256" in key):
-                found[f"{phase.name}: {key}"] = value
-    return found
+                digests[f"{phase.name}: {key}"] = value
+    return digests

@@ -43,17 +43,17 @@ def create_app(
     is_any_host: bool = False,
     page_size: int = PAGE_SIZE,
 ) -> Starlette:
-    """The application over the run folder ``root``, or over all runs below it.
+    """Return the application over the run folder ``root``, or over all runs below it.
 
     Args:
         root: A run folder or a folder that holds some.
-        hosts: Names under which the server is reached, besides loopback.
-        token: What a browser must show; empty for none.
+        hosts: Names of the server in addition to those of loopback.
+        token: Required of the browser; empty for none.
         is_any_host: The server is bound to all addresses.
         page_size: Rows of one page of a list.
 
     Raises:
-        InputError: ``root`` is no folder.
+        InputError: ``root`` is not a folder.
     """
     site = Site(RunFolders(root), page_size)
     runs, trajectories = RunPages(site), TrajectoryPages(site)
@@ -91,7 +91,7 @@ def _error_handlers(site: Site) -> dict[int | type[Exception], Callable[[Request
 
     def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        title = {400: "This address cannot be", 404: "Not found"}.get(error.status_code, "Not possible")
+        title = {400: "Invalid address", 404: "Not found"}.get(error.status_code, "Not possible")
         return page(error.status_code, title, error.detail)
 
     def not_found(request: Request, error: Exception) -> Response:
@@ -115,11 +115,11 @@ def serve(root: Path, *, host: str, port: int, token: str, tell: Callable[[str],
         root: A run folder or a folder that holds some.
         host: Address to bind to.
         port: Port to bind to; 0 chooses a free one.
-        token: What a browser must show; empty: made up where other machines reach the server, else none.
-        tell: Takes the address of the first page once the port is ours.
+        token: Required of the browser; empty: generated if other machines reach the server, else none.
+        tell: Called with the address of the first page once the port is bound.
 
     Raises:
-        InputError: ``root`` is no folder, the address cannot be bound to, or the token is short.
+        InputError: ``root`` is not a folder, the address cannot be bound, or the token is short.
     """
     if token and len(token) < _MIN_TOKEN_CHARS:
         raise InputError(f"got a token of {len(token)} characters, expected {_MIN_TOKEN_CHARS} or more")
@@ -132,7 +132,7 @@ def serve(root: Path, *, host: str, port: int, token: str, tell: Callable[[str],
         shown = f"[{name}]" if ":" in name else name
         tell(f"http://{shown}:{bound.getsockname()[1]}/" + (f"?{urlencode({'token': token})}" if token else ""))
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
-        # uvicorn stops in order at Ctrl-C, then raises it again; to look and leave is no interrupted run.
+        # uvicorn stops at Ctrl-C, then raises it again; a closed viewer is not an interrupted run.
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[bound])
 

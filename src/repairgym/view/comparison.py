@@ -1,7 +1,7 @@
 """Trajectories side by side: siblings of a group, or one task at two checkpoints.
 
-Reads stored trajectories; makes columns for a template. Invariants: equal patches get the same letter; a turn is marked
-where its column's actions first differ from those of the first column.
+Reads stored trajectories; makes columns for a template. Guarantees: equal patches have the same letter; the turn is
+marked where the actions of a column first differ from those of the first column.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEPARATOR = ":"
 
 @dataclass(frozen=True)
 class TurnCell:
-    """One turn of one column."""
+    """A turn of one trajectory."""
 
     action: Markup
     observation: Markup
@@ -48,12 +48,12 @@ class ComparedTrajectory:
     problem: str
     patch: Diff | None
     patch_letter: str
-    """Columns with the same patch have the same letter; empty when nothing was changed."""
+    """The same for equal patches; empty for an empty patch."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Columns and the rows of their turns."""
+    """Trajectories as columns, turns as rows."""
 
     columns: tuple[ComparedTrajectory, ...]
     rows: tuple[tuple[TurnCell | None, ...], ...]
@@ -62,7 +62,7 @@ class Comparison:
 
 
 def address_of(viewed: ViewedRun, number: int) -> str:
-    """How a trajectory is named in the address of a comparison."""
+    """Return the name of a trajectory in the address of a comparison."""
     return f"{viewed.key}{_SEPARATOR}{number}"
 
 
@@ -70,17 +70,17 @@ def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
     """Put trajectories side by side.
 
     Raises:
-        InputError: too few or too many, or one of them does not exist.
+        InputError: too few or too many, or a trajectory does not exist.
     """
     if not 2 <= len(names) <= MAX_COLUMNS:
         raise InputError(f"got {len(names)} trajectories to compare, expected 2 to {MAX_COLUMNS}")
-    found = [_load(folders, name) for name in names]
-    letters = _letters([document for _, _, document, _ in found])
+    loaded = [_load(folders, name) for name in names]
+    letters = _letters([document for _, _, document, _ in loaded])
     columns = tuple(
         ComparedTrajectory(
             viewed, entry, document, problem, read_diff(document.final_patch) if document else None, letter
         )
-        for (viewed, entry, document, problem), letter in zip(found, letters, strict=True)
+        for (viewed, entry, document, problem), letter in zip(loaded, letters, strict=True)
     )
     longest = max(len(column.document.turns) if column.document else 0 for column in columns)
     num_rows = min(longest, _MAX_TURNS)
@@ -112,25 +112,25 @@ def _load(folders: RunFolders, name: str) -> tuple[ViewedRun, Entry, Document | 
 
 def _letters(documents: Sequence[Document | None]) -> list[str]:
     known: dict[str, str] = {}
-    found = []
+    letters = []
     for document in documents:
         patch = document.final_patch if document else ""
         if patch and patch not in known:
             known[patch] = chr(ord("A") + len(known))
-        found.append(known.get(patch, ""))
-    return found
+        letters.append(known.get(patch, ""))
+    return letters
 
 
-def _first_difference(one: Document | None, other: Document | None) -> int:
-    """Index of the first turn whose actions differ; -1 when none does."""
-    if one is None or other is None or one is other:
+def _first_difference(reference: Document | None, other: Document | None) -> int:
+    """Return the index of the first turn with different actions; -1 without any."""
+    if reference is None or other is None or reference is other:
         return -1
     same = 0
-    for left, right in zip(one.turns, other.turns, strict=False):
+    for left, right in zip(reference.turns, other.turns, strict=False):
         if left.action.strip() != right.action.strip():
             return same
         same += 1
-    return same if len(one.turns) != len(other.turns) else -1
+    return same if len(reference.turns) != len(other.turns) else -1
 
 
 def _cell(document: Document | None, index: int, fork: int, room: int) -> TurnCell | None:

@@ -1,7 +1,7 @@
-"""How many trajectories of which kind a run holds, kept up to date by reading only what is new.
+"""Counts of a run's trajectories, updated by reading only new rows.
 
-Reads the light rows of a store; makes counts per phase, step, verdict and more. Invariant: the sums are over as many
-rows as the store has; when rows were taken away (a resumed step drops its invalid ones), everything is counted anew.
+Reads rows of a store; makes counts per phase, step, verdict and more. Guarantee: the sums cover exactly the rows of the
+store; after rows were removed (a resumed step drops its invalid ones), everything is counted again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from repairgym.view.reader import Extent, RunReader
 
 
 class CountKey(NamedTuple):
-    """What trajectories that are counted together have in common; the fields are `COUNTED`."""
+    """Common values of trajectories that are counted together; the fields are `COUNTED`."""
 
     phase: str
     step: int
@@ -42,11 +42,11 @@ class Count:
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed among all, as strict evaluations count (invalid and exploited are not passed); None without any."""
+        """Share of passed trajectories, strict (invalid and exploited are not passed); None without any."""
         return self.by_verdict[VerdictKind.PASSED] / self.num if self.num else None
 
     def mean(self, name: str) -> float | None:
-        """Mean of ``num_turns``, ``num_tokens`` or ``num_action_tokens``."""
+        """Return the mean of ``num_turns``, ``num_tokens`` or ``num_action_tokens``."""
         return float(getattr(self, name)) / self.num if self.num else None
 
     def add(self, other: Count) -> None:
@@ -67,10 +67,10 @@ class RunCounts:
         self._lock = threading.Lock()
 
     def update(self, reader: RunReader) -> None:
-        """Count the rows that came since the last time."""
+        """Count the rows since the last update."""
         with self._lock:
             extent = reader.extent()
-            # A number that was freed at the end is given again; then the row that was the last is another one.
+            # SQLite reuses a number that was freed at the end; then the last row is a different one.
             if reader.created_at(self._extent.newest_number) != self._extent.newest_created_at:
                 self._clear()
             self._add(reader, self._extent.newest_number, extent.newest_number)
@@ -87,32 +87,32 @@ class RunCounts:
         for key, sums in reader.counted(after, last):
             self._counts.setdefault(CountKey(*key), Count()).add(_to_count(key, sums))
 
-    def _kinds(self) -> list[tuple[CountKey, Count]]:
+    def _items(self) -> list[tuple[CountKey, Count]]:
         with self._lock:
             return list(self._counts.items())
 
     def total(self, **wanted: Any) -> Count:
-        """Sums over the kinds whose fields are equal to ``wanted``."""
-        found = Count()
-        for kind, count in self._kinds():
-            if all(getattr(kind, name) == value for name, value in wanted.items()):
-                found.add(count)
-        return found
+        """Return the sums over the keys whose fields equal ``wanted``."""
+        total = Count()
+        for key, count in self._items():
+            if all(getattr(key, name) == value for name, value in wanted.items()):
+                total.add(count)
+        return total
 
     def by(self, name: str, **wanted: Any) -> dict[Any, Count]:
-        """Sums per value of the field ``name``, over the kinds whose fields are equal to ``wanted``."""
-        found: dict[Any, Count] = {}
-        for kind, count in self._kinds():
-            if all(getattr(kind, field_name) == value for field_name, value in wanted.items()):
-                found.setdefault(getattr(kind, name), Count()).add(count)
-        return found
+        """Return the sums per value of the field ``name``, over the keys whose fields equal ``wanted``."""
+        sums: dict[Any, Count] = {}
+        for key, count in self._items():
+            if all(getattr(key, field_name) == value for field_name, value in wanted.items()):
+                sums.setdefault(getattr(key, name), Count()).add(count)
+        return sums
 
     def values(self, name: str) -> list[Any]:
-        """Values of a field that occur, sorted."""
-        return sorted({getattr(kind, name) for kind, _ in self._kinds()})
+        """Return the values of a field, sorted."""
+        return sorted({getattr(key, name) for key, _ in self._items()})
 
     def matching(self, wanted: TrajectoryFilter) -> Count | None:
-        """Sums over what a filter lets through; None when it has a condition that is not counted here."""
+        """Return the sums over the matches of a filter; None when it has a condition that is not counted here."""
         conditions = wanted.narrowing()
         return self.total(**conditions) if set(conditions) <= set(COUNTED) else None
 

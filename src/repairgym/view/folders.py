@@ -27,26 +27,26 @@ from repairgym.view.counts import RunCounts
 from repairgym.view.reader import RunReader
 
 MAX_DEPTH = 3
-"""Folders between the one that was named and a run's own."""
+"""Folder levels between the named folder and a run."""
 _PASSED_OVER = {"tasks", "checkpoints", "node_modules", "__pycache__"}
 Stamp = tuple[int, ...]
 T = TypeVar("T")
 
 
 def stamp_of(*paths: Path) -> Stamp:
-    """Changes whenever one of the files is written, replaced, made or removed."""
+    """Return a value that changes when a file is written, replaced, created or removed."""
     parts: list[int] = []
     for path in paths:
         try:
-            found = path.stat()
-            parts += (found.st_ino, found.st_size, found.st_mtime_ns)
+            stat = path.stat()
+            parts += (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         except OSError:
             parts.append(0)
     return tuple(parts)
 
 
 class _Cached(Generic[T]):
-    """A value that is made again when the stamp of its files has changed."""
+    """A value that is recomputed when the stamp of its files changes."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -73,7 +73,7 @@ class ViewedRun:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """Name of the run."""
         return self.key.replace("~", "/")
 
     @property
@@ -82,7 +82,7 @@ class ViewedRun:
 
     @contextmanager
     def opened(self) -> Iterator[RunReader]:
-        """The store, open for the time of one request.
+        """Open the store for one request.
 
         Raises:
             InputError: it cannot be read.
@@ -94,10 +94,10 @@ class ViewedRun:
             reader.close()
 
     def counts(self, reader: RunReader) -> RunCounts:
-        """Counts of the store, up to date."""
-        found = self._counts.get(stamp_of(self.database)[:1])
-        found.update(reader)
-        return found
+        """Return up-to-date counts of the store."""
+        counts = self._counts.get(stamp_of(self.database)[:1])
+        counts.update(reader)
+        return counts
 
     @property
     def tasks(self) -> TaskLines:
@@ -110,14 +110,14 @@ class ViewedRun:
         return self._tokenizer.get(stamp_of(self.folder / "checkpoints"))
 
     def stamp(self) -> Stamp:
-        """Changes whenever the run writes something."""
+        """Return a value that changes when the run writes."""
         return stamp_of(self.database, self.database.with_name(DATABASE_FILE + "-wal"))
 
     def last_write_s(self) -> float:
-        """Time of the last write, in seconds since the epoch."""
+        """Return the time of the last write, in seconds since the epoch."""
         log = self.database.with_name(DATABASE_FILE + "-wal")
-        found = [path.stat().st_mtime for path in (self.database, log) if path.exists()]
-        return max(found, default=0.0)
+        times_s = [path.stat().st_mtime for path in (self.database, log) if path.exists()]
+        return max(times_s, default=0.0)
 
 
 class RunFolders:
@@ -127,38 +127,38 @@ class RunFolders:
         """Look for runs.
 
         Raises:
-            InputError: ``root`` is no folder.
+            InputError: ``root`` is not a folder.
         """
         if not root.is_dir():
-            raise InputError(f"{root} is no folder; name the folder of a run or one that holds runs")
+            raise InputError(f"{root} is not a folder; name the folder of a run or one that holds runs")
         self.root = root.resolve()
         self._runs: dict[str, ViewedRun] = {}
         self._lock = threading.Lock()
 
     def all(self) -> list[ViewedRun]:
-        """Every run that is there now, by name."""
+        """Return every present run, by name."""
         with self._lock:
-            found = dict(_find(self.root))
-            self._runs = {key: self._runs.get(key) or ViewedRun(key, folder) for key, folder in sorted(found.items())}
+            folders = dict(_find(self.root))
+            self._runs = {key: self._runs.get(key) or ViewedRun(key, folder) for key, folder in sorted(folders.items())}
             return list(self._runs.values())
 
     def get(self, key: str) -> ViewedRun:
-        """One run.
+        """Return one run.
 
         Raises:
-            InputError: there is none of this key.
+            InputError: no run has this key.
         """
         with self._lock:
             known = self._runs.get(key)
         if known is None:
-            known = next((one for one in self.all() if one.key == key), None)
+            known = next((run for run in self.all() if run.key == key), None)
         if known is None:
             raise InputError(f"there is no run {key!r} here")
         return known
 
     def stamp(self) -> Stamp:
-        """Changes whenever one of the runs writes something."""
-        return tuple(part for one in self.all() for part in one.stamp())
+        """Return a value that changes when any run writes."""
+        return tuple(part for run in self.all() for part in run.stamp())
 
 
 def _find(root: Path) -> Iterator[tuple[str, Path]]:
@@ -167,7 +167,7 @@ def _find(root: Path) -> Iterator[tuple[str, Path]]:
         return
     level = [root]
     for _ in range(MAX_DEPTH):
-        folders = [one for parent in level for one in _folders_in(parent)]
+        folders = [child for parent in level for child in _folders_in(parent)]
         level = []
         for folder in folders:
             if (folder / DATABASE_FILE).exists():
@@ -178,27 +178,31 @@ def _find(root: Path) -> Iterator[tuple[str, Path]]:
 
 def _folders_in(folder: Path) -> list[Path]:
     try:
-        found = sorted(folder.iterdir())
+        children = sorted(folder.iterdir())
     except OSError:
         return []
-    return [one for one in found if one.is_dir() and not one.name.startswith(".") and one.name not in _PASSED_OVER]
+    return [
+        child
+        for child in children
+        if child.is_dir() and not child.name.startswith(".") and child.name not in _PASSED_OVER
+    ]
 
 
 _ID = re.compile(rb'\{\s*"schema_version":\s*\d+,\s*"id":\s*("(?:[^"\\]|\\.)*")')
 
 
 class TaskLines:
-    """The places of tasks in a file; none when there is no file."""
+    """Positions of tasks in a file; empty without a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._places = _places(path) if path.is_file() else {}
 
     def get(self, task_id: str) -> Task | None:
-        """The task, None when the file has none of this id.
+        """Return the task; None when the file does not hold it.
 
         Raises:
-            InputError: its line is no task that this version can read.
+            InputError: this version cannot read its line.
         """
         place = self._places.get(task_id)
         if place is None:
@@ -216,14 +220,14 @@ class TaskLines:
 
 
 def _places(path: Path) -> dict[str, int]:
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     place = 0
     with path.open("rb") as stream:
         for line in stream:
             if name := _id_of(line):
-                found.setdefault(name, place)
+                places.setdefault(name, place)
             place += len(line)
-    return found
+    return places
 
 
 def _id_of(line: bytes) -> str | None:

@@ -1,8 +1,8 @@
-"""Who may ask and what the answer may do in a browser.
+"""Access control and response headers of the viewer.
 
-Reads requests; makes refusals and response headers. Invariants: every answer forbids scripts, styles and pictures of
-other origins, framing and sniffing; a host name that this server was not given is refused (DNS rebinding); with a
-token, nothing but the way to hand it over is answered without it.
+Reads requests; makes rejections and headers. Guarantees: every answer forbids scripts, styles and pictures of other
+origins, framing and sniffing; an unknown host name is rejected (DNS rebinding); with a token, a request without it gets
+nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 RAW_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
-"""Of answers that hold text of agents as it is."""
+"""Of answers with raw text of agents."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
-"""Of ``report.html``, which carries its style inside and has no script."""
+"""Of ``report.html``, which has an inline style and no script."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -37,7 +37,7 @@ _ALWAYS = ("localhost", "127.0.0.1", "::1")
 
 
 def is_loopback(host: str) -> bool:
-    """True for a host that only this machine reaches."""
+    """Return True for a host that only this machine reaches."""
     if host == "localhost":
         return True
     try:
@@ -55,10 +55,10 @@ class Guard:
         """Wrap ``app``.
 
         Args:
-            app: What answers the requests that are let through.
-            hosts: Names of the server besides those of loopback.
-            token: What a request must know; empty for none.
-            is_any_host: Bound to all addresses: names cannot be told apart, the token guards.
+            app: The application for accepted requests.
+            hosts: Names of the server in addition to those of loopback.
+            token: Required of each request; empty for none.
+            is_any_host: The server is bound to all addresses: any host name is accepted, the token guards.
         """
         self._app = app
         self._hosts = {*_ALWAYS, *hosts}
@@ -66,11 +66,11 @@ class Guard:
         self._is_any_host = is_any_host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or refuse one request."""
+        """Answer or reject one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refuse(scope)
+        rejection = self._reject(scope)
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -80,16 +80,16 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        await (refusal or self._app)(scope, receive, send_guarded)
+        await (rejection or self._app)(scope, receive, send_guarded)
 
-    def _refuse(self, scope: Scope) -> Response | None:
+    def _reject(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if not self._is_any_host and _name_of(headers.get("host", "")) not in self._hosts:
             return PlainTextResponse(
                 "this host name is not served here; use the address that `repairgym view` printed", 421
             )
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("this server only shows; it takes GET and HEAD", 405, {"allow": "GET, HEAD"})
+            return PlainTextResponse("this server is read-only; it takes GET and HEAD", 405, {"allow": "GET, HEAD"})
         return self._ask_for_token(scope, headers) if self._token else None
 
     def _ask_for_token(self, scope: Scope, headers: Headers) -> Response | None:
@@ -98,7 +98,7 @@ class Guard:
         items = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in items if name == "token"]
         if not given or not _equal(given[0], self._token):
-            return PlainTextResponse("a token is needed; use the whole address that `repairgym view` printed", 401)
+            return PlainTextResponse("a token is required; use the full address that `repairgym view` printed", 401)
         rest = urlencode([(name, value) for name, value in items if name != "token"])
         # A path of two slashes would lead to another host.
         path = "/" + str(scope["path"]).lstrip("/\\")
@@ -123,5 +123,5 @@ def _digest(token: str) -> str:
     return hashlib.sha256(f"repairgym view {token}".encode()).hexdigest()
 
 
-def _equal(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def _equal(given: str, expected: str) -> bool:
+    return hmac.compare_digest(given.encode(), expected.encode())

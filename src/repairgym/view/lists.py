@@ -25,17 +25,17 @@ from repairgym.rollout.store import RunStore
 Order = Literal["newest", "oldest", "most_turns", "most_tokens"]
 
 _TOO_LARGE = 1 << 62
-"""SQLite's numbers end not far behind."""
+"""Just below the largest number of SQLite."""
 _EQUAL = {"phase", "step", "verdict", "split", "policy_id", "stop_reason", "group_id", "task_id"}
 _LEAST = {"min_turns": "num_turns", "min_tokens": "num_tokens"}
 _MOST = {"max_turns": "num_turns", "max_tokens": "num_tokens"}
 _SEARCHED = ("id", "task_id", "reason")
 COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
-"""Filters whose matches a `RunCounts` counts without looking at the store."""
+"""Filters whose matches `RunCounts` knows without a query."""
 
 
 class TrajectoryFilter(Record):
-    """Conditions on trajectories; what is None or empty does not narrow."""
+    """Conditions on trajectories; None or empty means no condition."""
 
     phase: str = ""
     step: int | None = Field(None, ge=0, lt=_TOO_LARGE)
@@ -50,17 +50,17 @@ class TrajectoryFilter(Record):
     min_tokens: int | None = Field(None, ge=0, lt=_TOO_LARGE)
     max_tokens: int | None = Field(None, ge=0, lt=_TOO_LARGE)
     q: str = ""
-    """Part of the id, the task or the reason of the verdict; upper and lower case are one (ASCII)."""
+    """Part of the id, the task or the reason of the verdict; ASCII case is ignored."""
     text: str = ""
-    """Said by the agent or answered to it, in its patch, or found by a detector. Reads whole trajectories."""
+    """Text of an action, observation, patch or finding. Reads whole trajectories."""
     order: Order = "newest"
 
     def narrowing(self) -> dict[str, Any]:
-        """The conditions that narrow, without the order."""
+        """Return the set conditions, without the order."""
         return {name: value for name, value in self if name != "order" and value not in ("", None)}
 
     def query(self, **changes: Any) -> str:
-        """The filter as a query string, after ``changes`` (None or empty takes a condition away)."""
+        """Return the filter as a query string, after ``changes`` (None or empty removes a condition)."""
         fields = {**self.narrowing(), "order": self.order, **changes}
         if fields.get("order") == "newest":
             fields["order"] = ""
@@ -68,7 +68,7 @@ class TrajectoryFilter(Record):
         return urlencode(shown, errors="replace")
 
     def sql(self) -> tuple[str, list[Any]]:
-        """Condition over the table ``trajectories`` (all but ``text``) and its values."""
+        """Return the SQL condition over ``trajectories`` (all but ``text``) and its values."""
         parts: list[str] = []
         values: list[Any] = []
         for name, value in self.narrowing().items():
@@ -88,10 +88,10 @@ class TrajectoryFilter(Record):
 
 
 def parse_filter(items: Iterable[tuple[str, str]]) -> TrajectoryFilter:
-    """The filter of a query string; keys without a value do not narrow (a form sends all of its fields).
+    """Return the filter of a query string; keys without a value are ignored (a form sends all of its fields).
 
     Raises:
-        InputError: an unknown key, a key twice, or a value that cannot be.
+        InputError: an unknown key, a repeated key, or an invalid value.
     """
     given: dict[str, str] = {}
     for name, value in items:
@@ -103,7 +103,7 @@ def parse_filter(items: Iterable[tuple[str, str]]) -> TrajectoryFilter:
     try:
         return TrajectoryFilter.model_validate(given)
     except ValidationError as error:
-        raise InputError("; ".join(_describe(one) for one in error.errors())) from error
+        raise InputError("; ".join(_describe(problem) for problem in error.errors())) from error
 
 
 def _describe(problem: Any) -> str:
@@ -128,22 +128,22 @@ _ORDERS: dict[Order, tuple[tuple[str, ...], str]] = {
     "most_tokens": (("num_tokens", "number"), "DESC"),
 }
 SEARCH_BUDGET_S = 0.7
-"""Time after which a search in conversations shows what it has found so far."""
+"""Time after which a text search returns its matches so far."""
 _CHUNK = 64
 _MAX_COUNTED = 10_000
 Key = tuple[int, ...]
-"""Where a row stands in an order: the value of its column, if it has one, and the row's number."""
+"""Position of a row in an order: the value of the order's column, if any, and the row's number."""
 
 
 class Entry(NamedTuple):
-    """One row of a list: its number in the store, which addresses it, and what it says."""
+    """One row of a list, with its number in the store."""
 
     number: int
     row: TrajectoryRow
 
 
 class EntryPage(NamedTuple):
-    """Rows that follow each other, and the keys behind which the neighbouring pages begin."""
+    """Consecutive rows, and the keys of the neighboring pages."""
 
     rows: list[Entry]
     before: Key | None
@@ -165,7 +165,7 @@ class TrajectoryLists(RunStore):
         before: Key | None = None,
         text_budget_s: float = SEARCH_BUDGET_S,
     ) -> EntryPage:
-        """Up to ``size`` rows behind ``after``, or the last ones in front of ``before``; neither: the first."""
+        """Return up to ``size`` rows after ``after``, or the last rows before ``before``, or the first rows."""
         is_backward = before is not None
         key = before if is_backward else after
         if wanted.text:
@@ -177,25 +177,25 @@ class TrajectoryLists(RunStore):
     def _searched(
         self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool, budget_s: float
     ) -> EntryPage:
-        """Rows whose text matches: read on from ``key`` until the page is full or the time is over."""
+        """Return rows with matching text: read from ``key`` until the page is full or the time is over."""
         deadline = time.monotonic() + budget_s
-        found: list[Entry] = []
+        matching: list[Entry] = []
         num_searched, cursor = 0, key
         while True:
             chunk = self._slice(wanted, _CHUNK, cursor, is_backward)
-            for one in chunk:
+            for entry in chunk:
                 num_searched += 1
-                cursor = _key_of(one, wanted.order)
-                if self._says(one.number, wanted.text):
-                    found.append(one)
+                cursor = _key_of(entry, wanted.order)
+                if self._matches(entry.number, wanted.text):
+                    matching.append(entry)
                 is_late = time.monotonic() > deadline
-                if len(found) == size or is_late:
-                    page = _paged(found, wanted.order, key, is_backward, True, end=cursor)
-                    return page._replace(is_cut=len(found) < size, num_searched=num_searched)
+                if len(matching) == size or is_late:
+                    page = _paged(matching, wanted.order, key, is_backward, True, end=cursor)
+                    return page._replace(is_cut=len(matching) < size, num_searched=num_searched)
             if len(chunk) < _CHUNK:
-                return _paged(found, wanted.order, key, is_backward, False)._replace(num_searched=num_searched)
+                return _paged(matching, wanted.order, key, is_backward, False)._replace(num_searched=num_searched)
 
-    def _says(self, number: int, text: str) -> bool:
+    def _matches(self, number: int, text: str) -> bool:
         (blob,) = self._fetch("SELECT document FROM documents WHERE number = ?", (number,))[0]
         try:
             return _holds(json.loads(zlib.decompress(blob)), text.casefold())
@@ -209,23 +209,25 @@ class TrajectoryLists(RunStore):
             direction = "ASC" if direction == "DESC" else "DESC"
         if key is not None:
             if len(key) != len(columns):
-                raise InputError(f"the address has a place of {len(key)} numbers, expected {len(columns)}; start over")
+                raise InputError(
+                    f"the address has a position of {len(key)} numbers, expected {len(columns)}; start over"
+                )
             comparison = "<" if direction == "DESC" else ">"
             condition += f" AND ({', '.join(columns)}) {comparison} ({', '.join('?' * len(key))})"
             values += key
         order = ", ".join(f"{column} {direction}" for column in columns)
-        found = self._fetch(f"{SELECT} WHERE {condition} ORDER BY {order} LIMIT ?", [*values, size])
-        return [to_entry(one) for one in found]
+        rows = self._fetch(f"{SELECT} WHERE {condition} ORDER BY {order} LIMIT ?", [*values, size])
+        return [to_entry(row) for row in rows]
 
     def count(self, wanted: TrajectoryFilter) -> tuple[int, bool]:
-        """Rows that match all but the text, counted up to a bound, and whether there are more than that."""
+        """Count the matches of all conditions but the text, up to a bound; also return whether there are more."""
         condition, values = wanted.sql()
         query = f"SELECT count(*) FROM (SELECT 1 FROM trajectories WHERE {condition} LIMIT ?)"
         ((counted,),) = self._fetch(query, [*values, _MAX_COUNTED + 1])
         return min(counted, _MAX_COUNTED), counted > _MAX_COUNTED
 
-    def neighbours(self, wanted: TrajectoryFilter, entry: Entry) -> tuple[int | None, int | None]:
-        """Numbers of the rows before and after ``entry`` in the list, its text condition aside."""
+    def neighbors(self, wanted: TrajectoryFilter, entry: Entry) -> tuple[int | None, int | None]:
+        """Return the numbers of the rows before and after ``entry`` in the list, without its text condition."""
         plain = wanted.model_copy(update={"text": ""})
         key = _key_of(entry, wanted.order)
         sides = (self._slice(plain, 1, key, is_backward) for is_backward in (True, False))
@@ -233,13 +235,13 @@ class TrajectoryLists(RunStore):
         return before, after
 
     def of_task(self, task_id: str, limit: int) -> list[Entry]:
-        """Trajectories of a task in the order in which they were stored, up to ``limit``."""
+        """Return up to ``limit`` trajectories of a task, oldest first."""
         query = f"{SELECT} WHERE number IN (SELECT number FROM trajectories WHERE task_id = ?) ORDER BY number LIMIT ?"
-        return [to_entry(one) for one in self._fetch(query, (task_id, limit))]
+        return [to_entry(row) for row in self._fetch(query, (task_id, limit))]
 
 
 def to_entry(values: tuple[Any, ...]) -> Entry:
-    """A row of `SELECT`."""
+    """Parse a row of `SELECT`."""
     content = dict(zip(COLUMNS, values, strict=True))
     content["durations_s"] = json.loads(content["durations_s"])
     number = content.pop("number")
@@ -254,7 +256,7 @@ def _key_of(entry: Entry, order: Order) -> Key:
 def _paged(
     rows: list[Entry], order: Order, start: Key | None, is_backward: bool, has_more: bool, end: Key | None = None
 ) -> EntryPage:
-    """A page from rows in the order in which they were looked at, from ``start`` to ``end``."""
+    """Make a page of rows that were read from ``start`` to ``end``."""
     end = end or (_key_of(rows[-1], order) if rows else start)
     beyond = end if has_more else None
     if not is_backward:
@@ -263,7 +265,7 @@ def _paged(
 
 
 def _holds(content: Any, text: str) -> bool:
-    """True when a string inside ``content`` holds ``text``; names of fields do not count."""
+    """Return True when a string inside ``content`` holds ``text``; field names do not count."""
     if isinstance(content, str):
         return text in content.casefold()
     if isinstance(content, dict):

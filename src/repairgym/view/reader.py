@@ -1,7 +1,7 @@
-"""A run store, read and never written.
+"""A read-only run store.
 
-Reads ``run.db``; makes single trajectories, groups with their members, and counts; `listing` makes the lists.
-Invariant: a store that no process writes is read without leaving a lock file beside it.
+Reads ``run.db``; makes single trajectories, groups with their members, and counts (lists: `lists`). Guarantee: reading
+a store that no process writes leaves no lock file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from repairgym.view.lists import COUNTED, SELECT, Entry, TrajectoryLists, to_ent
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
 _SELECT_GROUPS = f"SELECT {', '.join(_GROUP_COLUMNS)} FROM groups"
 _TOO_LARGE = 1 << 62
-"""SQLite's numbers end not far behind."""
+"""Just below the largest number of SQLite."""
 
 
 class GroupMember(NamedTuple):
-    """One trajectory of a group, as a list of groups shows it."""
+    """One trajectory of a group in a list of groups."""
 
     number: int
     id: str
@@ -35,7 +35,7 @@ class GroupMember(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How many rows there are, and which is the last."""
+    """Number of rows, and the last row."""
 
     num_rows: int
     newest_number: int
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
 
 
 class RunReader(TrajectoryLists):
-    """A ``run.db`` opened for looking only."""
+    """A ``run.db`` opened for reading only."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -74,43 +74,43 @@ class RunReader(TrajectoryLists):
         return cls(path, connection)
 
     def extent(self) -> Extent:
-        """How far the rows go."""
+        """Return the number of rows and the last row."""
         ((num_rows, newest),) = self._fetch("SELECT count(*), coalesce(max(number), 0) FROM trajectories", ())
         return Extent(num_rows, newest, self.created_at(newest))
 
     def created_at(self, number: int) -> str:
-        """When the row of this number was stored; empty when there is none."""
-        found = self._fetch("SELECT created_at FROM trajectories WHERE number = ?", (number,))
-        return str(found[0][0]) if found else ""
+        """Return the time when the row of this number was stored; empty without such a row."""
+        rows = self._fetch("SELECT created_at FROM trajectories WHERE number = ?", (number,))
+        return str(rows[0][0]) if rows else ""
 
     def counted(self, after: int, last: int) -> Iterator[tuple[tuple[Any, ...], tuple[int, ...]]]:
-        """Sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`.
+        """Yield the sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`.
 
         The sums are (trajectories, turns, tokens, sampled tokens).
         """
         columns = ", ".join(COUNTED)
-        found = self._fetch(
+        rows = self._fetch(
             f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens), sum(num_action_tokens) FROM trajectories "
             f"WHERE number > ? AND number <= ? GROUP BY {columns}",
             (after, last),
         )
-        yield from ((one[: len(COUNTED)], one[len(COUNTED) :]) for one in found)
+        yield from ((row[: len(COUNTED)], row[len(COUNTED) :]) for row in rows)
 
     # --- single ----------------------------------------------------------------------------------------------------
 
     def entry(self, number: int) -> Entry:
-        """The row of a trajectory.
+        """Return the row of a trajectory.
 
         Raises:
-            InputError: there is none of this number.
+            InputError: no trajectory has this number.
         """
-        found = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < _TOO_LARGE else []
-        if not found:
+        rows = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < _TOO_LARGE else []
+        if not rows:
             raise InputError(f"there is no trajectory {number} in this run")
-        return to_entry(found[0])
+        return to_entry(rows[0])
 
     def document(self, entry: Entry) -> Document:
-        """The text of a trajectory.
+        """Return the text of a trajectory.
 
         Raises:
             InputError: it is damaged, or another version of RepairGym wrote it.
@@ -119,7 +119,7 @@ class RunReader(TrajectoryLists):
             return unpack_document(self._blob(entry.row.id, "document"))
 
     def ledger(self, entry: Entry) -> TokenLedger:
-        """The tokens of a trajectory.
+        """Return the tokens of a trajectory.
 
         Raises:
             InputError: they are damaged.
@@ -132,7 +132,7 @@ class RunReader(TrajectoryLists):
     def group_page(
         self, phase: str, step: int | None, status: str, size: int, after: tuple[int, str] | None
     ) -> tuple[list[GroupRow], tuple[int, str] | None]:
-        """Up to ``size`` groups of a phase behind ``after`` (step, id), and the key of the last when more follow."""
+        """Return up to ``size`` groups after ``after`` (step, id), and the key of the last if more follow."""
         values: list[Any] = [phase]
         condition = "phase = ?"
         for name, value in (("step", step), ("status", status or None)):
@@ -143,34 +143,34 @@ class RunReader(TrajectoryLists):
             condition += " AND (step, id) > (?, ?)"
             values += after
         query = f"{_SELECT_GROUPS} WHERE {condition} ORDER BY step, id LIMIT ?"
-        found = [_to_group(row) for row in self._fetch(query, [*values, size + 1])]
-        more = (found[size - 1].step, found[size - 1].id) if len(found) > size else None
-        return found[:size], more
+        rows = [_to_group(row) for row in self._fetch(query, [*values, size + 1])]
+        more = (rows[size - 1].step, rows[size - 1].id) if len(rows) > size else None
+        return rows[:size], more
 
     def group(self, phase: str, step: int, group_id: str) -> GroupRow:
-        """One group.
+        """Return one group.
 
         Raises:
             InputError: there is none.
         """
-        found = self._fetch(f"{_SELECT_GROUPS} WHERE (phase, step, id) = (?, ?, ?)", (phase, step, group_id))
-        if not found:
+        rows = self._fetch(f"{_SELECT_GROUPS} WHERE (phase, step, id) = (?, ?, ?)", (phase, step, group_id))
+        if not rows:
             raise InputError(f"phase {phase!r} has no group {group_id!r} in step {step}")
-        return _to_group(found[0])
+        return _to_group(rows[0])
 
     def group_statuses(self, phase: str) -> dict[str, int]:
-        """Status -> number of groups of a phase."""
+        """Return status -> number of groups of a phase."""
         query = "SELECT status, count(*) FROM groups WHERE phase = ? GROUP BY 1 ORDER BY 1"
         return dict(self._fetch(query, (phase,)))
 
     def members(self, group: GroupRow) -> list[GroupMember]:
-        """The trajectories of a group, by id."""
-        found = self._fetch(
+        """Return the trajectories of a group, by id."""
+        rows = self._fetch(
             "SELECT number, id, verdict FROM trajectories "
             "WHERE phase = ? AND step = ? AND task_id = ? AND group_id = ? ORDER BY length(id), id",
             (group.phase, group.step, group.task_id, group.id),
         )
-        return [GroupMember(number, name, VerdictKind(verdict)) for number, name, verdict in found]
+        return [GroupMember(number, name, VerdictKind(verdict)) for number, name, verdict in rows]
 
 
 @contextmanager

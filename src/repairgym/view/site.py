@@ -115,7 +115,7 @@ def group_url(viewed: ViewedRun, group: GroupRow) -> str:
     return run_url(viewed, "group", phase=group.phase, step=group.step, id=group.id)
 
 
-# --- states and times -----------------------------------------------------------------------------------------------------------
+# --- states and times ----------------------------------------------------------------------------------------------
 
 
 def run_state(phases: list[PhaseRow], last_write_s: float) -> str:

@@ -41,7 +41,7 @@ class TrajectoryPages:
         first_turn = number_in(request, "turn") or 1
         with viewed.opened() as reader:
             entry = reader.entry(request.path_params["number"])
-            before, after = reader.neighbours(wanted, entry)
+            before, after = reader.neighbors(wanted, entry)
             group = reader.group(entry.row.phase, entry.row.step, entry.row.group_id)
             document, problem = _or_problem(lambda: reader.document(entry))
             task, task_problem = find_task(viewed, entry.row.task_id)
