@@ -54,8 +54,7 @@ def grade(
 
 def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: ResultsFolder) -> GradingSummary:
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.grading.predictions.batch import grade_predictions
-    from repairgym.grading.predictions.pool import GradingPool
+    from repairgym.grading.predictions.pool import GradingPool, grade_predictions
     from repairgym.grading.predictions.reading import read_predictions, reject_unknown
     from repairgym.grading.predictions.results import summarize, swe_bench_report
     from repairgym.records import VerdictKind

@@ -10,8 +10,7 @@ from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.sandbox import SandboxConfig, SandboxLimits
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import RepairGymError
-from repairgym.grading.predictions.batch import grade_predictions
-from repairgym.grading.predictions.pool import GradeRequest, GradingPool
+from repairgym.grading.predictions.pool import GradeRequest, GradingPool, grade_predictions
 from repairgym.grading.predictions.reading import Prediction
 from repairgym.grading.predictions.results import ResultsFolder
 from repairgym.records import VerdictKind

@@ -1,6 +1,6 @@
 """Grading of many submissions in worker processes.
 
-Reads submissions. Makes answers in the order in which they end. Guarantees: every submission gets exactly one answer; a
+Reads submissions or a predictions file. Makes answers in the order in which they end. Guarantees: every submission gets exactly one answer; a
 submission that kills its process (a syntax tree too deep, memory, an endless search) or takes longer than
 `max_instance_s` is *invalid* and costs no other submission; closing the pool, or the death of this process, ends every
 process and sandbox.
@@ -9,7 +9,7 @@ process and sandbox.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -19,13 +19,15 @@ from types import TracebackType
 from typing import Self
 
 from repairgym.config.commands import GradeCommandConfig
+from repairgym.config.pipeline import GradingConfig
 from repairgym.diffs.apply import ReadFile
 from repairgym.diffs.parse import PatchError
 from repairgym.errors import RepairGymError
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import open_judge
-from repairgym.grading.predictions.reading import apply_submission
+from repairgym.grading.predictions.reading import Prediction, apply_submission
+from repairgym.grading.predictions.results import GradedPrediction, ResultsFolder, grading_key
 from repairgym.grading.stages import read_pinned
 from repairgym.process_pool import ProcessPool, WorkerEnded, WorkerFailure, WorkerTimeout, answer_requests, run_worker
 from repairgym.records import Task, Verdict, VerdictKind
@@ -99,6 +101,48 @@ class GradingPool:
     def close(self) -> None:
         """End all processes; safe to call twice."""
         self._pool.close()
+
+
+def grade_predictions(
+    predictions: Sequence[Prediction],
+    tasks: Mapping[str, Task],
+    results: ResultsFolder,
+    pool: GradingPool,
+    config: GradingConfig,
+) -> Iterator[GradedPrediction]:
+    """Yield each of ``predictions`` with its verdict: those that ``results`` has first, the others as they end.
+
+    Each is stored before it is yielded, so an interrupted call loses at most the gradings in flight.
+
+    Raises:
+        RepairGymError: this machine cannot grade at all.
+        DiskFullError: no room for a result; what was stored before is intact.
+    """
+    keys = {
+        prediction.instance_id: grading_key(tasks[prediction.instance_id], prediction.model_patch, config)
+        for prediction in predictions
+    }
+    missing = []
+    for prediction in predictions:
+        stored = results.load(prediction, keys[prediction.instance_id])
+        if stored is None:
+            missing.append((tasks[prediction.instance_id], prediction))
+        else:
+            yield stored
+    # Neighbors share an environment and a tree, so that the processes keep few warm interpreters.
+    missing.sort(key=lambda pair: (pair[0].environment.digest, pair[0].base_tree))
+    for index, answer in pool.run([GradeRequest(task, prediction.model_patch) for task, prediction in missing]):
+        prediction = missing[index][1]
+        graded = GradedPrediction(
+            instance_id=prediction.instance_id,
+            model_name_or_path=prediction.model_name_or_path,
+            is_empty=not prediction.model_patch.strip(),
+            is_applied=answer.is_applied,
+            verdict=answer.verdict,
+            key=keys[prediction.instance_id],
+        )
+        results.save(graded)
+        yield graded
 
 
 def _invalid(reason: str) -> GradeAnswer:
