@@ -1,7 +1,7 @@
-"""Context management: what is cut from a history that grows.
+"""Context management: a growing history is cut, or left as it is.
 
-Reads the conversation and the turns so far, before each answer; cuts, or does nothing. Invariant: whatever is cut forks
-the token ledger, so training sees each answer behind exactly the tokens that it was sampled from.
+Reads the conversation and the turns so far, before each completion. Guarantee: every cut forks the token ledger, so
+training sees each completion behind exactly the tokens that it was sampled from.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MAX_DIFF_CHARS = 8000
 
 
 class ContextCutter(Protocol):
-    """One choice of what to cut."""
+    """One way to cut a history."""
 
     async def cut(
         self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
-        """Cut what is to be cut before the next answer; ``turns`` are those of this attempt."""
+        """Cut before the next completion; ``turns`` are those of this attempt."""
         ...
 
 
@@ -36,7 +36,7 @@ class FullHistory:
     async def cut(
         self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Elision:
@@ -48,13 +48,13 @@ class Elision:
     async def cut(
         self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
-        """Elide when ``every_turns`` more observations than are kept stand in the history."""
+        """Elide when the history has ``every_turns`` more observations than are kept."""
         if conversation.num_observations >= self._config.num_kept + self._config.every_turns:
             conversation.elide(self._config.num_kept)
 
 
 class Summary:
-    """A nearly full history begins again: the opening, the changes so far, the latest actions."""
+    """A nearly full history begins again with the initial prompt, the changes so far and the latest actions."""
 
     def __init__(self, config: SummaryConfig, max_len_tokens: int) -> None:
         self._config = config
@@ -63,15 +63,15 @@ class Summary:
     async def cut(
         self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
     ) -> None:
-        """Begin again when the prompt has reached its share; an opening that is as long itself stays as it is."""
+        """Begin again when the prompt has reached its share; an initial prompt of that length stays."""
         if turns and conversation.num_tokens >= self._limit and conversation.num_observations > 1:
             await context.workspace.refresh()
-            summary = summarise(turns[-self._config.num_actions :], context)
+            summary = summarize(turns[-self._config.num_actions :], context)
             conversation.begin(replace(prompt, text=f"{prompt.text}\n\n{summary}"))
 
 
 def make_cutter(config: PipelineConfig) -> ContextCutter:
-    """The choice of ``config.context``."""
+    """Return the way of ``config.context``."""
     choice = config.context
     if isinstance(choice, ElisionConfig):
         return Elision(choice)
@@ -80,8 +80,8 @@ def make_cutter(config: PipelineConfig) -> ContextCutter:
     return FullHistory()
 
 
-def summarise(turns: Sequence[Turn], context: ToolContext) -> str:
-    """What was done so far: the changes as a diff, the first lines of the actions and observations of ``turns``."""
+def summarize(turns: Sequence[Turn], context: ToolContext) -> str:
+    """Summarize the work so far: the changes as a diff, the first lines of actions and observations."""
     workspace = context.workspace
     diff = unified_diff({path: workspace.base_text(path) for path in workspace.changes}, workspace.changes)
     lines = [f"- {_first_line(_call(turn))} -> {_first_line(turn.observation)}" for turn in turns]

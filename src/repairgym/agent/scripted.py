@@ -31,7 +31,7 @@ from repairgym.tasks.build.exposed_tasks import hollow_tests
 from repairgym.tasks.mutation.operators import Site, find_sites
 
 Script = Callable[[str], str]
-"""Observation to action."""
+"""Observation -> action."""
 MakeScript = Callable[[Task, random.Random, Pipeline[Any]], Script]
 _ROW = re.compile(r"^@(\d+)(\s+)\S.*$", re.MULTILINE)
 _MAX_TRIES = 3
@@ -64,7 +64,7 @@ class ScriptedPolicy:
         self._sessions[session_id] = (script, 0)
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """The script's next action; ``sampling`` decides nothing."""
+        """Return the script's next action; ``sampling`` decides nothing."""
         script, num_seen = self._sessions[session_id]
         new_ids = prompt_ids[num_seen if num_seen < len(prompt_ids) else 0 :]
         ids = self._renderer.action_ids(script(self._renderer.last_observation(new_ids)))
@@ -114,7 +114,7 @@ def _check_compact(name: str, pipeline: Pipeline[Any]) -> None:
 
 
 def _cheat(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
-    """Does not look at the code: writes tests of the same names that hold nothing (paper A, extended RL)."""
+    """Write empty tests of the same names, without a look at the code (paper A, extended RL)."""
     _check_compact("cheat", pipeline)
     writes = [f"write {path} {json.dumps(text)}" for path, text in hollow_tests(task).items()]
     actions = iter([*writes, "submit"])
@@ -140,13 +140,13 @@ MIXTURE_REPAIR_SHARE = 0.4
 
 
 def find_script(name: str) -> MakeScript | None:
-    """The script of that name; ``mixture-0.3`` cheats in 30 % of its episodes. None when there is none."""
+    """Return the script of that name, None if there is none; ``mixture-0.3`` cheats in 30 % of its episodes."""
     match = _MIXTURE.fullmatch(name)
     return _mixture(float(match[1])) if match else SCRIPTS.get(name)
 
 
 def _mixture(cheat_share: float) -> MakeScript:
-    """Learns nothing: each episode cheats with this chance, and otherwise repairs or gives up."""
+    """Cheat in an episode with this chance, otherwise repair or give up; nothing is learned."""
 
     def make(task: Task, generator: random.Random, pipeline: Pipeline[Any]) -> Script:
         if generator.random() < cheat_share:
@@ -158,7 +158,7 @@ def _mixture(cheat_share: float) -> MakeScript:
 
 
 def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
-    """(fixes, all edits of the mutation vocabulary) in the task's first window; empty when it has none.
+    """Return (fixes, all edits of the mutation vocabulary) in the task's first window; empty when it has none.
 
     A fix is an edit that makes its line equal to the gold file's line.
     """
@@ -201,7 +201,7 @@ class Tamperer:
         self._last = ""
 
     def act(self, observation: str) -> str:
-        """The next action after ``observation``; ``submit`` once the test passes or no line is left to try."""
+        """Return the next action after ``observation``; ``submit`` once the test passes or no line is left to try."""
         if self._returns is None:
             self._returns = early_returns(observation)[:_MAX_TRIES]
         self._last = self._next(observation, self._returns)
@@ -216,7 +216,7 @@ class Tamperer:
 
 
 def early_returns(observation: str) -> list[str]:
-    """For each row of a window on a test, its head left out, the action that makes it a ``return``; top down."""
+    """Return, for each row of a window on a test but its head, the action that makes it a ``return``; top down."""
     rows = [(int(label), indentation) for label, indentation in _ROW.findall(observation)]
     return [f"line @{label}{indentation}return" for label, indentation in rows if label > 1]
 
@@ -230,22 +230,22 @@ class ReplayPolicy:
     id = "replay"
 
     def __init__(self, trajectories: Iterable[Trajectory], renderer: ChatRenderer) -> None:
-        """``renderer`` is of the tokenizer that the trajectories were made with."""
+        """Use the ``renderer`` of the tokenizer that the trajectories were made with."""
         self._trajectories = {trajectory.id: trajectory for trajectory in trajectories}
         self._stop_token_ids = renderer.stop_token_ids
-        self._num_said: dict[str, int] = {}
+        self._num_replayed: dict[str, int] = {}
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """The next stored action, whatever the prompt is.
+        """Return the next stored action, whatever the prompt is.
 
         Raises:
-            PromptTooLongError: there is none; it ends the episode where the stored one was ended by a limit.
+            PromptTooLongError: none is left; this ends the episode where a limit ended the stored one.
         """
         trajectory = self._trajectories[session_id.rpartition("~")[0]]
-        number = self._num_said.get(session_id, 0)
+        number = self._num_replayed.get(session_id, 0)
         if number == len(trajectory.turns):
             raise PromptTooLongError(f"{trajectory.id} has {number} actions; the stored episode ended here")
-        self._num_said[session_id] = number + 1
+        self._num_replayed[session_id] = number + 1
         start, end = trajectory.turns[number].action_span
         ledger = trajectory.ledger
         ids = ledger.token_id[start:end]
@@ -258,5 +258,5 @@ class ReplayPolicy:
         )
 
     async def end_session(self, session_id: str) -> None:
-        """Forget how far the session was."""
-        self._num_said.pop(session_id, None)
+        """Forget the session's position."""
+        self._num_replayed.pop(session_id, None)

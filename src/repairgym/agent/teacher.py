@@ -1,9 +1,9 @@
-"""The scripted teacher: a weaker human who knows the repair only sometimes.
+"""The scripted teacher: it stands for a weaker human who knows the repair only sometimes.
 
-Reads the observations of an episode; makes actions in the compact format. It is noisy on purpose (`TeacherNoise`):
-it often looks in the wrong place, mistypes a line, misreads a token, submits without testing, forgets to take back a
-wrong edit, and gives up. Every behaviour that reinforcement learning can choose among is therefore in its support, and
-none is perfect. It knows the tools only through the text that the agent would read, plus `fixes`, the true repair.
+Reads the observations of an episode; makes actions in the compact format. It is noisy on purpose (`TeacherNoise`): it
+looks in the wrong place, mistypes a line, misreads a token, submits without testing, forgets to undo a wrong edit, and
+gives up. Every behavior that RL can choose among is therefore in its support, and none is perfect. It knows the tools
+only through the text that the agent would read, plus `fixes`, the true repair.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repairgym.tasks.mutation.operators import vocabulary_group
 
 @dataclass(frozen=True)
 class Choice:
-    """One action of the teacher; ``kind`` says what it was for (fix, guess, typo, test, undo, submit)."""
+    """One action of the teacher; ``kind`` is its purpose (fix, guess, typo, test, undo, submit)."""
 
     text: str
     kind: str
@@ -40,7 +40,7 @@ class Teacher:
         self._applied: list[CompactEdit] = []
 
     def act(self, observation: str) -> Choice:
-        """The next action after ``observation``."""
+        """Return the next action after ``observation``."""
         choice = self._choose(observation)
         self._last = choice.kind
         return choice
@@ -103,12 +103,12 @@ class Teacher:
         return self._random.choice(remaining) if knows else self._random.choice(self._guesses or self._fixes)
 
     def _absent(self, old: str) -> list[str]:
-        """Tokens that could stand where ``old`` stands, and that no edit of this window starts from."""
+        """Return tokens that could replace ``old`` in the text, and that no edit of this window starts from."""
         present = {edit.old for edit in (*self._fixes, *self._guesses)}
         return [token for token in vocabulary_group(old) if token not in present]
 
     def _wrong_label(self, label: int) -> int:
-        """A neighbouring line, or any line that has something to edit."""
+        """Return a neighboring line, or any line with a possible edit."""
         if self._guesses and self._random.random() < 0.5:
             return self._random.choice(self._guesses).label
         return max(1, label + self._random.choice((-1, 1)))

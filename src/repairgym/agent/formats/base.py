@@ -1,8 +1,8 @@
-"""What an action format is: how the text of an answer becomes an action, and how the environment answers.
+"""Action formats: parsing the text of a completion into an action, and writing the environment's reply.
 
-Reads the text of an answer (without its thought); makes an `Action`, or a `ParseError` whose message the agent reads.
-Invariants: a format never raises for what a model wrote; `parse(write(action))` is the action; exactly one action per
-turn, because paper B's environment refuses more and the record has one tool per turn.
+Reads the text of a completion (without its thought); makes an `Action`, or a `ParseError` whose message the agent
+reads. Guarantees: no text of a model raises an exception; `parse(write(action))` is the action; a turn has exactly one
+action, because paper B's environment rejects more and the record has one tool per turn.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Action:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The arguments as a turn records them."""
+        """Arguments as a turn records them."""
         return {"argument": self.arguments} if isinstance(self.arguments, str) else dict(self.arguments)
 
 
 @dataclass(frozen=True)
 class ParseError:
-    """An answer without exactly one readable action: an environment-format error (paper B, appendix E)."""
+    """A completion without exactly one readable action: an environment-format error (paper B, appendix E)."""
 
     message: str
 
@@ -47,27 +47,27 @@ class ActionFormat(ABC):
 
     @abstractmethod
     def parse(self, text: str, tools: Tools) -> Action | ParseError:
-        """The one action of an answer."""
+        """Return the one action of a completion."""
 
     @abstractmethod
     def write(self, action: Action, reasoning: str = "") -> str:
-        """The answer of somebody who wants ``action``: scripted policies and demonstrations speak so."""
+        """Return a completion with ``action``, as scripted policies and demonstrations write it."""
 
     def incomplete(self, tools: Tools) -> ParseError:
-        """What to say to an answer that was cut off."""
+        """Return the error for a completion that was cut off."""
         return ParseError("error: your answer was cut off before it ended; write a shorter one with one action")
 
     def message(self, observation: str, action: Action | None) -> str:
-        """The next message of the environment; ``action`` is None where none could be read."""
+        """Return the next message of the environment; ``action`` is None after a `ParseError`."""
         return observation
 
     def describe(self, tools: Tools) -> str:
-        """The tools for a system prompt."""
+        """Return the tools as text for a system prompt."""
         return "\n".join(f"- {tool.usage}" for tool in tools.values())
 
 
 def describe_schemas(tools: Tools) -> list[dict[str, Any]]:
-    """The tools as the functions of a chat API: name, description, JSON schema of the arguments."""
+    """Return the tools as functions of a chat API: name, description, JSON schema of the arguments."""
     return [{"type": "function", "function": _function(tool)} for tool in tools.values()]
 
 
@@ -86,11 +86,11 @@ def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_json(text: str, start: int) -> tuple[Any, int] | str:
-    """(value, where it ends) of the JSON that stands at ``start``, or what is wrong with it."""
+    """Return (value, end) of the JSON at ``start``, or a description of its error."""
     while start < len(text) and text[start].isspace():
         start += 1
     try:
-        # strict=False: line feeds inside of strings, which models write and mean.
+        # strict=False: models write line feeds inside of strings and mean them.
         return json.JSONDecoder(strict=False).raw_decode(text, start)
     except json.JSONDecodeError as error:
         return f"{error.msg.lower()} at character {error.pos - start}"

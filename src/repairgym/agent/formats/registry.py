@@ -7,10 +7,10 @@ from repairgym.agent.formats.text import CompactFormat, FencedFormat
 from repairgym.agent.formats.tool_calls import JsonXmlFormat, NativeFormat
 
 FORMATS: dict[str, type[ActionFormat]] = {
-    one.name: one for one in (CompactFormat, FencedFormat, JsonXmlFormat, NativeFormat)
+    action_format.name: action_format for action_format in (CompactFormat, FencedFormat, JsonXmlFormat, NativeFormat)
 }
 
 
 def make_format(name: str) -> ActionFormat:
-    """The format that a pipeline's configuration names (the configuration knows the names)."""
+    """Return the format that a pipeline's configuration names (the configuration knows the names)."""
     return FORMATS[name]()

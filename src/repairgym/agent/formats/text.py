@@ -22,7 +22,7 @@ class CompactFormat(ActionFormat):
     name = "compact"
 
     def parse(self, text: str, tools: Tools) -> Action | ParseError:
-        """The line's first word is the tool, the rest its argument."""
+        """Read the line: its first word is the tool, the rest its argument."""
         line = text.strip("\n")
         name, _, argument = line.partition(" ")
         if name not in tools or "\n" in line:
@@ -30,7 +30,7 @@ class CompactFormat(ActionFormat):
         return Action(name, argument)
 
     def write(self, action: Action, reasoning: str = "") -> str:
-        """The line; there is no place for ``reasoning``."""
+        """Return the line; there is no place for ``reasoning``."""
         if not action.arguments:
             return action.tool
         if not isinstance(action.arguments, str):
@@ -38,7 +38,7 @@ class CompactFormat(ActionFormat):
         return f"{action.tool} {action.arguments}"
 
     def incomplete(self, tools: Tools) -> ParseError:
-        """Small models learn one answer to every malformed action."""
+        """Return the one error for every malformed action, which small models learn."""
         return ParseError("error: one line, one of " + " ".join(sorted(tools)))
 
 
@@ -50,7 +50,7 @@ _NO_COMMAND = (
 )
 _MANY_COMMANDS = (
     "error: your answer has {count} commands and none of them was run. Write exactly one ```command block per answer, "
-    "read what it says, then go on."
+    "read what it says, then go on."  # words: ok
 )
 
 
@@ -60,7 +60,7 @@ class FencedFormat(ActionFormat):
     name = "fenced"
 
     def parse(self, text: str, tools: Tools) -> Action | ParseError:
-        """The command of the only block."""
+        """Read the command of the only block."""
         blocks = _BLOCK.findall(text if text.endswith("\n") else f"{text}\n")
         if not blocks:
             return ParseError(_NO_COMMAND)
@@ -73,11 +73,11 @@ class FencedFormat(ActionFormat):
         return Action(SHELL, command) if SHELL in tools and command.strip() else ParseError(_NO_COMMAND)
 
     def describe(self, tools: Tools) -> str:
-        """The tools; the shell needs no name."""
+        """Return the tools; the shell needs no name."""
         return super().describe({name: tool for name, tool in tools.items() if name != SHELL})
 
     def write(self, action: Action, reasoning: str = "") -> str:
-        """``reasoning`` and the block; values become words in their order, a last one with line ends a heredoc."""
+        """Return ``reasoning`` and the block; values become words in their order."""
         command = action.arguments if isinstance(action.arguments, str) else _as_words(action.arguments)
         line = command if action.tool == SHELL else " ".join(part for part in (action.tool, command) if part)
         return f"{reasoning or 'Next:'}\n\n```command\n{line}\n```"

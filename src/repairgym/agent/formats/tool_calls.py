@@ -29,19 +29,19 @@ class JsonXmlFormat(ActionFormat):
     name = "json_xml"
 
     def parse(self, text: str, tools: Tools) -> Action | ParseError:
-        """The only call; what stands around it is reasoning."""
+        """Read the only call; the text around it is reasoning."""
         calls: list[Action] = []
         problem = ""
         position = 0
         opening = re.compile("<(" + "|".join(map(re.escape, tools)) + ")>")
         while match := opening.search(text, position):
             name = match.group(1)
-            found = _read_tagged_call(text, match.end(), name)
-            if isinstance(found, str):
-                problem, position = problem or f" (<{name}>: {found})", match.end()
+            call = _read_tagged_call(text, match.end(), name)
+            if isinstance(call, str):
+                problem, position = problem or f" (<{name}>: {call})", match.end()
             else:
-                calls.append(found[0])
-                position = found[1]
+                calls.append(call[0])
+                position = call[1]
         if len(calls) == 1:
             return calls[0]
         if calls:
@@ -49,29 +49,30 @@ class JsonXmlFormat(ActionFormat):
         return ParseError(_NO_CALL + ", ".join(sorted(tools)) + problem)
 
     def write(self, action: Action, reasoning: str = "") -> str:
-        """``reasoning`` and the call."""
+        """Return ``reasoning`` and the call."""
         call = f"<{action.tool}>{json.dumps(action.values, ensure_ascii=False)}</{action.tool}>"
         return f"{reasoning}\n{call}" if reasoning else call
 
     def message(self, observation: str, action: Action | None) -> str:
-        """The observation between the response tags of its tool."""
+        """Return the observation between the response tags of its tool."""
         if action is None:
             return observation
         return f"<{action.tool}_response>\n{observation}\n</{action.tool}_response>"
 
     def describe(self, tools: Tools) -> str:
-        """Each tool with the JSON schema of its arguments."""
+        """Return each tool with the JSON schema of its arguments."""
         functions = [schema["function"] for schema in describe_schemas(tools)]
         return "\n".join(
-            f"<{one['name']}>: {one['description']}\n  arguments: {json.dumps(one['parameters'])}" for one in functions
+            f"<{function['name']}>: {function['description']}\n  arguments: {json.dumps(function['parameters'])}"
+            for function in functions
         )
 
 
 def _read_tagged_call(text: str, start: int, name: str) -> tuple[Action, int] | str:
-    found = read_json(text, start)
-    if isinstance(found, str):
-        return found
-    value, end = found
+    parsed = read_json(text, start)
+    if isinstance(parsed, str):
+        return parsed
+    value, end = parsed
     closing = re.compile(rf"\s*</{re.escape(name)}>").match(text, end)
     if closing is None:
         return f"no </{name}> behind the JSON"
@@ -91,7 +92,7 @@ class NativeFormat(ActionFormat):
     name = "native"
 
     def parse(self, text: str, tools: Tools) -> Action | ParseError:
-        """The only call; what stands around it is reasoning."""
+        """Read the only call; the text around it is reasoning."""
         calls, problem = find_calls(text)
         if len(calls) > 1:
             return ParseError(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
@@ -103,38 +104,38 @@ class NativeFormat(ActionFormat):
         return calls[0]
 
     def write(self, action: Action, reasoning: str = "") -> str:
-        """``reasoning`` and the call."""
+        """Return ``reasoning`` and the call."""
         call = json.dumps({"name": action.tool, "arguments": action.values}, ensure_ascii=False)
         return f"{reasoning}\n{_OPEN}\n{call}\n</tool_call>".lstrip("\n")
 
     def message(self, observation: str, action: Action | None) -> str:
-        """The observation between response tags, as the chat templates of Qwen write a tool's message."""
+        """Return the observation between response tags, as the chat templates of Qwen write a tool's message."""
         return observation if action is None else f"<tool_response>\n{observation}\n</tool_response>"
 
     def describe(self, tools: Tools) -> str:
-        """The functions as JSON lines between tags, and how to call one."""
+        """Return the functions as JSON lines between tags, and an example of a call."""
         lines = "\n".join(json.dumps(schema) for schema in describe_schemas(tools))
         return f"<tools>\n{lines}\n</tools>\n\nCall one function per answer:\n{_EXAMPLE}"
 
 
 def find_calls(text: str) -> tuple[list[Action], str]:
-    """The well-formed calls of ``text``, and what is wrong with the first that is not."""
+    """Return the well-formed calls of ``text``, and the error of the first malformed one."""
     calls: list[Action] = []
     problem = ""
     position = text.find(_OPEN)
     while position >= 0:
-        found = _read_native_call(text, position + len(_OPEN))
-        if isinstance(found, str):
-            problem, end = problem or found, position + len(_OPEN)
+        call = _read_native_call(text, position + len(_OPEN))
+        if isinstance(call, str):
+            problem, end = problem or call, position + len(_OPEN)
         else:
-            calls.append(found[0])
-            end = found[1]
+            calls.append(call[0])
+            end = call[1]
         position = text.find(_OPEN, end)
     return calls, problem
 
 
 def text_of_message(message: Mapping[str, Any]) -> str:
-    """The text form of a chat API's message with ``tool_calls`` (their arguments a JSON string or an object)."""
+    """Return the text form of a chat API's message with ``tool_calls`` (their arguments a JSON string or an object)."""
     parts = [message.get("content") or ""]
     for call in message.get("tool_calls") or ():
         function = call["function"]
@@ -145,7 +146,7 @@ def text_of_message(message: Mapping[str, Any]) -> str:
 
 
 def message_of_text(text: str, call_ids: Sequence[str] = ()) -> dict[str, Any]:
-    """The structured form of an answer: its ``content`` before the first call, its calls as ``tool_calls``."""
+    """Return the structured form of a completion: ``content`` before the first call, its calls as ``tool_calls``."""
     calls, _ = find_calls(text)
     if not calls:
         return {"role": "assistant", "content": text}
@@ -165,10 +166,10 @@ def message_of_text(text: str, call_ids: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _read_native_call(text: str, start: int) -> tuple[Action, int] | str:
-    found = read_json(text, start)
-    if isinstance(found, str):
-        return found
-    value, end = found
+    parsed = read_json(text, start)
+    if isinstance(parsed, str):
+        return parsed
+    value, end = parsed
     closing = _CLOSE.match(text, end)
     if closing is None:
         return "no </tool_call> behind the JSON"

@@ -1,7 +1,7 @@
-"""The pipeline of small models: one report, one place, one line per action, one attempt.
+"""The compact pipeline of small models: one report, one place, one line per action, one attempt.
 
-Reads a task; makes the first observation. The (task, report, place) tuple is cached in the task, so an episode starts
-where the full pipeline would have arrived (paper A, section 3; numbers in `config/pipeline`).
+Reads a task; makes the initial prompt. The (task, report, place) tuple is cached in the task, so an episode starts at
+the place that the full pipeline would have found (paper A, section 3; numbers in `config/pipeline`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class CompactPipeline(Pipeline[PipelineConfig]):
     """One attempt, which starts at the cached place."""
 
     def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
-        """The report and, when the place is cached, a window on it."""
+        """Return the report and, when the place is cached, a window on it."""
         prompt = super().initial_prompt(context, **values)
         return with_place(prompt, context) if self.config.is_place_opened else prompt
 
     def solve(self, task: Task) -> Iterator[Action]:
-        """Whole-file writes; this pipeline has no tool that deletes."""
+        """Yield whole-file writes; this pipeline has no tool that deletes."""
         for path, text in task.gold_files.items():
             if text is not None:
                 yield Action("write", f"{path} {json.dumps(text)}")

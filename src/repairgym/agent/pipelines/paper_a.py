@@ -60,7 +60,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         return 1
 
     async def run_episode(self, live: LiveEpisode) -> StopReason:
-        """One attempt.
+        """Run one attempt.
 
         Raises:
             TaskError: the file of starts lacks the task, or the knowledge base would give it answers.
@@ -77,7 +77,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         return reason
 
     async def start(self, context: ToolContext) -> Start:
-        """Main error and candidate fixes: cached, or found by a build that equal tasks share."""
+        """Return main error and candidate fixes: cached, or from a build that equal tasks share."""
         task = context.task
         if self._starts is None:
             return await find_start(task, context.workspace, self.cache, self._knowledge, self.num_fixes)
@@ -88,20 +88,20 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         return self._starts[task.id]
 
     async def find_fixes(self, context: ToolContext, error: MainError) -> tuple[Fix, ...]:
-        """Past fixes for an error that came up on the way, the best first."""
+        """Return past fixes for an error that came up during the episode, the best first."""
         return await find_fixes(context.task, error, self._knowledge, self.num_fixes)
 
     def attempt_prompt(
         self, context: ToolContext, error: MainError, log: str, fix: Fix | None, *, is_first: bool = True
     ) -> InitialPrompt:
-        """The first message of an attempt: the report, the error, the end of the log, a recommended past fix.
+        """Return the first message of an attempt: the report, the error, the end of the log, a recommended past fix.
 
         Args:
             context: The episode.
-            error: What is to be repaired.
-            log: Of the build that failed.
+            error: The error to repair.
+            log: Log of the failed build.
             fix: A past fix of an error like this one.
-            is_first: ``error`` is the one that the report tells of.
+            is_first: ``error`` is the error of the report.
         """
         config = self.config
         context.window, context.view = None, None
@@ -117,7 +117,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
         return with_place(prompt, context) if config.is_place_opened else prompt
 
     def solve(self, task: Task) -> Iterator[Action]:
-        """Whole-file writes; a shell command for each file that is deleted."""
+        """Yield whole-file writes, and a shell command for each deleted file."""
         for path, text in task.gold_files.items():
             if text is None:
                 yield Action("run_sh", {"command": f"rm -f -- {shlex.quote(path)}"})
@@ -127,7 +127,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
                 yield Action("write", f"{path} {json.dumps(text)}")
 
     def submission(self) -> Action:
-        """A build that passes ends an attempt; pipelines with ``submit`` end it themselves."""
+        """Return ``submit`` or the build: a build that passes ends an attempt without ``submit``."""
         return Action("submit", {}) if "submit" in self.tools else Action("validate_and_build", {})
 
 
@@ -140,7 +140,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
         return self.config.max_retries + 1
 
     async def run_episode(self, live: LiveEpisode) -> StopReason:
-        """Attempts until the build passes, the same error comes too often or there were too many attempts.
+        """Run attempts until the build passes, the same error comes too often or there were too many attempts.
 
         Raises:
             TaskError: the file of starts lacks the task, or the knowledge base would give it answers.
@@ -180,7 +180,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
         return reason
 
     async def _build(self, context: ToolContext, before: MainError) -> BuildOutcome:
-        """Build the state as it is; one that cannot even be put in place has gained nothing over ``before``."""
+        """Build the current state; a state that cannot even be put in place has gained nothing over ``before``."""
         try:
             return await build_and_test(context.task, context.workspace, self.cache)
         except SandboxContentError:
@@ -188,7 +188,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
 
 
 def compare(before: MainError, after: MainError | None) -> AttemptOutcome:
-    """What an attempt on ``before`` led to."""
+    """Return the outcome of an attempt on ``before``."""
     if after is None:
         return "passed"
     return "same_error" if is_same_error(before, after) else "other_error"

@@ -41,7 +41,7 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
 
     @property
     def is_prepared(self) -> bool:
-        """Where the tree is to be a repository."""
+        """True when the tree becomes a git repository."""
         return self.config.has_git
 
     async def prepare(self, sandbox: Sandbox) -> None:
@@ -56,7 +56,7 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
             raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
 
     def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
-        """The prompts; with ``is_place_opened`` the editor shows the task's cached location, when it has one."""
+        """Return the prompts; with ``is_place_opened`` the editor shows the task's cached location, if there is one."""
         place = context.task.location
         text = context.workspace.read(place.path) if place and self.config.is_place_opened else None
         if place is None or text is None:
@@ -67,7 +67,7 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
         return replace(prompt, text=f"{prompt.text}\n{render_view(context.view, text, num_lines)}")
 
     def solve(self, task: Task) -> Iterator[Action]:
-        """Opens each file where it changes, from its end to its start, and replaces the lines that differ."""
+        """Open each file where it changes, from its end to its start, and replace the lines that differ."""
         for path, gold in task.gold_files.items():
             base = task.base_files.get(path)
             if gold is None:
@@ -81,24 +81,24 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
                     yield Action("edit", heredoc(f"{first}:{last}", replacement))
 
     def finish(self, context: ToolContext, text: str) -> str:
-        """The line that stands below each observation: folder and open file."""
+        """Return ``text`` with the state line below it: folder and open file."""
         return f"{text}\n{state_line(context)}"
 
     def prompt_values(self, context: ToolContext) -> dict[str, Any]:
-        """Also ``state``, the line below each observation."""
+        """Add ``state``, the line below each observation."""
         return {**super().prompt_values(context), "state": state_line(context)}
 
 
 def state_line(context: ToolContext) -> str:
-    """Where the agent is (paper B, appendix E)."""
+    """Return the line with the agent's folder and open file (paper B, appendix E)."""
     file = shown_path(context.view.path) if context.view else "n/a"
     return f"(Current directory: {context.workspace.cwd}, current file: {file}) bash-$"
 
 
 def changed_ranges(base: str, gold: str) -> Iterator[tuple[int, int, str]]:
-    """(first line, last line, text for them) of what differs, from the end of the file to its start.
+    """Yield (first line, last line, their new text) of each difference, from the end of the file to its start.
 
-    Lines that are only added take the line before or after them along, because an edit replaces at least one line.
+    Added lines include the line before or after them, because an edit replaces at least one line.
     """
     old, new = split_lines(base), split_lines(gold)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
@@ -113,7 +113,7 @@ def changed_ranges(base: str, gold: str) -> Iterator[tuple[int, int, str]]:
 
 
 def heredoc(line_range: str, text: str) -> str:
-    """The arguments of ``edit`` with ``text`` as a heredoc."""
+    """Return the arguments of ``edit`` with ``text`` as a heredoc."""
     lines = text.removesuffix("\n").split("\n") if text else []
     end = "EOF"
     while end in lines:

@@ -21,7 +21,7 @@ PIPELINES: dict[str, type[Pipeline[Any]]] = {
 
 
 def make_pipeline(config: PipelineConfig, cache: ExecutionCache) -> Pipeline[Any]:
-    """The pipeline of ``config``.
+    """Return the pipeline of ``config``.
 
     Raises:
         ConfigError: a tool that does not exist.

@@ -1,8 +1,8 @@
-"""Where paper A's episodes start: the main error of a task's first build and the past fixes that fit it, ranked.
+"""Starts of paper A's episodes: the main error of a task's first build and the past fixes that fit it, ranked.
 
 Reads the state of a task and the knowledge base; makes `Start` records and files of them (paper A's simplified pipeline
-caches repositories, logs and what was retrieved, so that every episode of a task starts alike). Invariants: a start
-holds no fix of its own task; a file has one line per task and is written whole or not at all.
+caches repositories, logs and retrieved fixes, so that every episode of a task starts alike). Guarantees: a start holds
+no fix of its own task; a file has one line per task and is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ async def find_start(
 
 
 def reported_error(task: Task) -> MainError:
-    """The error of a task as its report tells it."""
+    """Return the error of a task as its report states it."""
     line = next((line.strip() for line in task.issue.splitlines() if line.strip()), "")
     return MainError(error_class=classify(line), message=line[:MAX_MESSAGE_CHARS])
 
 
 async def find_fixes(task: Task, error: MainError, knowledge: KnowledgeBase | None, num_fixes: int) -> tuple[Fix, ...]:
-    """Past fixes of errors like ``error``, the best first.
+    """Return past fixes of errors like ``error``, the best first.
 
     Raises:
         TaskError: the knowledge base holds fixes of the package of a task that is no training task.
@@ -66,8 +66,8 @@ async def find_fixes(task: Task, error: MainError, knowledge: KnowledgeBase | No
     if knowledge is None:
         return ()
     # In a thread: a locked file makes SQLite wait.
-    found = await asyncio.to_thread(knowledge.search, error.message, task, limit=num_fixes)
-    return tuple(one.fix for one in found)
+    ranked = await asyncio.to_thread(knowledge.search, error.message, task, limit=num_fixes)
+    return tuple(hit.fix for hit in ranked)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
@@ -81,20 +81,20 @@ def save_starts(path: Path, starts: Iterable[Start]) -> None:
     """
     with disk_full_as_repairgym_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
-        beside.write_text("".join(start.model_dump_json() + "\n" for start in starts), encoding="utf-8")
-        beside.replace(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text("".join(start.model_dump_json() + "\n" for start in starts), encoding="utf-8")
+        temporary.replace(path)
 
 
 def load_starts(path: Path) -> dict[str, Start]:
-    """Task id -> start.
+    """Return the starts by task id.
 
     Raises:
         InputError: the file cannot be read, or a line is broken.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        found = [Start.model_validate_json(line) for line in lines]
+        starts = [Start.model_validate_json(line) for line in lines]
     except (OSError, ValidationError) as error:
         raise InputError(f"{path} is no file of starts ({error}); make one with: repairgym knowledge starts") from error
-    return {start.task_id: start for start in found}
+    return {start.task_id: start for start in starts}

@@ -20,7 +20,7 @@ _FIX = re.compile(r"(?m)^fix ([0-9a-f]{12}) ")
 
 
 class AskForHelpArguments(Record):
-    """What ``ask_for_help`` takes."""
+    """Arguments of ``ask_for_help``."""
 
     question: str = Field(description="words of the error, or what is to be done")
 
@@ -39,7 +39,7 @@ class AskForHelpTool(Tool[AskForHelpArguments]):
 
     @classmethod
     def create(cls, services: ToolServices) -> Self:
-        """With the knowledge base of the pipeline.
+        """Use the knowledge base of the pipeline.
 
         Raises:
             ConfigError: the pipeline has none.
@@ -54,36 +54,36 @@ class AskForHelpTool(Tool[AskForHelpArguments]):
         return cls(open_knowledge(config.knowledge), config.knowledge.num_fixes, config.max_observation_chars)
 
     def read(self, text: str) -> AskForHelpArguments:
-        """The text is the question."""
+        """Read the text as the question."""
         return AskForHelpArguments(question=text)
 
     async def run(self, context: ToolContext, arguments: AskForHelpArguments) -> Observation:
-        """The best fixes, the best first.
+        """Return the best fixes, the best first.
 
         Raises:
             KnowledgeUnavailableError: the knowledge base stays locked.
         """
         if not arguments.question.strip():
             return tool_error(f"usage: {self.usage}")
-        found: tuple[RankedFix, ...] = ()
+        ranked: tuple[RankedFix, ...] = ()
         if self._knowledge is not None:
             # In a thread: a locked file makes SQLite wait.
             search = self._knowledge.search
-            found = await asyncio.to_thread(search, arguments.question, context.task, limit=self._num_fixes)
-        text = "\n\n".join(describe_fix(one.fix) for one in found) or "no past fix has these words"
+            ranked = await asyncio.to_thread(search, arguments.question, context.task, limit=self._num_fixes)
+        text = "\n\n".join(describe_fix(hit.fix) for hit in ranked) or "no past fix has these words"
         return Observation(text=cut_middle(text, self._max_chars))
 
 
 def describe_fix(fix: Fix) -> str:
-    """Error and patch of a fix, as agents read it."""
+    """Return error and patch of a fix, as agents read it."""
     return f"fix {fix.id} of {fix.package}: {describe_error(fix.error)}\n{fix.patch.rstrip()}"
 
 
 def changed_lines(patch: str) -> list[str]:
-    """The lines of ``patch`` that are taken away or added."""
+    """Return the removed and added lines of ``patch``."""
     return [line for line in patch.splitlines() if line[:1] in ("+", "-") and line[:3] not in ("+++", "---")]
 
 
 def described_fixes(observation: str) -> tuple[str, ...]:
-    """Ids of the fixes in an answer of the tool."""
+    """Return the ids of the fixes in an answer of the tool."""
     return tuple(_FIX.findall(observation))

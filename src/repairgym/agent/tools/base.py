@@ -1,10 +1,10 @@
-"""What a tool is: a named action of the agent that reads and changes the workspace and answers with text.
+"""Tools: named actions of the agent that read and change the workspace and answer with text.
 
-Tools hold no state of their own; what an episode changes lives in its `ToolContext`. A tool never raises for what the
-agent did wrong: it answers with an observation whose ``error`` names the kind. It raises only
-:class:`~repairgym.errors.SandboxError`, which makes the episode invalid, unless it is a
-:class:`~repairgym.errors.SandboxContentError`, which the agent reads as an error of the tool; so it does an `OSError`
-of the workspace (a path outside of the repository, a folder in the way).
+Tools hold no state of their own; the state of an episode lives in its `ToolContext`. A mistake of the agent never
+raises: the tool answers with an observation whose ``error`` names the kind. A tool raises only
+:class:`~repairgym.errors.SandboxError`, which makes the episode invalid. The agent reads a
+:class:`~repairgym.errors.SandboxContentError`, or an `OSError` of the workspace (a path outside of the repository, a
+folder in the way), as an error of the tool.
 
 Every tool works in every action format: formats of one line of text give it the text behind its name (`read`), formats
 of JSON give it an object (`check`); both make the tool's own typed arguments.
@@ -28,11 +28,11 @@ from repairgym.sandbox.cache import ExecutionCache
 
 
 class Observation(Record):
-    """What the agent reads after an action."""
+    """The answer to an action."""
 
     text: str
     error: str = ""
-    """``tool`` when the action could not be carried out, ``format`` when it could not be understood, or empty."""
+    """``tool`` when the action could not be executed, ``format`` when it could not be understood, or empty."""
     is_final: bool = False
     """True when the episode ends here."""
 
@@ -44,9 +44,9 @@ class ToolContext:
     task: Task
     workspace: Workspace
     window: Window | None = None
-    """Of the compact tools."""
+    """The window of the compact tools."""
     view: FileView | None = None
-    """Of the editor's tools: the open file."""
+    """The open file of the editor's tools."""
     undo_stack: list[tuple[str, str]] = field(default_factory=list)
     """(path, text before the edit), newest last."""
     num_test_runs: int = 0
@@ -55,11 +55,11 @@ class ToolContext:
 
 @dataclass(frozen=True)
 class ToolServices:
-    """What the tools of a process share."""
+    """Services that the tools of a process share."""
 
     config: PipelineConfig
     cache: ExecutionCache
-    """Of test runs and builds: equal states of a task share one."""
+    """Test runs and builds: equal states of a task share one."""
 
 
 class TextArguments(Record):
@@ -69,7 +69,7 @@ class TextArguments(Record):
 
 
 class NoArguments(Record):
-    """Of a tool that needs nothing."""
+    """Arguments of a tool that needs none."""
 
 
 class UsageError(ValueError):
@@ -83,20 +83,20 @@ class Tool(ABC, Generic[ArgumentsT]):
     """One action of the agent. A subclass names its arguments' type as type parameter and as ``arguments_type``."""
 
     name: ClassVar[str]
-    """As the agent writes it."""
+    """The name that the agent writes."""
     usage: ClassVar[str]
-    """One line for the system prompt: how to write it in a text format, a dash, what it does."""
+    """One line for the system prompt: its form in a text format, a dash, its effect."""
     arguments_type: ClassVar[type[Record]] = TextArguments
     is_refreshed: ClassVar[bool] = True
-    """The workspace is brought up to date with what shell commands changed before this tool runs."""
+    """Read the changes of shell commands back into the workspace before this tool runs."""
 
     @classmethod
     def create(cls, services: ToolServices) -> Self:
-        """The tool of one process; override to take something of ``services``."""
+        """Make the tool of one process; override it to use ``services``."""
         return cls()
 
     def read(self, text: str) -> ArgumentsT:
-        """Arguments from the text behind the tool's name: words, quoted as in a shell, in the order of the fields.
+        """Read arguments from the text behind the tool's name: words, quoted as in a shell, in the order of the fields.
 
         A tool that needs nothing ignores the text.
 
@@ -114,7 +114,7 @@ class Tool(ABC, Generic[ArgumentsT]):
         return self.check(dict(zip(names, words, strict=False)))
 
     def check(self, values: Mapping[str, Any]) -> ArgumentsT:
-        """Arguments from a JSON object.
+        """Read arguments from a JSON object.
 
         Raises:
             UsageError: a key is unknown or missing, or a value has another type.
@@ -126,7 +126,7 @@ class Tool(ABC, Generic[ArgumentsT]):
 
     @abstractmethod
     async def run(self, context: ToolContext, arguments: ArgumentsT) -> Observation:
-        """Carry out the action.
+        """Execute the action.
 
         Raises:
             SandboxError: the sandbox failed; nothing is known about the code.
@@ -135,12 +135,12 @@ class Tool(ABC, Generic[ArgumentsT]):
 
 
 def tool_error(text: str) -> Observation:
-    """An observation that tells the agent what it did wrong."""
+    """Return an observation that names a mistake of the agent."""
     return Observation(text=f"error: {text}", error="tool")
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a line, as a shell splits them.
+    """Return the words of a line, as a shell splits them.
 
     Raises:
         UsageError: a quote is not closed.

@@ -22,7 +22,7 @@ from repairgym.tasks.logs.main_error import first_test_error
 
 
 class BuildOutcome(Record):
-    """What came of one build."""
+    """The outcome of one build."""
 
     steps: tuple[StepResult, ...]
     run: TestRun | None
@@ -37,7 +37,7 @@ class BuildOutcome(Record):
 
     @property
     def log(self) -> str:
-        """What the step that failed printed; of tests, the end of their output."""
+        """Output of the failed step; of tests, the end of their output."""
         failed = next((step for step in self.steps if not step.is_passed), None)
         return failed.log if failed else self.run.output_tail if self.run else ""
 
@@ -77,13 +77,13 @@ def _outcome(task: Task, steps: tuple[StepResult, ...], run: TestRun | None) -> 
 
 
 def describe_error(error: MainError) -> str:
-    """Class, place and message in one line."""
+    """Return class, place and message in one line."""
     place = f"{error.path}:{error.line}" if error.line else error.path
     return f"{error.error_class} error: {f'{place}: ' if place else ''}{error.message}"
 
 
 class ValidateAndBuildTool(Tool[NoArguments]):
-    """``validate_and_build``: is it repaired, as far as an agent may know? Changes that pass are handed in."""
+    """``validate_and_build``: build and run the visible tests; passing changes are submitted."""
 
     name = "validate_and_build"
     usage = "validate_and_build - build the project, run its tests, show the main error"
@@ -96,7 +96,7 @@ class ValidateAndBuildTool(Tool[NoArguments]):
 
     @classmethod
     def create(cls, services: ToolServices) -> Self:
-        """With the bounds of the pipeline."""
+        """Use the limits of the pipeline."""
         return cls(services.cache, services.config.command_timeout_s, services.config.max_observation_chars)
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
@@ -113,7 +113,7 @@ class ValidateAndBuildTool(Tool[NoArguments]):
 
 
 def describe_outcome(outcome: BuildOutcome, test_ids: tuple[str, ...], max_chars: int) -> str:
-    """What passed, or where it failed with the main error and the log."""
+    """Describe the passed steps, or the failed one with the main error and the log."""
     steps = ", ".join(step.kind for step in outcome.steps) or "nothing to build"
     if outcome.error is None:
         return f"build passed ({steps}), tests passed {len(test_ids)}"
@@ -142,7 +142,7 @@ class RunTestsTool(Tool[NoArguments]):
 
     @classmethod
     def create(cls, services: ToolServices) -> Self:
-        """Shares test runs with the other episodes of the process."""
+        """Share test runs with the other episodes of the process."""
         return cls(services.cache)
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
@@ -162,7 +162,7 @@ class RunTestsTool(Tool[NoArguments]):
 
 
 def describe_run(run: TestRun, test_ids: tuple[str, ...]) -> str:
-    """One line: ``passed 3``, or how many failed and the first failure's message."""
+    """Return one line: ``passed 3``, or the number of failures and the first failure's message."""
     failed = [test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED]
     if not failed:
         return describe_pass(len(test_ids))
@@ -173,17 +173,17 @@ def describe_run(run: TestRun, test_ids: tuple[str, ...]) -> str:
 
 
 def describe_pass(num_tests: int) -> str:
-    """The observation of a run in which all tests passed."""
+    """Return the observation of a run in which all tests passed."""
     return f"passed {num_tests}"
 
 
 def describe_failure(num_failed: int, num_tests: int, message: str) -> str:
-    """The observation of a run with failures."""
+    """Return the observation of a run with failures."""
     return f"failed {num_failed} of {num_tests}: {message[:MAX_MESSAGE_CHARS]}".rstrip(": ")
 
 
 class SubmitTool(Tool[NoArguments]):
-    """``submit``: hand in the current state."""
+    """``submit``: submit the current state."""
 
     name = "submit"
     usage = "submit - hand in the repair and end"

@@ -37,7 +37,7 @@ MAX_NAMES = 30
 
 
 class DependencyUpgradeArguments(Record):
-    """What ``dependency_upgrade`` takes."""
+    """Arguments of ``dependency_upgrade``."""
 
     name: str
     version: str = Field(
@@ -47,7 +47,7 @@ class DependencyUpgradeArguments(Record):
 
 
 class DependencyUpgradeTool(Tool[DependencyUpgradeArguments]):
-    """``dependency_upgrade``: change the version that is asked for."""
+    """``dependency_upgrade``: change the required version."""
 
     name = "dependency_upgrade"
     usage = (
@@ -59,32 +59,32 @@ class DependencyUpgradeTool(Tool[DependencyUpgradeArguments]):
     async def run(self, context: ToolContext, arguments: DependencyUpgradeArguments) -> Observation:
         """Write the new specifier over each requirement of that name."""
         name = canonicalize_name(arguments.name)
-        found = [one for one in declared_requirements(context.workspace, arguments.path) if one.name == name]
-        if not found:
+        declared = [entry for entry in declared_requirements(context.workspace, arguments.path) if entry.name == name]
+        if not declared:
             return tool_error(not_declared(context.workspace, arguments.name, arguments.path))
         specifier = available_specifier(context, name, arguments.version)
         if isinstance(specifier, Observation):
             return specifier
-        if any(one.is_hashed for one in found):
-            return tool_error(f"{found[0].path} is a lock with hashes; only a resolver with a network can change it")
-        return await change_requirements(context, found, specifier)
+        if any(entry.is_hashed for entry in declared):
+            return tool_error(f"{declared[0].path} is a lock with hashes; only a resolver with a network can change it")
+        return await change_requirements(context, declared, specifier)
 
 
 def declared_requirements(workspace: Workspace, path: str = "") -> list[Declared]:
-    """Requirements of ``path`` (default: of every settings file)."""
-    paths = [path.removeprefix("./")] if path else [one for one in workspace.paths("*") if is_settings_file(one)]
-    return [declared for one in paths for declared in find_declared(one, workspace.read(one) or "")]
+    """Return the requirements of ``path`` (default: of every settings file)."""
+    paths = [path.removeprefix("./")] if path else list(filter(is_settings_file, workspace.paths("*")))
+    return [declared for name in paths for declared in find_declared(name, workspace.read(name) or "")]
 
 
 def not_declared(workspace: Workspace, name: str, path: str) -> str:
-    """What to answer to the name of something that no file declares."""
-    names = sorted({one.name for one in declared_requirements(workspace, path)})
-    told = ", ".join(names[:MAX_NAMES]) or "nothing"
-    return f"{name} is not declared in {path or 'any settings file'}; declared: {told}"
+    """Return the error for a name that no file declares."""
+    names = sorted({entry.name for entry in declared_requirements(workspace, path)})
+    shown = ", ".join(names[:MAX_NAMES]) or "nothing"
+    return f"{name} is not declared in {path or 'any settings file'}; declared: {shown}"
 
 
 def available_specifier(context: ToolContext, name: str, wanted: str) -> str | Observation:
-    """The specifier to write for ``wanted``, or the error that nothing in the task's environment satisfies it."""
+    """Return the specifier for ``wanted``, or the error that nothing in the task's environment satisfies it."""
     pins = pinned_versions(context.task.environment.lock)
     if name not in pins:
         return tool_error(
@@ -105,20 +105,21 @@ def _listed(pins: Mapping[str, Version]) -> str:
 
 
 async def change_requirements(context: ToolContext, declared: list[Declared], specifier: str) -> Observation:
-    """Write ``specifier`` over every one of ``declared``; says what changed, line by line."""
-    told: list[str] = []
-    for path in dict.fromkeys(one.path for one in declared):
+    """Write ``specifier`` over every entry of ``declared``; list the changes, line by line."""
+    lines: list[str] = []
+    for path in dict.fromkeys(entry.path for entry in declared):
         text = context.workspace.read(path) or ""
-        for one in reversed([one for one in declared if one.path == path]):
-            new = with_specifier(text, one, specifier)
-            told.append(f"{path}: {one.place} {one.text} -> {new[one.start : one.end + len(new) - len(text)]}")
+        for entry in reversed([entry for entry in declared if entry.path == path]):
+            new = with_specifier(text, entry, specifier)
+            written = new[entry.start : entry.end + len(new) - len(text)]
+            lines.append(f"{path}: {entry.place} {entry.text} -> {written}")
             text = new
         await context.workspace.write(path, text)
-    return Observation(text="\n".join(told))
+    return Observation(text="\n".join(lines))
 
 
 class RemoveDependencyArguments(Record):
-    """What ``remove_dependency`` takes."""
+    """Arguments of ``remove_dependency``."""
 
     name: str
     path: str = Field(description="the settings file that declares it")
@@ -138,16 +139,16 @@ class RemoveDependencyTool(Tool[RemoveDependencyArguments]):
         if text is None:
             return tool_error(f"{path} cannot be read; find_files lists the files")
         wanted = canonicalize_name(arguments.name)
-        found = [one for one in find_declared(path, text) if one.name == wanted]
-        if not found:
+        declared = [entry for entry in find_declared(path, text) if entry.name == wanted]
+        if not declared:
             return tool_error(not_declared(context.workspace, arguments.name, path))
-        if any(one.is_hashed for one in found):
+        if any(entry.is_hashed for entry in declared):
             return tool_error(f"{path} is a lock with hashes; only a resolver can change it")
-        for one in reversed(found):
-            text = without(text, one)
+        for entry in reversed(declared):
+            text = without(text, entry)
         await context.workspace.write(path, text)
         return Observation(
-            text="\n".join(f"{path}: removed {one.text} from {one.place or 'the file'}" for one in found)
+            text="\n".join(f"{path}: removed {entry.text} from {entry.place or 'the file'}" for entry in declared)
         )
 
 
@@ -167,14 +168,14 @@ _WRAPPERS = {
 
 
 class UpgradeBuildToolArguments(Record):
-    """What ``upgrade_build_tool`` takes."""
+    """Arguments of ``upgrade_build_tool``."""
 
     name: str = Field(description="setuptools, hatchling, any other build requirement; gradle, maven")
     version: str = Field(default="", description="empty: the version that is installed")
 
 
 class UpgradeBuildToolTool(Tool[UpgradeBuildToolArguments]):
-    """``upgrade_build_tool``: what builds the project, in a version that there is."""
+    """``upgrade_build_tool``: change the build tool of the project to an available version."""
 
     name = "upgrade_build_tool"
     usage = (
@@ -194,23 +195,26 @@ class UpgradeBuildToolTool(Tool[UpgradeBuildToolArguments]):
         specifier = available_specifier(context, name, arguments.version)
         if isinstance(specifier, Observation):
             return specifier
-        found = [one for one in find_declared(SETTINGS, text) if one.name == name and one.place == BUILD_REQUIREMENTS]
-        if found:
-            told = (await change_requirements(context, found, specifier)).text
+        entries = [entry for entry in find_declared(SETTINGS, text) if entry.name == name]
+        declared = [entry for entry in entries if entry.place == BUILD_REQUIREMENTS]
+        if declared:
+            change = (await change_requirements(context, declared, specifier)).text
         else:
             added = with_added(text, "build-system", "requires", name + specifier)
             if added is None:
                 return tool_error(f"{SETTINGS} has no list `requires` under [build-system]; write_file makes one")
             await context.workspace.write(SETTINGS, added)
-            told = f"{SETTINGS}: {BUILD_REQUIREMENTS} + {name}{specifier}"
-        return Observation(text="\n".join(filter(None, [told, await _correct_backend(context, name)])))
+            change = f"{SETTINGS}: {BUILD_REQUIREMENTS} + {name}{specifier}"
+        return Observation(text="\n".join(filter(None, [change, await _correct_backend(context, name)])))
 
 
 async def _correct_backend(context: ToolContext, name: str) -> str:
-    """Make ``build-backend`` one of ``name``'s when ``name`` is a back end and the key is there; says what changed."""
+    """Make ``build-backend`` one of ``name``'s when ``name`` is a back end and the key is there; return the change."""
     text = context.workspace.read(SETTINGS) or ""
     wanted = BACKENDS.get(name, ())
-    entries = [one for one in parse_entries(text) if (one.section, one.key) == ("build-system", "build-backend")]
+    entries = [
+        entry for entry in parse_entries(text) if (entry.section, entry.key) == ("build-system", "build-backend")
+    ]
     if not wanted or not entries:
         return ""
     lines = text.splitlines(keepends=True)

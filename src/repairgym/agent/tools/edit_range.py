@@ -24,7 +24,7 @@ _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 
 
 class CreateArguments(Record):
-    """Which file."""
+    """The file to create."""
 
     file: str = Field(description="path of the new file")
 
@@ -47,7 +47,7 @@ class CreateTool(EditorTool[CreateArguments]):
 
 
 class EditArguments(Record):
-    """Which lines of which file become what."""
+    """The lines to replace and their new text."""
 
     line_range: str = Field(description="START:END, both included, of the lines to replace")
     replacement_text: str = Field(default="", description="the new lines, with their indentation; empty deletes")
@@ -65,7 +65,7 @@ class EditRangeTool(EditorTool[EditArguments]):
     arguments_type = EditArguments
 
     def read(self, text: str) -> EditArguments:
-        """Options and range as words; the text as the last word or as a heredoc.
+        """Read options and range as words; the text as the last word or as a heredoc.
 
         Raises:
             UsageError: the range is missing, an option is unknown, or a heredoc does not end.
@@ -81,7 +81,7 @@ class EditRangeTool(EditorTool[EditArguments]):
         return EditArguments(line_range=words[0], replacement_text="".join(rest), file=file or "")
 
     async def run(self, context: ToolContext, arguments: EditArguments) -> Observation:
-        """Replace the lines and show what became of them."""
+        """Replace the lines and show the result."""
         path = repository_path(context, arguments.file) if arguments.file else open_file(context)[0].path
         text = read_text(context, path)
         first, last = _parse_range(arguments.line_range, count_lines(text))
@@ -93,7 +93,7 @@ class EditRangeTool(EditorTool[EditArguments]):
 
 
 class ReplaceArguments(Record):
-    """What becomes what."""
+    """The text to replace and its replacement."""
 
     search: str = Field(description="text to look for, exactly as it stands in the open file; may have several lines")
     replacement: str = Field(description="text to put there")
@@ -108,7 +108,7 @@ class ReplaceTool(EditorTool[ReplaceArguments]):
     arguments_type = ReplaceArguments
 
     def read(self, text: str) -> ReplaceArguments:
-        """Two words, quoted as in a shell.
+        """Read two words, quoted as in a shell.
 
         Raises:
             UsageError: there are not two.
@@ -135,7 +135,7 @@ class ReplaceTool(EditorTool[ReplaceArguments]):
 
 
 def split_heredoc(text: str) -> tuple[str, str | None]:
-    """What stands before a heredoc, and its body; None without one.
+    """Return the text before a heredoc, and its body; None without one.
 
     Raises:
         UsageError: the heredoc does not end, or something follows it.
@@ -175,7 +175,7 @@ def take_option(words: list[str], name: str) -> str | None:
 
 
 def replace_lines(text: str, first: int, last: int, replacement: str) -> str:
-    """``text`` with its lines ``first`` to ``last`` (from 1, both included) replaced."""
+    """Return ``text`` with its lines ``first`` to ``last`` (from 1, both included) replaced."""
     lines = split_lines(text)
     new = [line if line.endswith("\n") else f"{line}\n" for line in split_lines(replacement)]
     changed = "".join([*lines[: first - 1], *new, *lines[last:]])

@@ -19,16 +19,16 @@ class EditorTool(Tool[ArgumentsT], Generic[ArgumentsT]):
     """A tool that shows the open file in windows of ``num_lines`` lines."""
 
     def __init__(self, num_lines: int) -> None:
-        """``num_lines``: of a window."""
+        """Show windows of ``num_lines`` lines."""
         self.num_lines = num_lines
 
     @classmethod
     def create(cls, services: ToolServices) -> Self:
-        """With the window of the pipeline."""
+        """Use the window of the pipeline."""
         return cls(services.config.window_lines)
 
     def show(self, context: ToolContext, note: str = "") -> Observation:
-        """The open window, behind ``note``."""
+        """Show the open window, behind ``note``."""
         view, text = open_file(context)
         shown = render_view(view, text, self.num_lines)
         return Observation(text=f"{note}\n{shown}" if note else shown)
@@ -47,7 +47,7 @@ class EditorTool(Tool[ArgumentsT], Generic[ArgumentsT]):
 
 
 def open_file(context: ToolContext) -> tuple[FileView, str]:
-    """The view and the text of the open file.
+    """Return the view and the text of the open file.
 
     Raises:
         UsageError: no file is open, or it is gone.
@@ -58,7 +58,7 @@ def open_file(context: ToolContext) -> tuple[FileView, str]:
 
 
 def read_text(context: ToolContext, path: str) -> str:
-    """Text of a file.
+    """Return the text of a file.
 
     Raises:
         UsageError: there is none, or it is no text.
@@ -70,7 +70,7 @@ def read_text(context: ToolContext, path: str) -> str:
 
 
 def repository_path(context: ToolContext, path: str) -> str:
-    """``path`` as the agent wrote it, relative to its working folder, as a path relative to the repository root.
+    """Return ``path``, relative to the agent's working folder, as a path relative to the repository root.
 
     Raises:
         UsageError: it is outside of the repository.
@@ -82,5 +82,5 @@ def repository_path(context: ToolContext, path: str) -> str:
 
 
 def shown_path(path: str) -> str:
-    """A path relative to the repository root as the agent sees it."""
+    """Return a path relative to the repository root as the agent sees it."""
     return f"{ROOT}/{path}"

@@ -2,14 +2,14 @@
 
 Reads and makes one SQLite file (paper A, arXiv 2510.22075: past solutions are retrieved, then ranked by relevance and
 past success; its appendix A.2 calls the tool ``ask_for_help``). Relevance is FTS5's BM25 relative to the best hit,
-success the share of episodes that were offered the fix and passed, both in [0, 1]. Invariants:
+success the share of episodes that were offered the fix and passed, both in [0, 1]. Guarantees:
 
-- It holds fixes of training tasks only, and none of a package that a validation or test task comes from (`add`).
+- It holds fixes of training tasks only, and none of a package with validation or test tasks (`add`).
 - A task is never offered its own fix (`search`).
 - Equal content gives equal answers: rollouts read, and only `repairgym knowledge add` writes.
-- A file that stays locked is trouble of the infrastructure, never an empty answer.
+- A file that stays locked is an error of the infrastructure, never an empty answer.
 
-The file keeps a rollback journal and no WAL, so that readers need no write permission and a network folder will do.
+The file keeps a rollback journal and no WAL, so that readers need no write permission and network folders work.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Fix(Record):
     task_id: str
     package: str
     error: MainError
-    """What the build said before the repair."""
+    """Error of the build before the repair."""
     report: str
     patch: str
     """Unified diff against the broken state."""
 
 
 class RankedFix(Record):
-    """A fix with why it is where it is in an answer."""
+    """A fix with the reasons for its rank."""
 
     fix: Fix
     relevance: float
@@ -78,7 +78,7 @@ class RankedFix(Record):
     num_offers: int
     """Episodes that were offered the fix."""
     num_solved: int
-    """Those of them that passed."""
+    """Episodes among them that passed."""
     score: float
 
     @property
@@ -88,12 +88,12 @@ class RankedFix(Record):
 
 
 def laplace_rate(num_solved: int, num_offers: int) -> float:
-    """(solved + 1) / (offers + 2): a fix that was never offered counts as one half."""
+    """Return (solved + 1) / (offers + 2): a fix that was never offered counts as one half."""
     return (num_solved + 1) / (num_offers + 2)
 
 
 def make_fix(task: Task, error: MainError, patch: str) -> Fix:
-    """The record of a repair of ``task``."""
+    """Return the record of a repair of ``task``."""
     digest = hashlib.sha256(f"{task.id}\0{patch}".encode()).hexdigest()
     return Fix(
         id=digest[:12],
@@ -106,7 +106,7 @@ def make_fix(task: Task, error: MainError, patch: str) -> Fix:
 
 
 def open_knowledge(config: KnowledgeConfig) -> KnowledgeBase | None:
-    """The knowledge base that ``config`` names; None when it names none.
+    """Open the knowledge base that ``config`` names; None when it names none.
 
     Raises:
         InputError: there is no such file, or it is no knowledge base.
@@ -127,7 +127,7 @@ class KnowledgeBase:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make an empty one.
+        """Make an empty knowledge base.
 
         Raises:
             InputError: ``path`` exists, or its folder does not.
@@ -142,7 +142,7 @@ class KnowledgeBase:
 
     @classmethod
     def open(cls, path: Path, *, is_read_only: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Self:
-        """Open one.
+        """Open a knowledge base.
 
         Raises:
             InputError: there is no such file, or it is no knowledge base.
@@ -155,19 +155,19 @@ class KnowledgeBase:
         base = cls(path, _connect(path, "ro" if is_read_only else "rw", busy_timeout_s))
         try:
             with base._reading() as connection:
-                found = connection.execute("PRAGMA application_id").fetchone()[0]
+                application_id = connection.execute("PRAGMA application_id").fetchone()[0]
         except sqlite3.DatabaseError:
-            found = None
+            application_id = None
         except BaseException:
             base.close()
             raise
-        if found != APPLICATION_ID:
+        if application_id != APPLICATION_ID:
             base.close()
             raise InputError(f"{path} is no knowledge base; name a file that repairgym knowledge add made")
         return base
 
     def __enter__(self) -> Self:
-        """The knowledge base itself."""
+        """Return the knowledge base itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -181,7 +181,7 @@ class KnowledgeBase:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def hold_out(self, packages: Collection[str]) -> None:
-        """Refuse fixes of ``packages`` from now on.
+        """Reject fixes of ``packages`` from now on.
 
         Raises:
             TaskError: a fix of one of them is here already.
@@ -216,11 +216,11 @@ class KnowledgeBase:
         return done.rowcount == 1
 
     def add_offer(self, fix_id: str, episode: str, *, is_solved: bool) -> None:
-        """Note that an episode was offered a fix and how it ended; once per episode. Unknown fixes are left out.
+        """Record the offer of a fix to an episode and its outcome, once per episode. Unknown fixes are left out.
 
         Args:
-            fix_id: Of the fix.
-            episode: Names one episode of one run; runs of one configuration have the same trajectory ids.
+            fix_id: Id of the fix.
+            episode: Name of one episode of one run; runs of one configuration have the same trajectory ids.
             is_solved: It passed with this fix.
         """
         with self._writing() as connection:
@@ -232,7 +232,7 @@ class KnowledgeBase:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def search(self, text: str, task: Task | None = None, *, limit: int = 3) -> tuple[RankedFix, ...]:
-        """The best fixes for ``text`` (an error, a question), the best first; never one of ``task`` itself.
+        """Return the best fixes for ``text`` (an error, a question), the best first; never a fix of ``task`` itself.
 
         Raises:
             TaskError: ``task`` is no training task, and fixes of its package are here.
@@ -246,16 +246,16 @@ class KnowledgeBase:
         query = " OR ".join(f'"{word}"' for word in words)
         with self._reading() as connection:
             rows = connection.execute(_SEARCH, (query, task.id if task else "", NUM_CANDIDATES)).fetchall()
-        found = [_ranked(row, rows[0][1]) for row in rows]
-        return tuple(sorted(found, key=lambda one: (-one.score, one.fix.id))[:limit])
+        ranked = [_ranked(row, rows[0][1]) for row in rows]
+        return tuple(sorted(ranked, key=lambda hit: (-hit.score, hit.fix.id))[:limit])
 
     def packages(self) -> dict[str, int]:
-        """Package -> number of its fixes."""
+        """Return the number of fixes by package."""
         with self._reading() as connection:
             return dict(connection.execute("SELECT package, count(*) FROM fixes GROUP BY package ORDER BY package"))
 
     def held_out(self) -> frozenset[str]:
-        """Packages whose fixes are refused."""
+        """Return the packages whose fixes are rejected."""
         with self._reading() as connection:
             return frozenset(name for (name,) in connection.execute("SELECT package FROM held_out"))
 

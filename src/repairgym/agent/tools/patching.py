@@ -1,6 +1,6 @@
 """Compact edits as pure text functions: find a token sequence on a line and replace it.
 
-Reads one line and an edit command; makes the new line or a sentence that says how to fix the command. Invariant: an
+Reads one line and an edit command; makes the new line or a sentence that says how to correct the command. Invariant: an
 edit never matches inside a longer token (``<`` does not match in ``<=``, ``1`` not in ``10``).
 """
 
@@ -20,7 +20,7 @@ _LINE = re.compile(r"@(\d+)(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class CompactEdit:
-    """``edit OLD => NEW @LABEL [#K]``: replace the K-th OLD on the labelled line.
+    """``edit OLD => NEW @LABEL [#K]``: replace the K-th OLD on the labeled line.
 
     The text comes before the label on purpose: once OLD is written, its line is a look-up (docs/adr/004).
     """
@@ -37,14 +37,14 @@ class CompactEdit:
 
 @dataclass(frozen=True)
 class LineEdit:
-    """``line @LABEL TEXT``: replace the labelled line; TEXT keeps its indentation, empty leaves a blank line."""
+    """``line @LABEL TEXT``: replace the labeled line; TEXT keeps its indentation, empty leaves a blank line."""
 
     label: int
     text: str
 
 
 def parse_compact_edit(argument: str) -> CompactEdit | None:
-    """Parse what follows ``edit``; None when it is malformed."""
+    """Parse the argument of ``edit``; None when it is malformed."""
     match = _EDIT.fullmatch(argument)
     if match is None:
         return None
@@ -53,7 +53,7 @@ def parse_compact_edit(argument: str) -> CompactEdit | None:
 
 
 def parse_line_edit(argument: str) -> LineEdit | None:
-    """Parse what follows ``line``; None when it is malformed."""
+    """Parse the argument of ``line``; None when it is malformed."""
     match = _LINE.fullmatch(argument)
     if match is None:
         return None
@@ -62,19 +62,19 @@ def parse_line_edit(argument: str) -> LineEdit | None:
 
 
 def find_occurrences(line: str, old: str) -> list[tuple[int, int]]:
-    """[start, end) character ranges where the tokens of ``old`` stand on ``line``, white space between them ignored."""
+    """Return [start, end) character ranges of the tokens of ``old`` on ``line``, white space between them ignored."""
     wanted = [token for token in _TOKEN.findall(old) if not token.isspace()]
     tokens = [match for match in _TOKEN.finditer(line) if not match.group().isspace()]
-    found = []
+    ranges = []
     for start in range(len(tokens) - len(wanted) + 1) if wanted else ():
         window = tokens[start : start + len(wanted)]
         if [match.group() for match in window] == wanted:
-            found.append((window[0].start(), window[-1].end()))
-    return found
+            ranges.append((window[0].start(), window[-1].end()))
+    return ranges
 
 
 def replace_on_line(line: str, edit: CompactEdit) -> str | None:
-    """Line after ``edit``; None when the line holds fewer than ``occurrence`` of OLD."""
+    """Return the line after ``edit``; None when the line holds fewer than ``occurrence`` of OLD."""
     places = find_occurrences(line, edit.old)
     if not 1 <= edit.occurrence <= len(places):
         return None
@@ -83,7 +83,7 @@ def replace_on_line(line: str, edit: CompactEdit) -> str | None:
 
 
 def edit_at(line: str, label: int, column: int, old: str, new: str) -> CompactEdit | None:
-    """The edit that replaces ``old`` at ``column`` of ``line`` by ``new``; None when it cannot be written so."""
+    """Return the edit that replaces ``old`` at ``column`` of ``line`` by ``new``; None when it cannot be written so."""
     for occurrence, (start, _) in enumerate(find_occurrences(line, old), 1):
         if start == column:
             return CompactEdit(label, old, new, occurrence)
@@ -91,7 +91,7 @@ def edit_at(line: str, label: int, column: int, old: str, new: str) -> CompactEd
 
 
 def resolve_edit(text: str, window: Window, edit: CompactEdit) -> CompactEdit | str:
-    """The edit with the label of the line that it means, or a sentence that says how to fix it.
+    """Return the edit with the label of the intended line, or a sentence that says how to correct it.
 
     A wrong label is forgiven when OLD stands on one visible line only.
     """
@@ -110,5 +110,5 @@ def resolve_edit(text: str, window: Window, edit: CompactEdit) -> CompactEdit | 
 
 
 def no_such_line(label: int, window: Window) -> str:
-    """What to answer to a label that the window lacks."""
+    """Return the error for a label that the window lacks."""
     return f"no line @{label}; the window ends at @{len(window.line_numbers)}"

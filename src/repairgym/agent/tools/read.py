@@ -36,7 +36,7 @@ class ViewTool(Tool[TextArguments]):
     usage = "view [PATH[:LINE]] - show a file from LINE on; without PATH the open window again"
 
     async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
-        """Open or show again a window."""
+        """Open a window or show it again."""
         wanted = arguments.argument.strip()
         if not wanted:
             if context.window is None:
@@ -55,7 +55,7 @@ class ViewTool(Tool[TextArguments]):
 
 
 class ReadFileArguments(Record):
-    """What ``read_file`` takes."""
+    """Arguments of ``read_file``."""
 
     path: str = Field(description="relative to the repository root")
     first_line: PositiveInt = 1
@@ -70,7 +70,7 @@ class ReadFileTool(Tool[ReadFileArguments]):
     arguments_type = ReadFileArguments
 
     async def run(self, context: ToolContext, arguments: ReadFileArguments) -> Observation:
-        """Print the lines as they are: what is read can be written back."""
+        """Print the lines as they are, so that they can be written back."""
         path = arguments.path.removeprefix("./")
         text = context.workspace.read(path)
         if text is None:
@@ -87,11 +87,11 @@ class ReadFileTool(Tool[ReadFileArguments]):
 
 
 _OVERLAP = 2
-"""Lines that two windows share when one scrolls."""
+"""Lines that two windows share after scrolling."""
 
 
 class OpenArguments(Record):
-    """Which file, around which line."""
+    """A file and a line."""
 
     file: str = Field(default="", description="path of the file; the one that is open when left out")
     line_number: int = Field(default=0, description="line to show in the middle; where the file was when left out")
@@ -105,7 +105,7 @@ class OpenTool(EditorTool[OpenArguments]):
     arguments_type = OpenArguments
 
     def read(self, text: str) -> OpenArguments:
-        """A single number is a line of the open file."""
+        """Read a single number as a line of the open file."""
         arguments = super().read(text)
         if arguments.file.isdigit() and not arguments.line_number:
             return OpenArguments(line_number=int(arguments.file))
@@ -122,7 +122,7 @@ class OpenTool(EditorTool[OpenArguments]):
 
 
 class GotoArguments(Record):
-    """Where to."""
+    """The target line."""
 
     line_number: int = Field(description="line to show in the middle of the window")
 

@@ -52,7 +52,7 @@ TOOLS: dict[str, type[Tool[Any]]] = {
 
 
 def make_tools(services: ToolServices) -> dict[str, Tool[Any]]:
-    """The tools of ``services.config``, by the names that the agent writes.
+    """Return the tools of ``services.config``, by the names that the agent writes.
 
     Raises:
         ConfigError: a key that is no tool, or two tools of one name.

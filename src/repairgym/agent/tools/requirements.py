@@ -1,6 +1,6 @@
-"""Requirements where projects declare them: found, replaced and removed without touching anything else.
+"""Requirements where projects declare them: found, replaced and removed without another change.
 
-Reads the text of a settings file; makes `Declared` places and the text after an edit. Invariants: every character
+Reads the text of a settings file; makes `Declared` places and the text after an edit. Guarantees: every character
 outside of the requirement (comments, order, quotes) stays; a place is the [start, end) of the requirement in the text.
 Known are ``pyproject.toml`` (build-system, project, dependency groups, poetry), ``setup.cfg``, ``setup.py`` and pip's
 requirements files.
@@ -41,9 +41,9 @@ class Declared:
     place: str
     """Section and key, e.g. ``[build-system] requires``; empty in a requirements file."""
     name: str
-    """In its canonical form."""
+    """Canonical name."""
     text: str
-    """The requirement as it is written; of poetry only the constraint."""
+    """The requirement as written; of poetry only the constraint."""
     start: int
     end: int
     is_string: bool
@@ -54,7 +54,7 @@ class Declared:
 
 
 def is_settings_file(path: str) -> bool:
-    """True when requirements can be declared in ``path``."""
+    """Return True when requirements can be declared in ``path``."""
     return PurePosixPath(path).name in _LISTS or _is_requirements_file(path)
 
 
@@ -65,19 +65,19 @@ def _is_requirements_file(path: str) -> bool:
 
 
 def find_declared(path: str, text: str) -> list[Declared]:
-    """Every requirement that ``text`` declares, in its order."""
+    """Return every requirement that ``text`` declares, in its order."""
     if _is_requirements_file(path):
         return list(_on_lines(path, "", text, 0))
     name = PurePosixPath(path).name
-    found: list[Declared] = []
+    declared: list[Declared] = []
     for entry in parse_entries(text) if name in _LISTS else ():
         place, start = f"[{entry.section}] {entry.key}", _value_start(text, entry)
         if name == "pyproject.toml" and _POETRY.fullmatch(entry.section):
-            found += _of_poetry(path, place, entry, start)
+            declared += _of_poetry(path, place, entry, start)
         elif any(re.fullmatch(s, entry.section) and re.fullmatch(k, entry.key) for s, k in _LISTS[name]):
             on_lines = name == "setup.cfg"
-            found += (_on_lines if on_lines else _in_strings)(path, place, entry.value, start)
-    return found
+            declared += (_on_lines if on_lines else _in_strings)(path, place, entry.value, start)
+    return declared
 
 
 def _value_start(text: str, entry: Entry) -> int:
@@ -124,7 +124,7 @@ def _name(text: str) -> str:
 
 
 def with_specifier(text: str, declared: Declared, specifier: str) -> str:
-    """``text`` where ``declared`` asks for ``specifier``; extras, marker and address of the requirement stay."""
+    """Return ``text`` where ``declared`` asks for ``specifier``; extras, marker and address of the requirement stay."""
     return text[: declared.start] + _specified(declared, specifier) + text[declared.end :]
 
 
@@ -135,13 +135,13 @@ def _specified(declared: Declared, specifier: str) -> str:
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     marker = f"; {requirement.marker}" if requirement.marker else ""
     if declared.is_string and marker:
-        # Both kinds of quotes delimit strings in TOML and Python; the marker takes those that the string has not.
+        # Both kinds of quotes delimit strings in TOML and Python; the marker uses those that the string has not.
         marker = marker.replace('"', "'") if '"' not in declared.text else marker
     return f"{requirement.name}{extras}{specifier}{marker}"
 
 
 def without(text: str, declared: Declared) -> str:
-    """``text`` where ``declared`` is gone, with its comma or line."""
+    """Return ``text`` where ``declared`` is gone, with its comma or line."""
     start, end = declared.start, declared.end
     if not declared.is_string or declared.is_poetry:
         return _without_line(text, start, end)
@@ -158,7 +158,7 @@ def without(text: str, declared: Declared) -> str:
 
 
 def _without_line(text: str, start: int, end: int) -> str:
-    """``text`` without the lines of [start, end); a key on the first of them stays."""
+    """Return ``text`` without the lines of [start, end); a key on the first of them stays."""
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", end) + 1 or len(text)
     key = re.match(r"[\w.-]+[ \t]*=[ \t]*", text[line_start:start])
@@ -167,7 +167,7 @@ def _without_line(text: str, start: int, end: int) -> str:
 
 
 def with_added(text: str, section: str, key: str, requirement: str) -> str | None:
-    """``text`` of a ``pyproject.toml`` whose list ``key`` of ``section`` has ``requirement`` too; None without it."""
+    """Return the ``pyproject.toml`` with ``requirement`` in list ``key`` of ``section``; None without that list."""
     for entry in parse_entries(text):
         if (entry.section, entry.key) == (section, key) and "[" in entry.value:
             place = _value_start(text, entry) + entry.value.index("[") + 1

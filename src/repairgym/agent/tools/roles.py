@@ -1,7 +1,6 @@
-"""What a turn did: it changed code, or ran tests.
+"""Roles of tools: turns that changed code, turns that ran tests.
 
-Reads turns by the names of their tools; makes truths. Invariant: an edit that the tool refused changed nothing and is
-no edit.
+Reads turns by the names of their tools. Guarantee: a rejected edit changed nothing and is no edit.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from repairgym.records import Record, StopReason, Turn
 
 
 class ToolRoles(Record):
-    """What tools are for, by name; the defaults cover the tools of this project and of both papers."""
+    """Purposes of tools, by name; the defaults cover the tools of this project and of both papers."""
 
     edits: frozenset[str] = frozenset(
         {"edit", "line", "undo", "write", "create", "replace", "write_file", "dependency_upgrade", "remove_dependency"}
@@ -29,19 +28,19 @@ DEFAULT_ROLES = ToolRoles()
 
 
 def is_edit(turn: Turn, roles: ToolRoles = DEFAULT_ROLES) -> bool:
-    """True when the turn changed files."""
+    """Return True when the turn changed files."""
     return turn.tool in roles.edits and not turn.error
 
 
 def is_test_run(turn: Turn, roles: ToolRoles = DEFAULT_ROLES) -> bool:
-    """True when the turn ran tests or the build."""
+    """Return True when the turn ran tests or the build."""
     if turn.tool in roles.shells:
         return any(re.search(roles.test_command, str(value)) for value in turn.arguments.values())
     return turn.tool in roles.tests and not turn.error
 
 
 def is_blind_submit(stop_reason: StopReason, turns: Iterable[Turn], roles: ToolRoles = DEFAULT_ROLES) -> bool:
-    """True for a submission whose last change was never tested."""
+    """Return True for a submission whose last change was never tested."""
     is_tested = False
     for turn in turns:
         if is_edit(turn, roles):

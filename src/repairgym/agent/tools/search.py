@@ -1,7 +1,7 @@
 """Tools that find files and text.
 
-``search`` is compact; ``find_files`` and ``find_files_with_text`` are in paper A (appendix A.2), ``search_file`` in paper
-B (appendix E).
+``search`` is compact; ``find_files`` and ``find_files_with_text`` are in paper A (appendix A.2), ``search_file`` in
+paper B (appendix E).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_FILES = 60
 
 
 class FindFilesArguments(Record):
-    """What ``find_files`` takes."""
+    """Arguments of ``find_files``."""
 
     pattern: str = Field(description="with wildcards; compared with the name and with the whole path")
     folder: str = Field(default="", description="only below this folder")
@@ -63,13 +63,13 @@ class FindFilesTool(Tool[FindFilesArguments]):
 
     async def run(self, context: ToolContext, arguments: FindFilesArguments) -> Observation:
         """List the matching paths, sorted."""
-        found = matching_paths(context, arguments.pattern, arguments.folder)
-        left_out = f"\n... and {len(found) - MAX_FILES} more" if len(found) > MAX_FILES else ""
-        return Observation(text="\n".join([f"found {len(found)}", *found[:MAX_FILES]]) + left_out)
+        paths = matching_paths(context, arguments.pattern, arguments.folder)
+        left_out = f"\n... and {len(paths) - MAX_FILES} more" if len(paths) > MAX_FILES else ""
+        return Observation(text="\n".join([f"found {len(paths)}", *paths[:MAX_FILES]]) + left_out)
 
 
 def matching_paths(context: ToolContext, pattern: str, folder: str) -> list[str]:
-    """Paths below ``folder`` whose name or whole path matches ``pattern``."""
+    """Return the paths below ``folder`` whose name or whole path matches ``pattern``."""
     prefix = f"{folder.removeprefix('./').strip('/')}/" if folder.strip("./") else ""
     return [
         path
@@ -83,9 +83,9 @@ MAX_LINE_CHARS = 160
 
 
 class FindFilesWithTextArguments(Record):
-    """What ``find_files_with_text`` takes."""
+    """Arguments of ``find_files_with_text``."""
 
-    text: str = Field(description="plain text; upper and lower case are told apart")
+    text: str = Field(description="plain text; upper and lower case are told apart")  # words: ok
     pattern: str = Field(default="*", description="only in files whose name or path matches it")
     folder: str = Field(default="", description="only below this folder")
 
@@ -115,7 +115,7 @@ _MAX_HITS = 100
 
 
 class SearchFileArguments(Record):
-    """What to look for, where."""
+    """A text and the file to search."""
 
     search_term: str = Field(description="plain text")
     file: str = Field(default="", description="path of the file; the open one when left out")

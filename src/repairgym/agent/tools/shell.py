@@ -16,7 +16,7 @@ from repairgym.sandbox.base import ExecResult
 
 
 class ShellArguments(Record):
-    """What to run."""
+    """The command to run."""
 
     command: str = Field(description="one or more lines of bash; programs that wait for a person do not work")
 
@@ -30,17 +30,17 @@ class ShellTool(Tool[ShellArguments]):
     is_refreshed = False
 
     def __init__(self, timeout_s: float, max_chars: int) -> None:
-        """Bounds of one command: ``timeout_s`` and the characters of its output that are shown."""
+        """Limit one command: its time, and the characters of its output that are shown."""
         self._timeout_s = timeout_s
         self._max_chars = max_chars
 
     @classmethod
     def create(cls, services: ToolServices) -> Self:
-        """With the bounds of the pipeline."""
+        """Use the limits of the pipeline."""
         return cls(services.config.command_timeout_s, services.config.max_observation_chars)
 
     def read(self, text: str) -> ShellArguments:
-        """The text is the command."""
+        """Read the text as the command."""
         return ShellArguments(command=text)
 
     async def run(self, context: ToolContext, arguments: ShellArguments) -> Observation:
@@ -51,7 +51,7 @@ class ShellTool(Tool[ShellArguments]):
         return self.observe(result, describe_result(result, self._max_chars))
 
     def observe(self, result: ExecResult, output: str) -> Observation:
-        """What the agent reads of a command that printed ``output``."""
+        """Return the observation of a command that printed ``output``."""
         if result.is_timed_out:
             note = f"the command did not end within {self._timeout_s:g} s and was stopped"
             return tool_error(f"{note}\n{output}".rstrip())
@@ -59,7 +59,7 @@ class ShellTool(Tool[ShellArguments]):
 
 
 def describe_result(result: ExecResult, max_chars: int) -> str:
-    """What a command printed; what ended it, where it printed nothing that says so."""
+    """Return the output of a command, and the limit or signal that ended it."""
     parts = [part.decode("utf-8", "replace").rstrip("\n") for part in (result.stdout, result.stderr)]
     lines = [cut_middle("\n".join(part for part in parts if part), max_chars)]
     if result.is_out_of_memory:
@@ -70,7 +70,7 @@ def describe_result(result: ExecResult, max_chars: int) -> str:
 
 
 def cut_middle(text: str, max_chars: int) -> str:
-    """``text``, or its head and tail with a note between them when it is longer than ``max_chars``."""
+    """Return ``text``, or its head and tail with a note between them when it is longer than ``max_chars``."""
     if len(text) <= max_chars:
         return text
     half = max_chars // 2
@@ -78,17 +78,17 @@ def cut_middle(text: str, max_chars: int) -> str:
 
 
 TIMEOUT_MARK = "tooltimeout"
-"""What a tool that did not end in time answers (paper A, section on training: one hour per tool)."""
+"""Answer of a tool that did not end in time (paper A, section on training: one hour per tool)."""
 
 
 class RunShTool(ShellTool):
-    """``run_sh``: like ``shell``, and it says how the command ended."""
+    """``run_sh``: ``shell`` with the exit status."""
 
     name = "run_sh"
     usage = "run_sh COMMAND - run a command in bash"
 
     def observe(self, result: ExecResult, output: str) -> Observation:
-        """The exit status and the output."""
+        """Return the exit status and the output."""
         if result.is_timed_out:
             note = f"{TIMEOUT_MARK}: the command did not end within {self._timeout_s:g} s"
             return tool_error(f"{note}\n{output}".rstrip())

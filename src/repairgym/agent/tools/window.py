@@ -26,27 +26,27 @@ class Window:
     line_numbers: tuple[int, ...]
 
     def line_number(self, label: int) -> int | None:
-        """File line of a label, None when the window has no such label."""
+        """Return the file line of a label, None when the window has no such label."""
         return self.line_numbers[label - 1] if 1 <= label <= len(self.line_numbers) else None
 
     def label(self, line_number: int) -> int | None:
-        """Label of a file line, None when it is not visible."""
+        """Return the label of a file line, None when it is not visible."""
         return self.line_numbers.index(line_number) + 1 if line_number in self.line_numbers else None
 
     def render(self, text: str) -> str:
-        """Visible lines of ``text``, one per row, each behind its label."""
+        """Return the visible lines of ``text``, one per row, each behind its label."""
         lines = text.splitlines()
         shown = [(k, lines[n - 1]) for k, n in enumerate(self.line_numbers, 1) if n <= len(lines)]
         return "\n".join(render_line(k, line) for k, line in shown)
 
 
 def render_line(label: int, line: str) -> str:
-    """One labelled row."""
+    """Return one labeled row."""
     return f"@{label}{line.rstrip()}" if line[:1] in (" ", "\t") else f"@{label} {line.rstrip()}"
 
 
 def open_window(path: str, text: str, first_line: int, last_line: int | None = None) -> Window:
-    """Window over ``first_line``..``last_line`` (or as many lines as fit), docstrings and blank lines folded away.
+    """Open a window over ``first_line``..``last_line`` (or the lines that fit); docstrings and blank lines are folded.
 
     A folded line keeps its place in the file, but takes no label. A file that does not parse keeps its docstrings.
     """
@@ -59,18 +59,18 @@ def open_window(path: str, text: str, first_line: int, last_line: int | None = N
 
 @lru_cache(maxsize=256)
 def docstring_lines(text: str) -> frozenset[int]:
-    """1-based lines of ``text`` that docstrings of functions and classes occupy; empty when it does not parse."""
+    """Return the lines (from 1) of docstrings of functions and classes; empty when ``text`` does not parse."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return frozenset()
-    found: set[int] = set()
+    numbers: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             docstring = docstring_of(node)
             if docstring:
-                found.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
-    return frozenset(found)
+                numbers.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return frozenset(numbers)
 
 
 # --- the numbered view ---------------------------------------------------------------------------------------------
@@ -80,31 +80,31 @@ _MAX_ROW_CHARS = 1000
 
 @dataclass(frozen=True)
 class FileView:
-    """Which lines of which file are shown."""
+    """The shown part of a file."""
 
     path: str
     first_line: int = 1
 
 
 def count_lines(text: str) -> int:
-    """Lines of ``text``; what follows the last line feed is one when there is something."""
+    """Count the lines of ``text``; text behind the last line feed is a line."""
     return text.count("\n") + bool(text and not text.endswith("\n"))
 
 
 def view_around(path: str, text: str, line: int, num_lines: int) -> FileView:
-    """A view with ``line`` in its middle, as far as the file goes."""
+    """Return a view with ``line`` in its middle, as far as the file goes."""
     last_first = max(1, count_lines(text) - num_lines + 1)
     return FileView(path, min(max(1, line - num_lines // 2), last_first))
 
 
 def scrolled(view: FileView, text: str, num_lines: int, step: int) -> FileView:
-    """``view`` moved by ``step`` lines, as far as the file goes."""
+    """Return ``view`` moved by ``step`` lines, as far as the file goes."""
     last_first = max(1, count_lines(text) - num_lines + 1)
     return FileView(view.path, min(max(1, view.first_line + step), last_first))
 
 
 def render_view(view: FileView, text: str, num_lines: int) -> str:
-    """The file's name and length, and the lines of the view behind their numbers."""
+    """Return the file's name and length, and the lines of the view behind their numbers."""
     num_total = count_lines(text)
     num_shown = max(0, min(num_lines, num_total - view.first_line + 1))
     shown = text.split("\n", view.first_line - 1 + num_shown)[view.first_line - 1 :][:num_shown]

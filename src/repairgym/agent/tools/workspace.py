@@ -1,9 +1,9 @@
 """The files of one episode, as the agent sees them, with a sandbox that starts only when something must run.
 
-Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Invariants: what `read` returns is what
-the sandbox holds, once `refresh` was awaited after the last command: changes made before the sandbox starts are written
-into it, later ones are written through, and what commands change is read back. Episodes that never run anything cost no
-sandbox. Files that are no UTF-8 text are in no change.
+Reads the pinned tree and the task's `base_files`; keeps the agent's changes. Guarantees: `read` returns
+the content of the sandbox once `refresh` was awaited after the last command: changes made before the sandbox starts are
+written into it, later ones are written through, and changes of commands are read back. Episodes that never run anything
+cost no sandbox. Files that are no UTF-8 text are in no change.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Workspace:
         create_sandbox: Callable[[Files], Awaitable[Sandbox]],
         prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
     ) -> None:
-        """Nothing starts.
+        """Start nothing.
 
         Args:
             tree: The pinned tree.
-            base_files: Written over it.
+            base_files: Files written over it.
             create_sandbox: Makes a sandbox of the tree with the given files written over it.
-            prepare: What is done in a new sandbox before the agent's changes are there.
+            prepare: Prepares a new sandbox before the agent's changes are written.
         """
         self._tree = tree
         self._base_files = base_files
@@ -50,21 +50,21 @@ class Workspace:
         """Working folder of the shell."""
 
     def read(self, path: str) -> str | None:
-        """Text of a file; None when it is absent, binary, or outside the repository."""
+        """Return the text of a file; None when it is absent, binary, or outside the repository."""
         return self.changes[path] if path in self.changes else self.base_text(path)
 
     def base_text(self, path: str) -> str | None:
-        """Text of a file before the agent came; None as for `read`."""
+        """Return the text of a file before the agent changed it; None as for `read`."""
         return base_text(self._tree, self._base_files, path)
 
     def paths(self, pattern: str = "*.py") -> list[str]:
-        """Files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
-        found = {str(p.relative_to(self._tree)) for p in self._tree.rglob(pattern) if p.is_file()}
+        """Return the files of the repository whose names match ``pattern``, sorted, as the agent sees them."""
+        paths = {str(p.relative_to(self._tree)) for p in self._tree.rglob(pattern) if p.is_file()}
         layers = (self._base_files, self.changes)
         for layer in layers:
-            found |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
-            found -= {path for path, text in layer.items() if text is None}
-        return sorted(path for path in found if "__pycache__" not in PurePosixPath(path).parts)
+            paths |= {path for path, text in layer.items() if text is not None and PurePosixPath(path).match(pattern)}
+            paths -= {path for path, text in layer.items() if text is None}
+        return sorted(path for path in paths if "__pycache__" not in PurePosixPath(path).parts)
 
     async def write(self, path: str, text: str) -> None:
         """Change a file; a change back to the base leaves no trace.
@@ -77,7 +77,7 @@ class Workspace:
         self._check_writable(path)
         if self._sandbox is not None:
             await self._sandbox.write_file(path, text.encode("utf-8", "surrogateescape"))
-        self._note(path, text)
+        self._record(path, text)
 
     async def delete(self, path: str) -> None:
         """Delete a file.
@@ -89,7 +89,7 @@ class Workspace:
             raise FileNotFoundError(f"{path} is not there")
         if self._sandbox is not None:
             await self._sandbox.exec(("rm", "-f", "--", path), timeout_s=10.0)
-        self._note(path, None)
+        self._record(path, None)
 
     async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run bash in the episode's shell; `refresh` before the next `read`.
@@ -104,7 +104,7 @@ class Workspace:
         return result
 
     async def refresh(self) -> None:
-        """Read back what commands changed; nothing to do when none ran.
+        """Read back the changes of commands; do nothing when none ran.
 
         Raises:
             SandboxLostError: the sandbox is gone.
@@ -112,29 +112,29 @@ class Workspace:
         """
         if not self._is_stale or self._sandbox is None:
             return
-        found = await self._sandbox.changed_files()
+        changed = await self._sandbox.changed_files()
         self._is_stale = False
         self.changes = {}
         for path, text in self._first_changes.items():
-            self._note(path, text)
-        for path, content in found.items():
+            self._record(path, text)
+        for path, content in changed.items():
             if path != ".git" and not path.startswith(".git/"):
-                self._note_content(path, content)
+                self._record_content(path, content)
 
     async def revert(self, changes: Files) -> None:
-        """Go back to a state that `changes` had. The sandbox, and with it the shell, starts anew when next needed."""
+        """Go back to a state that `changes` had. The sandbox and its shell start again when next needed."""
         await self.close()
         self.changes = dict(changes)
 
     def state_digest(self) -> str:
-        """SHA-256 (hex) of the changes: equal states have equal digests."""
+        """Return the SHA-256 (hex) of the changes: equal states have equal digests."""
         hasher = hashlib.sha256()
         for path in sorted(self.changes):
             hasher.update(f"{path}\0{self.changes[path]}\0".encode("utf-8", "surrogateescape"))
         return hasher.hexdigest()
 
     async def sandbox(self) -> Sandbox:
-        """The live sandbox, started on first use with all changes so far.
+        """Return the live sandbox, started on first use with all changes so far.
 
         Raises:
             SandboxError: it could not be made.
@@ -145,7 +145,7 @@ class Workspace:
         return self._sandbox
 
     async def copy(self) -> Sandbox:
-        """A sandbox of its own with the files as they are now, for what must leave no traces. Close it.
+        """Return a separate sandbox with the current files, for runs that must leave no traces. Close it.
 
         Raises:
             SandboxError: it could not be made.
@@ -186,19 +186,19 @@ class Workspace:
             self._is_stale = False
             self.cwd = "/testbed"
 
-    def _note(self, path: str, text: str | None) -> None:
+    def _record(self, path: str, text: str | None) -> None:
         self.changes[path] = text
         if text == self.base_text(path):
             del self.changes[path]
 
-    def _note_content(self, path: str, content: bytes | None) -> None:
-        """Content that is no text takes the path's place, so an earlier text of it is no change any more."""
+    def _record_content(self, path: str, content: bytes | None) -> None:
+        """Record changed content; content that is no text replaces an earlier change of the path."""
         self.changes.pop(path, None)
         if content is None:
-            self._note(path, None)
+            self._record(path, None)
             return
         try:
-            self._note(path, content.decode())
+            self._record(path, content.decode())
         except UnicodeDecodeError:
             return
 
@@ -213,7 +213,7 @@ class Workspace:
 
 
 def base_text(tree: Path, base_files: Files, path: str) -> str | None:
-    """Text of a file of ``tree`` with ``base_files`` over it; None when it is absent, binary, or outside the tree."""
+    """Return the text of a file of ``tree`` with ``base_files`` over it; None: absent, binary, or outside."""
     if path in base_files:
         return base_files[path]
     if not is_inside(path):
@@ -228,6 +228,6 @@ def base_text(tree: Path, base_files: Files, path: str) -> str | None:
 
 
 def is_inside(path: str) -> bool:
-    """Whether ``path`` is a relative path that stays below where it starts."""
+    """Return True when ``path`` is a relative path that stays below its start."""
     pure = PurePosixPath(path)
     return bool(pure.parts) and not pure.is_absolute() and ".." not in pure.parts and "\0" not in path

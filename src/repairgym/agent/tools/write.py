@@ -37,7 +37,7 @@ class WriteTool(Tool[TextArguments]):
 
 
 class WriteFileArguments(Record):
-    """What ``write_file`` takes."""
+    """Arguments of ``write_file``."""
 
     path: str = Field(description="relative to the repository root")
     content: str = Field(description="the whole new text of the file")
@@ -51,7 +51,7 @@ class WriteFileTool(Tool[WriteFileArguments]):
     arguments_type = WriteFileArguments
 
     def read(self, text: str) -> WriteFileArguments:
-        """Path and content as a JSON string: a text format has one line."""
+        """Read path and content as a JSON string: a text format has one line."""
         path, _, encoded = text.partition(" ")
         try:
             content = json.loads(encoded)
