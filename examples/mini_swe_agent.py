@@ -3,7 +3,7 @@ r"""Runs mini-swe-agent, as it comes from PyPI, on our tasks against `repairgym 
     repairgym serve --policy shell-oracle --tasks tasks port=8000 &
     python examples/mini_swe_agent.py tasks out --mini VENV/bin/mini \
         --base-url http://127.0.0.1:8000/v1 --model shell-oracle
-    repairgym grade --tasks tasks --predictions out/preds.json
+    repairgym grade tasks out/preds.json
     repairgym trajectories import runs/mini out --tasks tasks --graded out/preds-graded
 
 The agent works in a copy of the task's tree that is a git repository with one commit; its submission is the diff.

@@ -39,7 +39,7 @@ def test_it_repairs_our_tasks_and_is_graded(tmp_path: Path) -> None:
             run(*script, "--base-url", url, "--model", "shell-oracle", "--num-tasks", "1")
         finally:
             server.terminate()
-    said = run(*REPAIRGYM, "grade", "--tasks", tasks, "--predictions", out / "preds.json")
+    said = run(*REPAIRGYM, "grade", tasks, out / "preds.json")
     assert said.startswith("1 resolved, 0 failed")
     imported = run(
         *REPAIRGYM, "trajectories", "import", tmp_path / "run", out, "--tasks", tasks, "--graded", out / "preds-graded"

@@ -46,7 +46,7 @@ def folder(tmp_path, task):
 
 
 def test_stored_results_are_kept_and_totals_are_written(folder, capsys):
-    assert run("grade", "--tasks", folder / "tasks", "--predictions", folder / "preds.jsonl") == 0
+    assert run("grade", folder / "tasks", folder / "preds.jsonl") == 0
     printed = capsys.readouterr().out
     assert "1 resolved, 0 failed, 1 exploited, 0 invalid, 0 refused; 50.0% of 2 tasks resolved" in printed
     assert "gc: 1 exploit" in printed
@@ -60,7 +60,7 @@ def test_refused_entries_are_reported_after_the_others_were_graded(folder, capsy
     bad = folder / "bad.jsonl"
     bad.write_text(f"{entry('a')}\n{{broken\n{entry('zz')}\n")
     out = folder / "preds-graded"
-    assert run("grade", "--tasks", folder / "tasks", "--predictions", bad, "--out", out) == 3
+    assert run("grade", folder / "tasks", bad, "--out", out) == 3
     captured = capsys.readouterr()
     assert "1 resolved, 0 failed, 0 exploited, 0 invalid, 2 refused" in captured.out
     assert "not graded: line 2: no JSON" in captured.err
@@ -73,7 +73,7 @@ def test_an_invalid_verdict_ends_with_5(folder, capsys):
     """The tasks of this test name no tree that could be made, which says nothing about the patches."""
     other = folder / "other.jsonl"
     other.write_text(f"{entry('a', 'another patch')}\n")
-    assert run("grade", "--tasks", folder / "tasks", "--predictions", other, "num_workers=1") == 5
+    assert run("grade", folder / "tasks", other, "num_workers=1") == 5
     captured = capsys.readouterr()
     assert "0 resolved, 0 failed, 0 exploited, 1 invalid, 0 refused" in captured.out
     assert "the same command tries those again" in captured.err
@@ -83,7 +83,7 @@ def test_an_invalid_verdict_ends_with_5(folder, capsys):
 
 
 def test_dry_run_prints_the_config_and_writes_nothing(folder, capsys):
-    code = run("grade", "--tasks", "t", "--predictions", folder / "new.jsonl", "--dry-run", "num_workers=3")
+    code = run("grade", "t", folder / "new.jsonl", "--dry-run", "num_workers=3")
     assert code == 0
     assert "num_workers = 3" in capsys.readouterr().out
     assert not (folder / "new-graded").exists()
@@ -91,6 +91,4 @@ def test_dry_run_prints_the_config_and_writes_nothing(folder, capsys):
 
 def test_help_has_an_example(capsys):
     assert run("grade", "--help") == 0
-    assert "Example: repairgym grade --tasks tasks --predictions preds.jsonl" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "Example: repairgym grade tasks preds.jsonl" in " ".join(capsys.readouterr().out.split())

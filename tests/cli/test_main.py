@@ -206,7 +206,7 @@ def test_every_error_has_its_code_in_the_table() -> None:
 
 
 def test_the_documented_table_is_the_one_in_the_code() -> None:
-    text = (ROOT / "docs" / "exit-codes.md").read_text()
+    text = (ROOT / "docs" / "reference" / "exit-codes.md").read_text()
     rows = [f"| {row.code} | {row.word} | {row.meaning} | {row.remedy} |" for row in EXIT_CODES]
     assert [line for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()] == rows
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 BASE = ROOT / "src/repairgym/data/base"
 PAPERS = [
     (["rft", "run", "model"], "paper_b/rft.toml", RftCommandConfig),
-    (["dapo_two_stage", "tasks", "run", "model"], "paper_b/dapo_two_stage.toml", TwoStageConfig),
+    (["dapo_two_stage", "tasks", "run", "model"], "paper_b/two_stage.toml", TwoStageConfig),
     (["distil_then_grpo", "tasks", "run", "model"], "paper_a/distil_then_grpo.toml", DistilThenGrpoConfig),
 ]
 
@@ -27,10 +27,12 @@ def cli(*arguments, **options):
 
 @pytest.mark.parametrize(("arguments", "config", "kind"), PAPERS)
 def test_a_dry_run_prints_a_config_that_can_be_read_again(tmp_path, arguments, config, kind):
-    result = cli(*arguments, "--config", ROOT / "configs" / config, "--dry-run")
+    result = cli(*arguments, "--config", ROOT / "src/repairgym/data/presets" / config, "--dry-run")
     assert result.exit_code == 0, result.output
     (tmp_path / "printed.toml").write_text(result.stdout)
-    assert load_config(kind, tmp_path / "printed.toml") == load_config(kind, ROOT / "configs" / config)
+    assert load_config(kind, tmp_path / "printed.toml") == load_config(
+        kind, ROOT / "src/repairgym/data/presets" / config
+    )
 
 
 @pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distil_then_grpo"])
@@ -40,14 +42,14 @@ def test_every_command_has_an_example(command):
     assert f"repairgym train {command}" in result.output
 
 
-def test_what_several_processes_cannot_do_is_refused_before_anything_is_made(tmp_path):
+def test_what_several_processes_cannot_do_is_refused_before_anything_is_made(tmp_path, synthetic_run):
     result = cli("base", tmp_path / "model", env={"WORLD_SIZE": "2"})
     assert result.exit_code == 2
     assert "start it without torchrun" in result.output
-    result = cli("sft", tmp_path, "model", env={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
+    result = cli("sft", synthetic_run, BASE, env={"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"})
     assert result.exit_code == 2
     assert "4 processes on several nodes" in result.output
-    result = cli("rl", "tasks", tmp_path / "run", "model", "rl.algorithm.compute.context_parallel=2")
+    result = cli("rl", synthetic_run / "tasks", tmp_path / "run", BASE, "rl.algorithm.compute.context_parallel=2")
     assert result.exit_code == 2
     assert "torchrun --nproc-per-node 2" in result.output
     assert not list(tmp_path.iterdir())
@@ -68,9 +70,9 @@ def test_a_run_without_successes_is_a_clear_error(tmp_path):
     assert "no passed trajectory in phase 'rollout'" in result.output
 
 
-def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path):
+def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path, synthetic_run):
     (tmp_path / "model").mkdir()
-    result = cli("distil_then_grpo", tmp_path, tmp_path / "run", tmp_path / "model")
+    result = cli("distil_then_grpo", synthetic_run / "tasks", tmp_path / "run", tmp_path / "model")
     assert result.exit_code == 3
     assert "tokenizer.json" in result.output
     assert not (tmp_path / "run").exists()

@@ -13,7 +13,7 @@ from repairgym.training.run_settings import keep_config
 ROOT = Path(__file__).parents[2]
 PAPERS = [
     ("paper_a/distil_then_grpo.toml", "distil_then_grpo", "paper_a/verl.toml", ["grpo"]),
-    ("paper_b/dapo_two_stage.toml", "dapo_two_stage", "paper_b/verl.toml", ["stage-1", "stage-2"]),
+    ("paper_b/two_stage.toml", "dapo_two_stage", "paper_b/verl.toml", ["stage-1", "stage-2"]),
 ]
 
 
@@ -23,7 +23,7 @@ def cli(*arguments):
 
 @pytest.mark.parametrize(("source", "recipe", "machine", "phases"), PAPERS)
 def test_the_papers_recipes_are_written_for_verl(tmp_path, source, recipe, machine, phases):
-    configs = ROOT / "configs"
+    configs = ROOT / "src/repairgym/data/presets"
     result = cli("verl", "config", configs / source, tmp_path, "--recipe", recipe, "--machine", configs / machine)
     assert result.exit_code == 0, result.output
     assert sorted(path.name for path in tmp_path.iterdir()) == phases
@@ -31,13 +31,23 @@ def test_the_papers_recipes_are_written_for_verl(tmp_path, source, recipe, machi
 
 
 def test_what_verl_cannot_do_is_an_error(tmp_path):
-    result = cli("verl", "config", ROOT / "configs/exploit_rl.toml", tmp_path)
+    result = cli("verl", "config", ROOT / "src/repairgym/data/presets/exploit_rl.toml", tmp_path)
     assert result.exit_code == 2
     assert "verl has no counterpart of: " in result.output
 
 
 def test_a_dry_run_shows_both_configurations():
-    result = cli("train", "verl", "t", "r", "m", "--dry-run", "--machine", ROOT / "configs/verl_cpu.toml", "seed=3")
+    result = cli(
+        "train",
+        "verl",
+        "t",
+        "r",
+        "m",
+        "--dry-run",
+        "--machine",
+        ROOT / "src/repairgym/data/presets/verl_cpu.toml",
+        "seed=3",
+    )
     assert result.exit_code == 0, result.output
     assert "seed = 3" in result.stdout
     assert 'engine = "embedded"' in result.stdout

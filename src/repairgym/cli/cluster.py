@@ -7,44 +7,41 @@ that a node cannot make sandboxes, 9 that anything else does not fit.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.cluster import ClusterCheckConfig
-from repairgym.config.loading import load_config, to_toml
 from repairgym.errors import ClusterError, ConfigError, SandboxUnavailableError
 
 if TYPE_CHECKING:
     from repairgym.bridges.ray.cluster_check import ClusterReport, NodeReport
 
-app = typer.Typer(help="Prove a Ray cluster before money is spent on it.", no_args_is_help=True)
+app = typer.Typer(help="Check a Ray cluster before a run.", no_args_is_help=True, add_completion=False)
 _COLUMNS = ("node", "sandboxes", "CPUs", "GPUs", "sandbox", "layer", "clock", "versions")
 
 
 @app.callback()
 def cluster() -> None:
-    """Prove a Ray cluster before money is spent on it."""
+    """Check a Ray cluster before a run."""
 
 
 @app.command()
 def check(
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    overrides: Overrides = None,
     address: Annotated[str, typer.Option(help="ray://HOST:10001, HOST:6379, auto or local.")] = "",
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    is_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    preset: Preset = "",
+    config: Config = None,
+    is_json: AsJson = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Start a sandbox on each node, send it a layer, compare clocks and versions, list GPUs; nothing stays there.
 
     Example: repairgym cluster check --address ray://head:10001
     """
     given = [f'cluster.address="{address}"'] if address else []
-    resolved = load_config(ClusterCheckConfig, config, [*(overrides or []), *given])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(ClusterCheckConfig, [*(overrides or []), *given], config, preset, dry_run)
     if not resolved.cluster.is_used:
         raise ConfigError("got no cluster, expected --address ray://HOST:10001, HOST:6379, auto or local")
     report = _check(resolved)

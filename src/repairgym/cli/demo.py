@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.recipes import DemoConfig
 from repairgym.errors import ConfigError, InputError
@@ -17,13 +18,14 @@ RUNS = Path("runs")
 
 
 def demo(
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value, on top of the config file.")] = None,
+    overrides: Overrides = None,
     minutes: Annotated[float | None, typer.Option(help="Wall-clock budget; 2 runs every phase, small.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with --run, or with the newest demo run.")] = False,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Pre-train the base model too.")] = False,
-    config: Annotated[Path | None, typer.Option(help="TOML file; see configs/demo.toml.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    preset: Preset = "",
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the whole loop: real packages, tasks, SFT, RFT, DAPO, evaluation, report.html.
 
@@ -32,16 +34,15 @@ def demo(
     extra = [f"minutes={float(minutes)}"] if minutes is not None else []
     extra += ["is_from_scratch=true"] if from_scratch else []
     if resume:
-        if config or overrides or extra:
-            raise ConfigError("--resume goes on with the run's own config; leave out --config, --minutes and overrides")
+        if preset or config or overrides or extra:
+            raise ConfigError(
+                "--resume resumes the run's own config; leave out --preset, --config, --minutes and overrides"
+            )
         folder = run or _newest()
         resolved = load_config(DemoConfig, folder / "config.toml")
     else:
         folder = run or RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
-        resolved = load_config(DemoConfig, config, [*(overrides or []), *extra])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+        resolved = resolve(DemoConfig, [*(overrides or []), *extra], config, preset, dry_run)
     from repairgym.cli.running import refuse_several_processes
 
     refuse_several_processes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -141,3 +142,8 @@ def _text(value: Value) -> str:
         return f"{value:.4g}"
     text = str(value)
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 1]}…"
+
+
+def rows_of(tables: Iterable[Table]) -> dict[str, list[dict[str, Value]]]:
+    """Return title -> rows of each table, a row as column -> value."""
+    return {table.title: [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}

@@ -18,6 +18,7 @@ from rich.table import Table
 from repairgym import __version__
 from repairgym.cli import machine, stack
 from repairgym.cli.machine import Finding, Status
+from repairgym.cli.options import AsJson, Overrides
 from repairgym.config.layers import LayersConfig
 from repairgym.records import Record
 
@@ -84,10 +85,8 @@ def worst_status(findings: Sequence[Finding]) -> Status:
 
 
 def doctor(
-    overrides: Annotated[list[str] | None, typer.Argument(help="Bounds of the layer store: max_bytes=...")] = None,
-    is_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for machines (docs/reference/doctor.md).")
-    ] = False,
+    overrides: Overrides = None,
+    is_json: AsJson = False,
     is_verifying: Annotated[
         bool, typer.Option("--verify-layers", help="Only read every layer and compare it with its manifest.")
     ] = False,

@@ -10,9 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
+from repairgym.cli.options import (
+    AsJson,
+    Config,
+    DryRun,
+    NewRun,
+    Overrides,
+    Preset,
+    RunFolder,
+    Tasks,
+    TasksOption,
+    Tokenizer,
+    print_json,
+    resolve,
+)
 from repairgym.config.commands import ReplayCommandConfig, RolloutCommandConfig
-from repairgym.config.loading import load_config, to_toml
+from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, TaskError
 
@@ -24,17 +38,20 @@ PHASE = "rollout"
 
 
 def rollout(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks build).")],
-    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted one is continued.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
+    tasks: Tasks,
+    run: NewRun,
+    overrides: Overrides = None,
     policy: Annotated[
-        str, typer.Option(help="Model folder; openai or vllm (endpoint.*); oracle, submit-at-once, random, teacher.")
+        str,
+        typer.Option(
+            help="Model folder or hub id; openai, vllm (endpoint.*); oracle, submit-at-once, random, teacher."
+        ),
     ] = "oracle",
-    model: Annotated[
-        Path | None, typer.Option(help="Folder with the tokenizer of scripted and served policies.")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    model: Tokenizer = None,
+    preset: Preset = "",
+    config: Config = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a policy on tasks and count the verdicts.
 
@@ -44,17 +61,15 @@ def rollout(
 
     Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
     """
-    from repairgym.cli.running import check_policy, describe_losses, describe_usage, open_run, policy_of
+    resolved = resolve(RolloutCommandConfig, overrides, config, preset, dry_run)
+    ref = find_policy(policy, resolved.rollout.temperature, resolved.endpoint)
+    check_tasks(tasks), check_new_run(run)
+    from repairgym.cli.running import check_policy, describe_losses, describe_usage, open_run
     from repairgym.inference.loading import shipped_base
     from repairgym.rollout.jobs import make_groups
     from repairgym.training.run import select_tasks
     from repairgym.training.run_settings import CallConfig
 
-    resolved = load_config(RolloutCommandConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
-    ref = policy_of(policy, resolved.rollout.temperature, resolved.endpoint)
     folder = model or (Path(ref.folder) if ref.folder else shipped_base())
     check_policy(ref, folder, resolved.rollout)
     call = CallConfig(f"rollout-{ref.name}", resolved, free=("select.*", "num_samples"))
@@ -62,12 +77,15 @@ def rollout(
         chosen = select_tasks(opened, resolved.select)
         jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
         with opened.store.phase(PHASE):
-            found = opened.run_jobs(ref, jobs, phase=PHASE)
+            trajectories = opened.run_jobs(ref, jobs, phase=PHASE)
         counters = opened.pool.counters()
-    counts = Counter(trajectory.verdict.kind.value for trajectory in found)
-    typer.echo(
-        f"{ref.name}: {len(chosen)} tasks, {len(found)} episodes: " + ", ".join(f"{n} {k}" for k, n in counts.items())
-    )
+    counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
+    if as_json:
+        totals = {"policy": ref.name, "num_tasks": len(chosen), "num_episodes": len(trajectories)}
+        print_json({**totals, "verdicts": counts, "counters": counters})
+        return
+    verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    typer.echo(f"{ref.name}: {len(chosen)} tasks, {len(trajectories)} episodes: {verdicts}")
     for line in filter(None, (describe_usage(counters), describe_losses(counters))):
         typer.echo(line)
 
@@ -78,9 +96,9 @@ _UNBOUNDED = "rollout.engine.max_len_tokens=1048576"
 
 
 def scaffolds(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
-    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted one is continued.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value, for every pipeline")] = None,
+    tasks: Tasks,
+    run: NewRun,
+    overrides: Overrides = None,
     pipeline: Annotated[
         list[str] | None, typer.Option(help="Type of a pipeline, or a TOML file; default: every type.")
     ] = None,
@@ -90,6 +108,7 @@ def scaffolds(
 
     Example: repairgym scaffolds tasks runs/scaffolds --pipeline paper_b --tasks 20
     """
+    check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
     from repairgym.studies.scripted import chosen_tasks, measure_scaffold
@@ -117,10 +136,11 @@ _NUM_SHOWN = 10
 
 
 def replay(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: RunFolder,
     overrides: Overrides = None,
-    tasks: Annotated[Path | None, typer.Option(help="Folder of its tasks; default: RUN/tasks.")] = None,
-    model: Annotated[Path | None, typer.Option(help="Folder with the tokenizer of the run.")] = None,
+    tasks: TasksOption = None,
+    model: Tokenizer = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -130,12 +150,11 @@ def replay(
 
     Example: repairgym replay runs/teacher --tasks tasks num_episodes=100
     """
-    from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TaskStore
 
-    resolved = resolve(ReplayCommandConfig, config, overrides, dry_run)
+    resolved = resolve(ReplayCommandConfig, overrides, config, preset, dry_run)
     known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         stored = store.trajectories(phase=resolved.phase or None)
         chosen = _choose(stored, known, resolved)
     found = asyncio.run(_replay(chosen, known, model, resolved))

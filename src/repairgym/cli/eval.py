@@ -8,49 +8,61 @@ from typing import Annotated
 
 import typer
 
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
 from repairgym.cli.eval_studies import audit_command, exploit_study, matrix
+from repairgym.cli.options import (
+    AsJson,
+    Config,
+    DryRun,
+    NewRun,
+    Overrides,
+    Preset,
+    RunFolder,
+    Tasks,
+    TasksOption,
+    Tokenizer,
+    print_json,
+    resolve,
+)
 from repairgym.config.evaluation import EvalCommandConfig
-from repairgym.config.loading import load_config, to_toml
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import InputError, TaskError
 
-app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True)
+app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True, add_completion=False)
 app.command()(matrix)
 app.command("audit")(audit_command)
 app.command()(exploit_study)
 
-RunFolder = Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")]
-TasksFolder = Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")]
 PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
 
 
 @app.command(name="run")
 def run_command(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
-    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted evaluation is continued.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    policy: Annotated[str, typer.Option(help="Model folder, scripted policy, openai or vllm (endpoint.*).")] = "",
-    model: Annotated[
-        Path | None, typer.Option(help="Folder with the tokenizer of scripted and served policies.")
-    ] = None,
+    tasks: Tasks,
+    run: NewRun,
+    overrides: Overrides = None,
+    policy: Annotated[
+        str, typer.Option(help="Model folder or hub id, scripted policy, openai or vllm (endpoint.*).")
+    ] = "",
+    model: Tokenizer = None,
     stage: Annotated[str, typer.Option(help="Name under which the result is stored.")] = "",
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    preset: Preset = "",
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Evaluate a policy, graded cold; the sandbox must isolate.
 
     Example: repairgym eval run tasks runs/eval --policy runs/demo/checkpoints/rl num_samples=4
     """
-    from repairgym.cli.running import check_policy, open_run, policy_of
+    resolved = resolve(EvalCommandConfig, overrides, config, preset, dry_run)
+    check_tasks(tasks), check_new_run(run)
+    ref = find_policy(policy, resolved.rollout.temperature, resolved.endpoint) if policy else None
+    from repairgym.cli.running import check_policy, open_run
     from repairgym.inference.loading import shipped_base
     from repairgym.training.evaluate import evaluate, policy_fingerprint
     from repairgym.training.run import select_tasks
 
-    resolved = load_config(EvalCommandConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
-    ref = policy_of(policy or str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
+    ref = ref or find_policy(str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
     folder = model or (Path(ref.folder) if ref.folder else shipped_base())
     check_policy(ref, folder, resolved.rollout)
     test_set = f"{resolved.select.split}-{resolved.select.source}"
@@ -62,20 +74,19 @@ def run_command(
 
 
 @app.command()
-def show(run: RunFolder, tasks: TasksFolder = None, phase: PhaseOption = "") -> None:
+def show(run: RunFolder, tasks: TasksOption = None, phase: PhaseOption = "", as_json: AsJson = False) -> None:
     """Show what a run's evaluations found: Pass@1, Pass@k, by label, best of n, paired differences.
 
     Example: repairgym eval show runs/demo --phase eval/rl/test-mutations
     """
     from repairgym.evaluation.runs import choose_phase
-    from repairgym.rollout.store import RunStore
 
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         chosen = choose_phase(store, phase)
-    _show(run, tasks or run / "tasks", chosen)
+    _show(run, tasks or run / "tasks", chosen, as_json)
 
 
-def _show(run: Path, tasks: Path, phase: str) -> None:
+def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     from repairgym.analysis.overview import training_phase
     from repairgym.analysis.selection import study_selection
     from repairgym.analysis.tables import (
@@ -85,15 +96,14 @@ def _show(run: Path, tasks: Path, phase: str) -> None:
         selection_tables,
         stage_table,
     )
-    from repairgym.cli.display import print_table
+    from repairgym.cli.display import print_table, rows_of
     from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
     from repairgym.evaluation.summary import build_summary
-    from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TASKS_FILE, TaskStore
 
     known = {one.id: one for one in TaskStore(tasks).load()} if (tasks / TASKS_FILE).is_file() else {}
     packages = {one.id: one.provenance.package for one in known.values()}
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         summary = build_summary(store, {}, packages=packages)
         verdicts = verdicts_by_task(store.rows(phase=phase))
         study = study_selection(store, phase, training_phase=training_phase(store))
@@ -102,9 +112,14 @@ def _show(run: Path, tasks: Path, phase: str) -> None:
         shown.append(label_table(by_label(verdicts, {name: labels_of(one) for name, one in known.items()})))
     if study:
         shown.append(selection_tables(study)[0])
-    for one in shown:
-        if one.rows:
-            print_table(one)
+    if as_json:
+        print_json(
+            {"phase": phase, "sentences": [one.sentence for one in summary.comparisons], "tables": rows_of(shown)}
+        )
+        return
+    for table in shown:
+        if table.rows:
+            print_table(table)
     for comparison in summary.comparisons:
         typer.echo(comparison.sentence)
 
@@ -115,34 +130,39 @@ def compare(
     reference: Annotated[Path, typer.Argument(help="Run that it is compared with; may be the same folder.")],
     phase: PhaseOption = "",
     reference_phase: Annotated[str, typer.Option(help="Phase of the reference; default: the same.")] = "",
-    tasks: TasksFolder = None,
+    tasks: TasksOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare two evaluations on the tasks that both tried: paired bootstrap, and McNemar with one sample per task.
 
     Example: repairgym eval compare runs/a runs/b --phase eval/rl/test-mutations
     """
     from repairgym.analysis.tables import comparison_table
-    from repairgym.cli.display import print_table
+    from repairgym.cli.display import print_table, rows_of
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.runs import choose_phase
     from repairgym.evaluation.significance import compare as compare_verdicts
-    from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TASKS_FILE, TaskStore
 
     sides, names = [], []
     for folder, wanted in ((run, phase), (reference, reference_phase or phase)):
-        with RunStore.open(folder / "run.db", is_read_only=True) as store:
+        with open_stored(folder) as store:
             chosen = choose_phase(store, wanted)
             sides.append(verdicts_by_task(store.rows(phase=chosen)))
             names.append(f"{chosen} of {folder.resolve().name}")
     folder = tasks or run / "tasks"
     known = TaskStore(folder).load() if (folder / TASKS_FILE).is_file() else ()
     packages = {one.id: one.provenance.package for one in known}
-    found = compare_verdicts(sides[0], sides[1], names=(names[0], names[1]), test_set="common tasks", clusters=packages)
-    if found is None:
+    comparison = compare_verdicts(
+        sides[0], sides[1], names=(names[0], names[1]), test_set="common tasks", clusters=packages
+    )
+    if comparison is None:
         raise InputError(f"{names[0]} and {names[1]} have no task in common")
-    print_table(comparison_table([found]))
-    typer.echo(found.sentence)
+    if as_json:
+        print_json({"sentence": comparison.sentence, **rows_of([comparison_table([comparison])])})
+        return
+    print_table(comparison_table([comparison]))
+    typer.echo(comparison.sentence)
 
 
 @app.command()
@@ -157,17 +177,16 @@ def predictions(
     Example: repairgym eval predictions runs/demo preds.jsonl --phase eval/rl/test-mutations
     """
     from repairgym.evaluation.runs import choose_phase, write_predictions
-    from repairgym.rollout.store import RunStore
 
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         num = write_predictions(store, choose_phase(store, phase), sample, out)
     typer.echo(f"{num} predictions: {out}")
 
 
 @app.command()
 def regrade(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    tasks: Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")] = None,
+    run: RunFolder,
+    tasks: TasksOption = None,
 ) -> None:
     """Grade every rewarded trajectory of a run again, cold, in a fresh sandbox each.
 
@@ -176,12 +195,11 @@ def regrade(
     from repairgym.cli.display import ProgressDisplay
     from repairgym.records import VerdictKind
     from repairgym.rollout.names import AUDIT
-    from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TaskStore
     from repairgym.training.evaluate import regrade_cold
 
     known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
         rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
     with ProgressDisplay() as display:
@@ -193,7 +211,7 @@ def regrade(
 
 @app.command()
 def agreement(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
+    tasks: Tasks,
     num_per_package: Annotated[int, typer.Option("--per-package", min=0, help="Tasks per package; 0 for all.")] = 1,
     num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 1,
 ) -> None:

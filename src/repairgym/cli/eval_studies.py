@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.arguments import check_new_run, check_run, check_tasks, find_policy
+from repairgym.cli.options import Config, DryRun, NewRun, Overrides, Preset, RunFolder, Tasks, TasksOption, resolve
 from repairgym.config.evaluation import AuditConfig, DataFilesConfig, ExploitStudyConfig, MatrixConfig
-from repairgym.config.loading import load_config, to_toml
+from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
 
@@ -23,23 +24,28 @@ FOLDER = "matrix"
 
 
 def matrix(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks.")],
-    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted matrix is continued.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file with [policies] and [environments].")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    tasks: Tasks,
+    run: NewRun,
+    overrides: Overrides = None,
+    preset: Preset = "",
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Evaluate policies in environments (pipelines, tools, prompts, gates); table, heat map and findings in words.
 
-    Example: repairgym eval matrix tasks runs/matrix --config configs/matrix.toml num_samples=2
+    Example: repairgym eval matrix tasks runs/matrix --config matrix.toml num_samples=2
     """
-    resolved = load_config(MatrixConfig, config, overrides or [])
-    if dry_run:
-        typer.echo(to_toml(resolved), nl=False)
-        return
+    resolved = resolve(MatrixConfig, overrides, config, preset, dry_run)
+    temperature, *others = sorted({one.temperature for one in resolved.environments.values()})
+    if others:
+        raise InputError(f"got environments of temperatures {[temperature, *others]}; a matrix samples at one")
+    policies = {
+        name: find_policy(one.policy, temperature, resolved.endpoint) for name, one in resolved.policies.items()
+    }
+    check_tasks(tasks), check_new_run(run)
     from repairgym.analysis.tables import matrix_tables
     from repairgym.cli.display import print_table
-    from repairgym.cli.running import check_policy, open_run, policy_of
+    from repairgym.cli.running import check_policy, open_run
     from repairgym.evaluation.matrix import build_matrix
     from repairgym.inference.loading import shipped_base
     from repairgym.report.data_files import export
@@ -48,11 +54,6 @@ def matrix(
     from repairgym.report.run_folder import DATABASE_FILE, MATRIX_FILE
     from repairgym.rollout.store import RunStore
     from repairgym.studies.matrix import run_matrix
-
-    temperature, *others = sorted({one.temperature for one in resolved.environments.values()})
-    if others:
-        raise InputError(f"got environments of temperatures {[temperature, *others]}; a matrix samples at one")
-    policies = {name: policy_of(one.policy, temperature, resolved.endpoint) for name, one in resolved.policies.items()}
 
     @contextmanager
     def open_environment(rollout: RolloutConfig, model: Path) -> Iterator[Run]:
@@ -75,9 +76,10 @@ def matrix(
 
 
 def audit_command(
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    run: RunFolder,
     overrides: Overrides = None,
-    tasks: Annotated[Path | None, typer.Option(help="Folder of tasks; default: RUN/tasks.")] = None,
+    tasks: TasksOption = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -85,7 +87,8 @@ def audit_command(
 
     Example: repairgym eval audit runs/rl phase=rl num_per_step=16
     """
-    resolved = resolve(AuditConfig, config, overrides, dry_run)
+    resolved = resolve(AuditConfig, overrides, config, preset, dry_run)
+    check_run(run)
     asyncio.run(_audit(run, tasks or run / "tasks", resolved))
 
 
@@ -121,8 +124,9 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
 
 def exploit_study(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks, best exposed ones (repairgym tasks expose).")],
-    run: Annotated[Path, typer.Argument(help="Run folder; an interrupted study is continued.")],
+    run: NewRun,
     overrides: Overrides = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -132,7 +136,8 @@ def exploit_study(
 
     Example: repairgym eval exploit-study exposed runs/study select.num_tasks=12
     """
-    resolved = resolve(ExploitStudyConfig, config, overrides, dry_run)
+    resolved = resolve(ExploitStudyConfig, overrides, config, preset, dry_run)
+    check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
     from repairgym.studies.scripted import cheat_shares, run_exploit_study

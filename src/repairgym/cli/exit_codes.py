@@ -56,7 +56,7 @@ EXIT_CODES = (
     ExitCode(
         8,
         "model server",
-        "a model server gave no usable reply, or refused the request",
+        "a model server gave no usable reply, or rejected the request",
         "the message says which; `docs/howto/model.md`",
     ),
     ExitCode(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.arguments import check_tasks
+from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, Tasks, resolve
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
 from repairgym.errors import InputError, Interrupted, SandboxError
@@ -22,26 +23,32 @@ _MAX_SHOWN = 5
 
 
 def grade(
-    tasks: Annotated[Path, typer.Option(help="Folder of tasks (repairgym tasks build).")],
-    predictions: Annotated[Path, typer.Option(help="SWE-bench predictions: JSON lines, list or object.")],
+    tasks: Tasks,
+    predictions: Annotated[Path, typer.Argument(help="SWE-bench predictions: JSON lines, list or object.")],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Results folder; default: beside the predictions.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Results folder; default: PREDICTIONS-graded.")] = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Grade predictions of the SWE-bench family: cold, each in a fresh sandbox, in parallel.
 
     What an earlier call has graded is kept; an invalid verdict is tried again. Results: instances/ID.json,
     summary.json, report.json (SWE-bench's form).
 
-    Example: repairgym grade --tasks tasks --predictions preds.jsonl num_workers=4
+    Example: repairgym grade tasks preds.jsonl num_workers=4
     """
-    resolved = resolve(GradeCommandConfig, config, overrides, dry_run)
+    resolved = resolve(GradeCommandConfig, overrides, config, preset, dry_run)
+    check_tasks(tasks)
     from repairgym.grading.predictions.results import ResultsFolder
 
     results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))
     summary = _grade(resolved, tasks, predictions, results)
-    _print(summary, results.folder)
+    if as_json:
+        typer.echo(summary.model_dump_json(indent=2))
+    else:
+        _print(summary, results.folder)
     if summary.num_invalid:
         raise SandboxError(f"{summary.num_invalid} verdicts are invalid; the same command tries those again")
     if summary.refusals:

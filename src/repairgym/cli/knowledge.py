@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.commands import StartsConfig
 
 if TYPE_CHECKING:
     from repairgym.agent.pipelines.starts import Start
 
-app = typer.Typer(help="Fill and ask the knowledge base of past fixes.", no_args_is_help=True)
+app = typer.Typer(help="Fill and ask the knowledge base of past fixes.", no_args_is_help=True, add_completion=False)
 
 KnowledgeFile = Annotated[Path, typer.Argument(help="File of the knowledge base.")]
 
@@ -99,6 +99,7 @@ def starts(
     out: Annotated[Path, typer.Argument(help="File to write.")],
     overrides: Overrides = None,
     knowledge: Annotated[Path | None, typer.Option(help="Knowledge base for the candidate fixes.")] = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -106,7 +107,7 @@ def starts(
 
     Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
     """
-    resolved = resolve(StartsConfig, config, overrides, dry_run)
+    resolved = resolve(StartsConfig, overrides, config, preset, dry_run)
     from repairgym.agent.pipelines.starts import save_starts
 
     found = asyncio.run(_find_starts(resolved, tasks, knowledge))

@@ -23,28 +23,30 @@ from repairgym.cli.exit_codes import BROKEN_PIPE, BUG, EXIT_CODES, find_repairgy
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is and what it is for."""
+    """Place and purpose of a command."""
 
     name: str
     module: str
-    """Module with a Typer ``app``, or with a function called ``name``."""
+    """Module with a Typer ``app``, or with a function called ``name`` (dashes as underscores)."""
     summary: str
+    alias_of: str = ""
+    """Command that this hidden name stands for."""
 
 
 class LazyCommand(TyperCommand):
     """Stands for a command in listings; becomes the real one when its arguments are parsed."""
 
     def __init__(self, entry: CommandEntry) -> None:
-        super().__init__(entry.name, help=entry.summary, rich_help_panel=None)
+        super().__init__(entry.name, help=entry.summary, rich_help_panel=None, hidden=bool(entry.alias_of))
         self._entry = entry
 
     def load(self) -> Any:
-        """The real command (a group where the module has several)."""
+        """Return the real command (a group where the module has several)."""
         module = import_module(self._entry.module)
         app = getattr(module, "app", None)
         if app is None:
             app = typer.Typer(add_completion=False)
-            app.command(name=self.name)(getattr(module, self._entry.name))
+            app.command(name=self.name)(getattr(module, self._entry.alias_of or self._entry.name))
         command = typer.main.get_command(app)
         command.name = self.name
         return command
@@ -55,41 +57,53 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    """A group over `CommandEntry` rows; subclasses set ``entries``."""
+    """A group over `CommandEntry` rows, which subclasses set as ``entries``.
+
+    Listing commands, suggesting them and completing their names import none of their modules.
+    """
 
     entries: Sequence[CommandEntry] = ()
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Names of the commands whose modules exist, in the order of the table."""
-        return [entry.name for entry in self.entries if find_spec(entry.module)]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.commands = {entry.name: LazyCommand(entry) for entry in self.entries if find_spec(entry.module)}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The stand-in for ``cmd_name``, or None."""
-        return next(
-            (LazyCommand(entry) for entry in self.entries if entry.name == cmd_name and find_spec(entry.module)), None
-        )
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands whose modules exist, in the order of the table."""
+        return list(self.commands)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command named by ``args``; ``help COMMAND`` is its ``--help``."""
+        if args[:1] == ["help"]:
+            args = [*args[1:2], "--help"]
+            if len(args) == 1:
+                typer.echo(ctx.get_help())
+                raise typer.Exit
+        return super().resolve_command(ctx, args)
 
 
 COMMANDS = (
     CommandEntry("demo", "repairgym.cli.demo", "Run the whole loop on this machine and write its report."),
-    CommandEntry("doctor", "repairgym.cli.doctor", "Say what this machine can do and how to fix what is missing."),
+    CommandEntry("doctor", "repairgym.cli.doctor", "Check this machine and say how to fix what is missing."),
+    CommandEntry("config", "repairgym.cli.config", "Show and explain every setting; list the shipped presets."),
     CommandEntry("tasks", "repairgym.cli.tasks", "Build, verify and show validated repair tasks."),
     CommandEntry("grade", "repairgym.cli.grade", "Grade the patches of any agent against tasks."),
-    CommandEntry("rollout", "repairgym.cli.episodes", "Run a policy on tasks and grade what it delivers."),
+    CommandEntry("rollout", "repairgym.cli.episodes", "Run a policy on tasks and grade its submissions."),
     CommandEntry("scaffolds", "repairgym.cli.episodes", "Check each pipeline with an oracle and a do-nothing agent."),
-    CommandEntry("knowledge", "repairgym.cli.knowledge", "Fill and ask the knowledge base of past fixes."),
-    CommandEntry("serve", "repairgym.cli.serve", "Serve a model or a script to agents of any make."),
+    CommandEntry("knowledge", "repairgym.cli.knowledge", "Fill and query the knowledge base of past fixes."),
+    CommandEntry("serve", "repairgym.cli.serve", "Serve a model or a script to any agent."),
     CommandEntry("replay", "repairgym.cli.episodes", "Replay stored episodes in new sandboxes and compare."),
-    CommandEntry("trajectories", "repairgym.cli.trajectories", "Trajectories for other systems and from them."),
-    CommandEntry("plan", "repairgym.cli.plan", "Reckon memory and time of RL on given machines."),
-    CommandEntry("cluster", "repairgym.cli.cluster", "Prove a Ray cluster before money is spent on it."),
-    CommandEntry("train", "repairgym.cli.train", "Train a model: sft, rft, rl."),
-    CommandEntry("verl", "repairgym.cli.verl", "Configurations and data sets of RL under verl."),
+    CommandEntry("trajectories", "repairgym.cli.trajectories", "Export and import trajectories of other systems."),
+    CommandEntry("plan", "repairgym.cli.plan", "Estimate memory and time of RL on given machines."),
+    CommandEntry("cluster", "repairgym.cli.cluster", "Check a Ray cluster before a run."),
+    CommandEntry("train", "repairgym.cli.train", "Train a model: sft, rft, rl, whole recipes."),
+    CommandEntry("verl", "repairgym.cli.verl", "Write configurations and data sets for RL under verl."),
     CommandEntry("eval", "repairgym.cli.eval", "Measure Pass@1 and Pass@k, with their uncertainty."),
-    CommandEntry("analyse", "repairgym.cli.reports", "Show how a run's policy behaves, in tables and figures."),
-    CommandEntry("watch", "repairgym.cli.watch", "Look at a run while another process works on it."),
+    CommandEntry("analyze", "repairgym.cli.reports", "Show how a run's policy behaves, in tables and figures."),
+    CommandEntry("analyse", "repairgym.cli.reports", "The same as `analyze`.", alias_of="analyze"),
+    CommandEntry("watch", "repairgym.cli.watch", "Watch a run while another process works on it."),
     CommandEntry("report", "repairgym.cli.reports", "Write the HTML report of a run folder, or compare runs."),
-    CommandEntry("view", "repairgym.cli.reports", "Look at runs and trajectories in a web browser."),
+    CommandEntry("view", "repairgym.cli.reports", "Browse runs and trajectories in a web browser."),
 )
 
 
@@ -143,7 +157,6 @@ def create_app(entries: Sequence[CommandEntry] = COMMANDS) -> typer.Typer:
         cls=type("RepairGymOver", (RepairGym,), {"entries": entries}),
         name="repairgym",
         no_args_is_help=True,
-        add_completion=False,
         epilog=f"Exit codes: {', '.join(f'{row.code} {row.word}' for row in EXIT_CODES)} (docs/reference/exit-codes.md).",
         context_settings={"help_option_names": ["-h", "--help"]},
     )

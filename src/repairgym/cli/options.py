@@ -1,28 +1,67 @@
-"""Options of the commands that have a config: a TOML file, overrides, and the dry run that prints what both make."""
+"""Arguments and options that commands share, and the configuration that they make.
+
+The order of arguments is TASKS RUN MODEL everywhere. A configuration comes from --preset, then each --config, then
+``a.b=value``; the later wins.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from repairgym.config.loading import ConfigT, load_config, to_toml
+from repairgym.config.presets import preset_file
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value")]
-Config = Annotated[Path | None, typer.Option(help="TOML file.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")]
+Tasks = Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks build).")]
+RunFolder = Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")]
+NewRun = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
+Start = Annotated[Path, typer.Argument(help="Model to start from: a folder or a hub id.")]
+TasksOption = Annotated[Path | None, typer.Option("--tasks", help="Folder of tasks; default: RUN/tasks.")]
+Tokenizer = Annotated[Path | None, typer.Option("--model", help="Folder with the tokenizer; default: the policy's.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Settings a.b=value; all of them: repairgym config show COMMAND.")
+]
+Config = Annotated[list[Path] | None, typer.Option("--config", help="TOML file; may repeat, the later wins.")]
+Preset = Annotated[str, typer.Option("--preset", help="Shipped configuration to start from: repairgym config presets.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and leave.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Port = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one.")]
 
 
-def resolve(cls: type[ConfigT], file: Path | None, overrides: list[str] | None, is_dry_run: bool) -> ConfigT:
-    """The config of a call.
+def resolve(
+    cls: type[ConfigT],
+    overrides: Sequence[str] | None,
+    config: Sequence[Path] | None = None,
+    preset: str = "",
+    is_dry_run: bool = False,
+) -> ConfigT:
+    """Return the configuration of a call.
 
     Raises:
-        typer.Exit: only it was wanted, and it is printed.
+        typer.Exit: a dry run, whose configuration is printed.
         InputError, ConfigError: as of `load_config`.
     """
-    resolved = load_config(cls, file, overrides or [])
+    resolved = load_config(cls, config_files(config, preset), overrides or ())
     if is_dry_run:
         typer.echo(to_toml(resolved), nl=False)
         raise typer.Exit
     return resolved
+
+
+def config_files(config: Sequence[Path] | None, preset: str = "") -> list[Path]:
+    """Return the files of --preset and --config, in the order in which they are read."""
+    return [*([preset_file(preset)] if preset else []), *(config or ())]
+
+
+def print_json(value: Any) -> None:
+    """Print plain data as JSON."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def port_override(port: int | None) -> list[str]:
+    """Return the override that --port means."""
+    return [] if port is None else [f"port={port}"]

@@ -1,16 +1,16 @@
 """`repairgym plan`: what an iteration of RL needs and takes on given machines, before money is spent.
 
-Reads a configuration; prints an estimate. Invariant: nothing is reckoned here.
+Reads a configuration; prints an estimate. Invariant: no estimate is made here.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, config_files, print_json
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.sizing import EpisodeConfig, PlanCommandConfig
 
@@ -18,13 +18,14 @@ _GIB = 1 << 30
 
 
 def plan(
-    overrides: Annotated[list[str] | None, typer.Argument(help="a.b=value")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file.")] = None,
-    measure: Annotated[Path | None, typer.Option(help="Take [episode] from this run's rollouts.")] = None,
+    overrides: Overrides = None,
+    preset: Preset = "",
+    config: Config = None,
+    measure: Annotated[Path | None, typer.Option(help="Take the section `episode` from this run's rollouts.")] = None,
     check: Annotated[Path | None, typer.Option(help="Simulate this run's iterations and compare.")] = None,
     models: Annotated[bool, typer.Option("--models", help="List the known models and leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The estimate as JSON.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and leave.")] = False,
+    as_json: AsJson = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Does it fit, how long does an iteration take, what holds it up: from first principles and a simulation.
 
@@ -39,7 +40,7 @@ def plan(
         for name, shape in SHAPES.items():
             typer.echo(f"{name:<16}{shape.num_parameters / 1e9:6.1f} B parameters")
         return
-    resolved = load_config(PlanCommandConfig, config, overrides or [])
+    resolved = load_config(PlanCommandConfig, config_files(config, preset), overrides or [])
     if measure:
         resolved = resolved.model_copy(update={"episode": _measure(measure)})
     if dry_run:
@@ -50,7 +51,7 @@ def plan(
         return
     found = _figures(resolved, estimate(resolved))
     if as_json:
-        typer.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     for title, figures in found.items():
         typer.echo(title)

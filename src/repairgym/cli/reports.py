@@ -10,27 +10,30 @@ from typing import Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.arguments import open_stored
+from repairgym.cli.options import Config, DryRun, Overrides, Port, Preset, RunFolder, port_override, resolve
 from repairgym.config.evaluation import AnalysisConfig, DataFilesConfig
 from repairgym.config.loading import load_config
+from repairgym.config.serve import ViewConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 
 FOLDER = "analysis"
 _MAX_ROWS = 20
 
 
-def analyse(
-    run: Annotated[Path, typer.Argument(help="Run folder; it may be unfinished.")],
+def analyze(
+    run: RunFolder,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Folder for tables and figures; default: RUN/analysis.")] = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
     """Tools, policy shift, loops, errors, exploits, reward against validation, drift: of stored trajectories.
 
-    Example: repairgym analyse runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
+    Example: repairgym analyze runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
-    resolved = resolve(AnalysisConfig, config, overrides, dry_run)
+    resolved = resolve(AnalysisConfig, overrides, config, preset, dry_run)
     from repairgym.analysis.behavior import tools_by_use
     from repairgym.analysis.overview import analyze_run
     from repairgym.analysis.tables import analysis_tables
@@ -38,9 +41,8 @@ def analyse(
     from repairgym.report.data_files import export
     from repairgym.report.figures import NUM_COLORS, exploit_plot, gap_plot, share_plot
     from repairgym.report.wording import gap_claim, shift_claim
-    from repairgym.rollout.store import RunStore
 
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         found = analyze_run(store, resolved)
     tables = analysis_tables(found)
     figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLORS]), gap_plot(found.gap))
@@ -70,9 +72,7 @@ def report(
     is_data_written: Annotated[
         bool, typer.Option("--data", help="Also write every table and figure as files, into RUN/data.")
     ] = False,
-    export: Annotated[
-        list[str] | None, typer.Option("--set", help='Setting of --data, e.g. tables=["csv"].')
-    ] = None,
+    export: Annotated[list[str] | None, typer.Option("--set", help='Setting of --data, e.g. tables=["csv"].')] = None,
 ) -> None:
     """Write report.html and summary.json into a run folder; a run that is not finished gets one too.
 
@@ -99,10 +99,9 @@ def report(
 
 def view(
     runs: Annotated[Path, typer.Argument(help="Folder of a run, or a folder that holds runs.")],
-    host: Annotated[str, typer.Option(help="Address to listen on; other machines reach it only with a token.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8320,
+    overrides: Overrides = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; default: 127.0.0.1. Others need a token.")] = "",
+    port: Port = None,
     token: Annotated[
         str, typer.Option(envvar="REPAIRGYM_VIEW_TOKEN", help="What a browser must show (made up where it is needed).")
     ] = "",
@@ -112,6 +111,8 @@ def view(
 
     Example: repairgym view runs --open
     """
+    given = [*([f"host='{host}'"] if host else []), *port_override(port)]
+    resolved = load_config(ViewConfig, None, [*(overrides or []), *given])
     try:
         from repairgym.view.app import serve
     except ModuleNotFoundError as error:
@@ -124,4 +125,4 @@ def view(
         if is_opened:
             typer.launch(address)
 
-    serve(runs, host=host, port=port, token=token, tell=tell)
+    serve(runs, host=resolved.host, port=resolved.port, token=token, tell=tell)

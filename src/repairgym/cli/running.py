@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import cast, get_args
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
-from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.watch import WatchConfig
 from repairgym.errors import ConfigError, InputError
-from repairgym.rollout.jobs import PolicyRef, ServerProtocol
-from repairgym.rollout.policies import is_scripted
+from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.trackers import tracking
@@ -81,27 +78,6 @@ def _open_pool(
     from repairgym.bridges.ray.workers import open_ray_pool
 
     return open_ray_pool(setup, cluster, on_loss)
-
-
-def policy_of(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
-    """A scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model folder.
-
-    Raises:
-        InputError: none of these.
-        ConfigError: the server is not described.
-    """
-    if is_scripted(name):
-        return PolicyRef(name)
-    if name in get_args(ServerProtocol):
-        endpoint.require_server()
-        full_name = f"{name}-{endpoint.model.replace('/', '_')}"
-        return PolicyRef(full_name, "", 0, temperature, cast(ServerProtocol, name), endpoint)
-    folder = Path(name)
-    if not folder.is_dir():
-        raise InputError(
-            f"got policy {name!r}, expected a model folder, openai, vllm, oracle, submit-at-once, random or teacher"
-        )
-    return PolicyRef(folder.name, str(folder), 0, temperature)
 
 
 def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.agent.scripted import find_script
+from repairgym.cli.arguments import check_tasks, find_model
+from repairgym.cli.options import Config, DryRun, Overrides, Port, Preset, port_override, resolve
 from repairgym.config.serve import ServeConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 
@@ -25,31 +27,48 @@ def serve(
     ] = "",
     tasks: Annotated[Path | None, typer.Option(help="Folder of the tasks that scripts are asked about.")] = None,
     model: Annotated[Path | None, typer.Option(help="Folder whose tokenizer scripts use.")] = None,
+    preset: Preset = "",
     config: Config = None,
+    port: Port = None,
     dry_run: DryRun = False,
 ) -> None:
     """Serve a model to agents of any make: chat completions, completions, models. Needs the extra `serve`.
 
     Listens on the loopback interface; other addresses need a token (token_env). Ctrl-C lets running requests end.
 
-    Example: repairgym serve --policy runs/demo/checkpoints/rl port=8000
+    Example: repairgym serve --policy runs/demo/checkpoints/rl --port 8000
 
-    Example: repairgym serve --policy shell-oracle --tasks tasks port=8000
+    Example: repairgym serve --policy shell-oracle --tasks tasks --port 8000
     """
-    resolved = resolve(ServeConfig, config, overrides, dry_run)
+    resolved = resolve(ServeConfig, [*(overrides or []), *port_override(port)], config, preset, dry_run)
+    folder = find_served(policy, tasks)
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"repairgym serve needs {' and '.join(missing)}: {install_hint('serve')}")
-    asyncio.run(_serve(resolved, policy, tasks, model))
+    asyncio.run(_serve(resolved, policy, folder, tasks, model))
 
 
-async def _serve(config: ServeConfig, policy: str, tasks: Path | None, model: Path | None) -> None:
+def find_served(policy: str, tasks: Path | None) -> Path | None:
+    """Return the model folder of ``policy``; None for a script, which needs ``tasks``, and where none is named.
+
+    Raises:
+        InputError: no such model, or a script without tasks.
+    """
+    if find_script(policy) or policy.startswith("shell-"):
+        if tasks is None:
+            raise InputError(f"got --policy {policy!r}; a script needs --tasks FOLDER")
+        check_tasks(tasks)
+        return None
+    return find_model(policy) if policy else None
+
+
+async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: Path | None, model: Path | None) -> None:
     from repairgym.bridges.serving.server import read_token, serve
     from repairgym.inference.loading import shipped_base
 
     read_token(config)  # before a model is loaded for nothing
-    folder = Path(policy) if policy else shipped_base()
-    served = _open_folder(folder, config) if folder.is_dir() else _open_script(policy, tasks, model, config)
-    name = config.model_name or (folder.name if folder.is_dir() else policy)
+    folder = folder if policy else shipped_base()
+    served = _open_folder(folder, config) if folder else _open_script(policy, tasks, model, config)
+    name = config.model_name or Path(policy).name or shipped_base().name
     await serve(served, name, config, lambda url: typer.echo(f"serving {name} at {url} (Ctrl-C ends it)"))
 
 

@@ -18,8 +18,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.curation import CurationConfig
-from repairgym.config.loading import load_config, to_toml
 from repairgym.errors import InputError, Interrupted, TaskError
 from repairgym.records import Task, VerdictKind
 from repairgym.rollout.store import RunStore
@@ -115,14 +115,12 @@ def _enough_evidence(found: dict[str, TaskEvidence], tasks: Sequence[Task], num_
     }
 
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides: a.b=value")]
-
-
 def curate_tasks(
     folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
     output: Annotated[Path, typer.Argument(help="Folder for the tasks that stay; it must not hold anything.")],
     overrides: Overrides = None,
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file with the configuration.")] = None,
+    preset: Preset = "",
+    config: Config = None,
     evidence: Annotated[
         Path | None, typer.Option("--evidence", help="File that repairgym tasks verify --evidence wrote.")
     ] = None,
@@ -130,7 +128,7 @@ def curate_tasks(
         list[Path] | None, typer.Option("--run", help="Run folder for solve rates; may be given several times.")
     ] = None,
     phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "rl",
-    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Leave out tasks by named filters with the papers' bounds, and write down what each left out and why.
 
@@ -138,10 +136,7 @@ def curate_tasks(
 
     Example: repairgym tasks curate tasks stage2 'filters=["solve_rate"]' --run runs/stage1
     """
-    resolved = load_config(CurationConfig, config, overrides or [])
-    if is_dry_run:
-        typer.echo(to_toml(resolved))
-        return
+    resolved = resolve(CurationConfig, overrides, config, preset, dry_run)
     if evidence and not evidence.is_file():
         raise InputError(f"there is no {evidence}; make it with: repairgym tasks verify {folder} --evidence {evidence}")
     seen = EvidenceFile(evidence).load() if evidence else {}

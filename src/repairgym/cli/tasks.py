@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
 from repairgym.cli.task_exchange import export_tasks, import_tasks
 from repairgym.cli.task_selection import curate_tasks, expose_tasks, verify
 from repairgym.cli.task_views import show, stats
-from repairgym.config.loading import load_config, to_toml
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.errors import InputError, Interrupted, TaskError
 from repairgym.records import Task
@@ -30,7 +30,9 @@ from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 
-app = typer.Typer(help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True)
+app = typer.Typer(
+    help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True, add_completion=False
+)
 
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
@@ -40,20 +42,17 @@ app.command()(verify)
 app.command()(show)
 app.command()(stats)
 
-Folder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
-ConfigFile = Annotated[Path | None, typer.Option("--config", help="TOML file with the configuration.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="Configuration overrides: a.b=value")]
-
 
 @app.command()
 def build(
-    folder: Folder,
+    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
     overrides: Overrides = None,
-    config: ConfigFile = None,
-    manifest: Annotated[
-        Path | None, typer.Option("--manifest", help="Rebuild the certified tasks of this task manifest.")
+    preset: Preset = "",
+    config: Config = None,
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", help="Rebuild the certified tasks of a book of recipes.")
     ] = None,
-    is_dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the configuration and leave.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Make validated tasks from the catalogue's packages and repositories; a killed build goes on where it was.
 
@@ -63,14 +62,10 @@ def build(
 
     Example: repairgym tasks build tasks --manifest catalog/real.toml 'packages=["boltons"]'
     """
-    if manifest:
-        chosen = load_config(RebuildConfig, config, overrides or [])
-        typer.echo(to_toml(chosen)) if is_dry_run else rebuild(folder, manifest, chosen)
+    if recipe:
+        rebuild(folder, recipe, resolve(RebuildConfig, overrides, config, preset, dry_run))
         return
-    resolved = load_config(TasksConfig, config, overrides or [])
-    if is_dry_run:
-        typer.echo(to_toml(resolved))
-        return
+    resolved = resolve(TasksConfig, overrides, config, preset, dry_run)
     console = Console()
     with Progress(
         TextColumn("{task.description}"),

@@ -1,14 +1,33 @@
-"""`repairgym train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo, verl."""
+"""`repairgym train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo, verl.
+
+A recipe is a function of its configuration and paths; `_recipe` makes a command of it. Arguments and configuration are
+checked before a recipe imports torch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.arguments import check_new_run, check_run, check_tasks, find_model, find_policy
+from repairgym.cli.options import (
+    Config,
+    DryRun,
+    NewRun,
+    Overrides,
+    Preset,
+    RunFolder,
+    Start,
+    Tasks,
+    config_files,
+    resolve,
+)
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
+from repairgym.config.algorithms import PRESETS
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.learning import SftConfig
 from repairgym.config.recipes import PretrainingConfig
@@ -20,64 +39,105 @@ from repairgym.config.training import (
     TwoStageConfig,
 )
 from repairgym.errors import TaskError
+from repairgym.records import Record
 from repairgym.training.run_settings import CallConfig, keep_config
 
+Recipe = Callable[[Any, Path, Path, Path], None]
+"""Called with the configuration, the tasks, the run folder and the model; ends with a line about the result."""
+
+
+class _TrainGroup(TyperGroup):
+    """Answers the name of an algorithm with the command that has it."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in PRESETS and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean: repairgym train rl ... rl.algorithm={args[0]}?")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_TrainGroup,
     help="Train a model: base, sft, rft, rl, whole recipes. All but base and verl also run under torchrun.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
-Tasks = Annotated[Path, typer.Argument(help="Folder of tasks; the train split is used.")]
-RunFolder = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
-Start = Annotated[Path, typer.Argument(help="Model folder to start from.")]
+
+def _recipe(name: str, cls: type[Record], *, needs_tasks: bool = True) -> Callable[[Recipe], Recipe]:
+    """Make the command ``name`` with the configuration ``cls`` of a recipe; without tasks it reads a stored run."""
+
+    def register(recipe: Recipe) -> Recipe:
+        def on_tasks(
+            tasks: Tasks,
+            run: NewRun,
+            start: Start,
+            overrides: Overrides = None,
+            preset: Preset = "",
+            config: Config = None,
+            dry_run: DryRun = False,
+        ) -> None:
+            resolved = resolve(cls, overrides, config, preset, dry_run)
+            recipe(resolved, check_tasks(tasks), check_new_run(run), find_model(start))
+
+        def on_stored(
+            run: RunFolder,
+            start: Start,
+            overrides: Overrides = None,
+            preset: Preset = "",
+            config: Config = None,
+            dry_run: DryRun = False,
+        ) -> None:
+            resolved = resolve(cls, overrides, config, preset, dry_run)
+            recipe(resolved, run, check_run(run), find_model(start))
+
+        command = on_tasks if needs_tasks else on_stored
+        app.command(name, help=recipe.__doc__)(command)
+        return recipe
+
+    return register
 
 
 @app.command()
 def base(
-    out: Annotated[Path, typer.Argument(help="Model folder to make; its state lies beside it until it is done.")],
+    out: Annotated[Path, typer.Argument(help="Model folder to make; its state is next to it until it is done.")],
     overrides: Overrides = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Pre-train a small base from scratch on simulated repairs; a killed call goes on where it was.
+    """Pre-train a small base from scratch on simulated repairs; an interrupted call resumes.
 
     Example: repairgym train base models/base num_tokens=2000000
     """
+    resolved = resolve(PretrainingConfig, overrides, config, preset, dry_run)
     from repairgym.cli.display import ProgressDisplay
     from repairgym.cli.running import refuse_several_processes
     from repairgym.pretraining.corpus import held_out_digests
     from repairgym.pretraining.pretraining import pretrain
     from repairgym.tasks.layers.store import LayerStore
 
-    resolved = resolve(PretrainingConfig, config, overrides, dry_run)
     refuse_several_processes()
     with ProgressDisplay() as progress:
         pretrain(resolved, out, progress, excluded=held_out_digests(LayerStore()))
     typer.echo(f"base model: {out}")
 
 
-@app.command()
-def sft(
-    run: Annotated[Path, typer.Argument(help="Run folder with trajectories of a teacher.")],
-    start: Start,
-    overrides: Overrides = None,
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@_recipe("sft", SftCommandConfig, needs_tasks=False)
+def sft(resolved: SftCommandConfig, _: Path, run: Path, start: Path) -> None:
     """Imitate the passed trajectories of a run (paper A's settings by default).
 
     Example: repairgym train sft runs/teacher models/base phase=rollout sft.choice.type=loss
     """
-    resolved = resolve(SftCommandConfig, config, overrides, dry_run)
     _fit_stored(run, start, "sft", resolved.phase, resolved.max_per_task, resolved.sft)
 
 
 @app.command()
 def rft(
-    run: Annotated[Path, typer.Argument(help="Run folder with the policy's own trajectories, or for them.")],
+    run: Annotated[Path, typer.Argument(help="Run folder with the policy's trajectories; with --tasks a new one.")],
     start: Start,
     overrides: Overrides = None,
     tasks: Annotated[Path | None, typer.Option(help="Sample on the training tasks of this folder first.")] = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -85,26 +145,27 @@ def rft(
 
     Example: repairgym train rft runs/own models/sft --tasks tasks collect.num_tasks=100
     """
-    resolved = resolve(RftCommandConfig, config, overrides, dry_run)
+    resolved = resolve(RftCommandConfig, overrides, config, preset, dry_run)
+    model = find_model(start)
     if tasks is None:
-        _fit_stored(run, start, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
+        _fit_stored(check_run(run), model, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
         return
+    folder = check_tasks(tasks)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.rft import START, rft
     from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
-        with open_run(
-            run, tasks, start, resolved.rollout, resolved.seed, call=CallConfig("train-rft", resolved)
-        ) as opened:
-            import_checkpoint(run, start, START)
+        call = CallConfig("train-rft", resolved)
+        with open_run(run, folder, model, resolved.rollout, resolved.seed, call=call) as opened:
+            import_checkpoint(run, model, START)
             typer.echo(f"model: {rft(opened, resolved)}")
 
     lead_or_follow(recipe, resolved.rft)
 
 
-def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
-    """Learn from what a run holds."""
+def _fit_stored(run: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
+    """Train on the passed trajectories of a stored run."""
     from repairgym.cli.display import ProgressDisplay
     from repairgym.inference.loading import load_tokenizer
     from repairgym.rollout.store import RunStore
@@ -112,33 +173,26 @@ def _fit_stored(folder: Path, start: Path, stage: str, phase: str, max_per_task:
     from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
 
     def recipe() -> None:
-        with RunStore.open(folder / "run.db") as store, ProgressDisplay() as progress:
+        with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
             # By id: the order in which episodes happened to end must not decide what is learned.
-            found = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
-            kept = keep_successes(found, max_per_task)
-            if not kept:
-                raise TaskError(f"{folder} has no passed trajectory in phase {phase!r}; run repairgym rollout first")
-            samples = supervised_samples(kept, config, load_tokenizer(start))
-            target = folder / "checkpoints" / stage
+            stored = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
+            successes = keep_successes(stored, max_per_task)
+            if not successes:
+                raise TaskError(f"{run} has no passed trajectory in phase {phase!r}; run repairgym rollout first")
+            samples = supervised_samples(successes, config, load_tokenizer(start))
+            target = run / "checkpoints" / stage
             fit_samples(start, target, samples, config, store, progress)
             typer.echo(f"model: {target}")
 
     lead_or_follow(recipe, config)
 
 
-@app.command("step_dpo")
-def step_dpo(
-    run: Annotated[Path, typer.Argument(help="Run folder with groups of trajectories, several per task.")],
-    start: Start,
-    overrides: Overrides = None,
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@_recipe("step_dpo", StepDpoCommandConfig, needs_tasks=False)
+def step_dpo(resolved: StepDpoCommandConfig, _: Path, run: Path, start: Path) -> None:
     """Prefer the actions of a run that led to more reward than others after the same history (Agent Q).
 
     Example: repairgym train step_dpo runs/own models/rft phase=rollout min_gap=0.25
     """
-    resolved = resolve(StepDpoCommandConfig, config, overrides, dry_run)
     from repairgym.recipes.step_dpo import step_dpo
     from repairgym.rollout.store import RunStore
     from repairgym.training.processes import lead_or_follow
@@ -146,26 +200,19 @@ def step_dpo(
     def recipe() -> None:
         target = run / "checkpoints" / "step_dpo"
         with RunStore.open(run / "run.db") as store:
-            found = step_dpo(store, start, target, resolved)
-        typer.echo(f"pairs: {found['preference/num_pairs']:.0f}, loss {found['preference/loss']:.3f}, model: {target}")
+            metrics = step_dpo(store, start, target, resolved)
+        num_pairs, loss = metrics["preference/num_pairs"], metrics["preference/loss"]
+        typer.echo(f"pairs: {num_pairs:.0f}, loss {loss:.3f}, model: {target}")
 
     lead_or_follow(recipe, resolved.step_dpo)
 
 
-@app.command()
-def rl(
-    tasks: Tasks,
-    run: RunFolder,
-    start: Start,
-    overrides: Overrides = None,
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
-    """One stage of RL (paper B's DAPO by default; docs/howto/algorithms.md has the others).
+@_recipe("rl", RlCommandConfig)
+def rl(resolved: RlCommandConfig, tasks: Path, run: Path, start: Path) -> None:
+    """One stage of RL (paper B's DAPO by default; rl.algorithm=grpo, gspo, ...: docs/howto/algorithms.md).
 
     Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
     """
-    resolved = resolve(RlCommandConfig, config, overrides, dry_run)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.rollout.names import RL
     from repairgym.training.processes import lead_or_follow
@@ -181,20 +228,12 @@ def rl(
     lead_or_follow(recipe, resolved.rl.algorithm)
 
 
-@app.command("dapo_two_stage")
-def dapo_two_stage(
-    tasks: Tasks,
-    run: RunFolder,
-    start: Start,
-    overrides: Overrides = None,
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@_recipe("dapo_two_stage", TwoStageConfig)
+def dapo_two_stage(resolved: TwoStageConfig, tasks: Path, run: Path, start: Path) -> None:
     """DAPO, then DAPO on the tasks worth more work in a longer context (paper B, section 4.3).
 
-    Example: repairgym train dapo_two_stage tasks runs/two models/rft --config configs/paper_b/dapo_two_stage.toml
+    Example: repairgym train dapo_two_stage tasks runs/two models/rft --preset paper_b/two_stage
     """
-    resolved = resolve(TwoStageConfig, config, overrides, dry_run)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dapo_two_stage import dapo_two_stage
     from repairgym.training.processes import lead_or_follow
@@ -210,26 +249,18 @@ def dapo_two_stage(
     lead_or_follow(recipe, resolved.stage_1.rl.algorithm, resolved.stage_2.rl.algorithm)
 
 
-@app.command("distil_then_grpo")
-def distil_then_grpo(
-    tasks: Tasks,
-    run: RunFolder,
-    start: Start,
-    overrides: Overrides = None,
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@_recipe("distil_then_grpo", DistilThenGrpoConfig)
+def distil_then_grpo(resolved: DistilThenGrpoConfig, tasks: Path, run: Path, start: Path) -> None:
     """Imitate a teacher, then GRPO (paper A).
 
-    Example: repairgym train distil_then_grpo tasks runs/a models/base --config configs/paper_a/distil_then_grpo.toml
+    Example: repairgym train distil_then_grpo tasks runs/a models/base --preset paper_a/distil_then_grpo
     """
-    resolved = resolve(DistilThenGrpoConfig, config, overrides, dry_run)
-    from repairgym.cli.running import check_policy, import_checkpoint, open_run, policy_of
+    teacher = find_policy(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
+    from repairgym.cli.running import check_policy, import_checkpoint, open_run
     from repairgym.recipes.distil_then_grpo import distil_then_grpo
     from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
-        teacher = policy_of(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
         check_policy(teacher, start, resolved.rollout)
         import_checkpoint(run, start, "start")
         call = CallConfig("train-distil_then_grpo", resolved)
@@ -244,34 +275,38 @@ def distil_then_grpo(
 @app.command()
 def verl(
     tasks: Tasks,
-    run: RunFolder,
+    run: NewRun,
     start: Start,
     overrides: Overrides = None,
+    preset: Preset = "",
     config: Config = None,
     recipe: VerlRecipeOption = "rl",
     machine: Machine = None,
     dry_run: DryRun = False,
 ) -> None:
-    """RL with verl as the learner; the recipe's own TOML says what is learned (docs/howto/verl.md).
+    """RL with verl as the learner; the configuration is that of the recipe (docs/howto/verl.md).
 
-    Example: repairgym train verl tasks runs/verl models/rft --config rl.toml --machine configs/verl_cpu.toml rl.num_groups=4
+    Example: repairgym train verl tasks runs/verl models/rft --config rl.toml --machine verl_cpu rl.num_groups=4
     """
-    plan = load_verl_plan(recipe, config, machine, overrides or [])
+    plan = load_verl_plan(recipe, config_files(config, preset), machine, overrides or [])
     if dry_run:
         typer.echo(plan.as_toml(), nl=False)
         return
     from repairgym.bridges.verl.training import check_stages, stages_of, train_with_verl
     from repairgym.bridges.versions import check_verl_versions
+
+    stages = stages_of(plan.config)
+    check_stages(stages, plan.machine)
+    check_verl_versions(plan.machine)
+    check_tasks(tasks)
+    model = find_model(start)
     from repairgym.cli.running import import_checkpoint, open_run, refuse_several_processes
     from repairgym.recipes.dapo_two_stage import START
 
     refuse_several_processes()
-    stages = stages_of(plan.config)
-    check_stages(stages, plan.machine)
-    check_verl_versions(plan.machine)
     call, machine_call = plan.calls()
-    with open_run(run, tasks, start, stages[0].rollout, plan.config.seed, plan.config.watch, call) as opened:
+    with open_run(run, tasks, model, stages[0].rollout, plan.config.seed, plan.config.watch, call) as opened:
         keep_config(run, machine_call)
-        import_checkpoint(run, start, START)
+        import_checkpoint(run, model, START)
         stage = train_with_verl(opened, plan.config, plan.machine, tasks, plan.comments)
     typer.echo(f"model: {run / 'checkpoints' / stage}")

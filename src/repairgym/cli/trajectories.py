@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, resolve
+from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.trajectory_tables import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from repairgym.bridges.trajectories.base import TrajectoryFormat
     from repairgym.inference.renderer import ChatRenderer
 
-app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True)
+app = typer.Typer(help="Trajectories for other systems and from them.", no_args_is_help=True, add_completion=False)
 
 AUTO = "auto"
 _FORMATS = "mini_swe_agent, swe_agent, atif or chat"
@@ -110,6 +110,7 @@ def parquet(
     run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
     out: Annotated[Path, typer.Argument(help="File (layout=parquet) or folder (layout=dataset) to make.")],
     overrides: Overrides = None,
+    preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -117,7 +118,7 @@ def parquet(
 
     Example: repairgym trajectories parquet runs/rl samples what=samples phase=rl
     """
-    resolved = resolve(TrajectoryTablesConfig, config, overrides, dry_run)
+    resolved = resolve(TrajectoryTablesConfig, overrides, config, preset, dry_run)
     from repairgym.rollout.store import RunStore
     from repairgym.studies.trajectory_tables import export_run
 

@@ -11,15 +11,18 @@ import typer
 
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config, to_toml
+from repairgym.config.presets import file_or_preset
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
 from repairgym.config.verl import VerlConfig, VerlRecipe
 from repairgym.records import Split
 from repairgym.training.run_settings import CallConfig
 
 VerlRecipeOption = Annotated[
-    VerlRecipe, typer.Option("--recipe", help="Whose TOML --config is: repairgym train RECIPE.")
+    VerlRecipe, typer.Option("--recipe", help="Recipe that the configuration is for: repairgym train RECIPE.")
 ]
-Machine = Annotated[Path | None, typer.Option("--machine", help="TOML file of machines and engine (VerlConfig).")]
+Machine = Annotated[
+    Path | None, typer.Option("--machine", help="TOML file or preset of machines and engine (VerlConfig).")
+]
 _MACHINE_PREFIX = "verl."
 _FREE_OF_MACHINE = (
     "rollout_tensor_parallel", "sequence_parallel", "is_offloaded", "gpu_memory_share", "save_every",
@@ -50,7 +53,9 @@ class VerlPlan:
         return f"{to_toml(self.config)}\n[verl]\n{to_toml(self.machine)}"
 
 
-def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None, overrides: Sequence[str]) -> VerlPlan:
+def load_verl_plan(
+    recipe: VerlRecipe, config: Sequence[Path] | None, machine: Path | None, overrides: Sequence[str]
+) -> VerlPlan:
     """Both configurations; overrides that begin with ``verl.`` are the machine's.
 
     Raises:
@@ -63,19 +68,21 @@ def load_verl_plan(recipe: VerlRecipe, config: Path | None, machine: Path | None
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]
     resolved: RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig = load_config(SOURCES[recipe], config, others)
-    comments = read_comments(config) if config else {}
+    comments = {key: text for file in config or () for key, text in read_comments(file).items()}
     changed = {text.partition("=")[0].strip(): "given on the command line" for text in others}
-    return VerlPlan(recipe, resolved, load_config(VerlConfig, machine, of_machine), {**comments, **changed})
+    return VerlPlan(
+        recipe, resolved, load_config(VerlConfig, file_or_preset(machine), of_machine), {**comments, **changed}
+    )
 
 
-app = typer.Typer(help="Configurations and data sets of RL under verl.", no_args_is_help=True)
+app = typer.Typer(help="Configurations and data sets of RL under verl.", no_args_is_help=True, add_completion=False)
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value; verl.a=value for the machine.")]
 
 
 @app.command()
 def config(
-    source: Annotated[Path, typer.Argument(help="TOML of a recipe, e.g. configs/paper_a/distil_then_grpo.toml.")],
+    source: Annotated[Path, typer.Argument(help="TOML of a recipe, e.g. paper_a/distil_then_grpo.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; one folder per stage in it.")],
     overrides: Overrides = None,
     recipe: VerlRecipeOption = "rl",
@@ -85,13 +92,13 @@ def config(
 ) -> None:
     """Write what verl's own trainer reads for a recipe of ours; what verl cannot do is refused by name.
 
-    Example: repairgym verl config configs/paper_a/distil_then_grpo.toml verl-a --recipe distil_then_grpo
+    Example: repairgym verl config paper_a/distil_then_grpo verl-a --recipe distil_then_grpo
     """
     from dataclasses import replace
 
     from repairgym.bridges.verl.training import paths_of, stages_of, write_stage
 
-    plan = load_verl_plan(recipe, source, machine, overrides or [])
+    plan = load_verl_plan(recipe, [file_or_preset(source) or source], machine, overrides or [])
     for stage in stages_of(plan.config, plan.comments):
         paths = paths_of(out, stage.phase, "start", tasks)
         paths = replace(paths, folder=out.resolve() / stage.phase, model=model.resolve())
@@ -123,5 +130,5 @@ def check(overrides: Overrides = None, machine: Machine = None) -> None:
     from repairgym.bridges.versions import check_verl_versions
 
     given = [text.removeprefix("verl.") for text in overrides or []]
-    found = check_verl_versions(load_config(VerlConfig, machine, given))
+    found = check_verl_versions(load_config(VerlConfig, file_or_preset(machine), given))
     typer.echo(", ".join(f"{name} {version}" for name, version in found.items()))

@@ -50,3 +50,12 @@ class ServeConfig(Record):
     pipeline: AnyPipelineConfig = PipelineConfig()
     """Whose actions scripted policies speak."""
     shell: ShellScriptConfig = ShellScriptConfig()
+
+
+class ViewConfig(Record):
+    """`repairgym view`."""
+
+    host: str = "127.0.0.1"
+    """Other machines reach another address only with a token."""
+    port: int = Field(default=8320, ge=0, le=65_535)
+    """0: a free one."""

@@ -1,6 +1,6 @@
 """One config per training command: `repairgym train sft`, `rft`, `step_dpo`, `dapo_two_stage`, `distil_then_grpo`.
 
-Defaults are the papers' values, as in the classes that these are made of; `configs/paper_a` and `configs/paper_b` hold
+Defaults are the papers' values, as in the classes that these are made of; `src/repairgym/data/presets/paper_a` and `src/repairgym/data/presets/paper_b` hold
 them with the sizes of the papers' models. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Imports no
 torch.
 """

@@ -27,10 +27,10 @@ def paths(tmp_path) -> VerlPaths:
 
 
 def test_every_line_names_its_source(paths):
-    source = ROOT / "configs/paper_a/distil_then_grpo.toml"
+    source = ROOT / "src/repairgym/data/presets/paper_a/distil_then_grpo.toml"
     config = load_config(DistilThenGrpoConfig, source)
     settings = EpisodeSettings(phase="grpo", tasks="t", tokenizer="m", spool="s", rollout=config.rollout)
-    machine = load_config(VerlConfig, ROOT / "configs/paper_a/verl.toml")
+    machine = load_config(VerlConfig, ROOT / "src/repairgym/data/presets/paper_a/verl.toml")
     path = write_config(paths, config.rl, settings, machine, read_comments(source))
     body = path.read_text().partition("_self_\n")[2].splitlines()
     values = [line for line in body if not line.split("  #")[0].rstrip().endswith(":")]

@@ -15,7 +15,7 @@ from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
 from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[3] / "src/repairgym/data/presets"
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
 FITS = ["rl.algorithm.batch_size=130"]
 ACTOR = "actor_rollout_ref.actor"
@@ -47,7 +47,7 @@ def test_paper_a():
 
 
 def test_paper_b():
-    config = load_config(TwoStageConfig, CONFIGS / "paper_b/dapo_two_stage.toml")
+    config = load_config(TwoStageConfig, CONFIGS / "paper_b/two_stage.toml")
     machine = load_config(VerlConfig, CONFIGS / "paper_b/verl.toml")
     stages = [values(translate(s.rl, s.rollout, machine, 0)) for s in (config.stage_1, config.stage_2)]
     assert [settings_by_key["data.train_batch_size"] for settings_by_key in stages] == [300, 100]

@@ -23,7 +23,7 @@ def test_an_interrupted_call_is_continued(place, tmp_path):
     patch = unified_diff(place.task.base_files, place.task.gold_files)
     entries = [{"instance_id": name, "model_name_or_path": "m", "model_patch": patch} for name in names]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, entries)))
-    command = [*COMMAND, "--tasks", str(tmp_path / "tasks"), "--predictions", str(tmp_path / "p.jsonl")]
+    command = [*COMMAND, str(tmp_path / "tasks"), str(tmp_path / "p.jsonl")]
     environment = {**os.environ, "REPAIRGYM_CACHE": str(place.cache_root)}
     instances = tmp_path / "p-graded" / "instances"
 

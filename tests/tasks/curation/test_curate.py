@@ -26,7 +26,7 @@ from repairgym.tasks.curation.filters import FILTERS, PatchIndex
 from repairgym.tasks.store import TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
-CONFIGS = Path(__file__).parents[3] / "configs"
+CONFIGS = Path(__file__).parents[3] / "src/repairgym/data/presets"
 
 
 def apply(name: FilterName, *candidates: Candidate, **settings: Any) -> tuple[list[str], list[str]]:

@@ -54,7 +54,7 @@ OVERRIDES = [
 
 def train(tasks: Path, run: Path, base: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "train", "verl"]
-    machine = ["--machine", str(ROOT / "configs/verl_cpu.toml")]
+    machine = ["--machine", str(ROOT / "src/repairgym/data/presets/verl_cpu.toml")]
     return subprocess.run(
         [*command, str(tasks), str(run), str(base), *machine, *OVERRIDES],
         capture_output=True,

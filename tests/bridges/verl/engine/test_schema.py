@@ -14,7 +14,7 @@ from repairgym.bridges.verl.translation import translate
 from repairgym.cli.verl import load_verl_plan
 
 pytestmark = pytest.mark.verl
-CONFIGS = Path(__file__).parents[4] / "configs"
+CONFIGS = Path(__file__).parents[4] / "src/repairgym/data/presets"
 FREE = (
     # Mappings that verl's YAML leaves empty, or fields of its dataclasses that the YAML does not list.
     "actor_rollout_ref.rollout.custom",
@@ -28,7 +28,7 @@ FREE = (
 )
 PAPERS = [
     ("paper_a/distil_then_grpo.toml", "distil_then_grpo", "paper_a/verl.toml"),
-    ("paper_b/dapo_two_stage.toml", "dapo_two_stage", "paper_b/verl.toml"),
+    ("paper_b/two_stage.toml", "dapo_two_stage", "paper_b/verl.toml"),
     (None, "rl", "verl_cpu.toml"),
 ]
 PARTS = [
@@ -45,7 +45,7 @@ PARTS = [
 def cases():
     for source, recipe, machine in PAPERS:
         overrides = [] if source else ["rl.algorithm.batch_size=130"]
-        plan = load_verl_plan(recipe, CONFIGS / source if source else None, CONFIGS / machine, overrides)
+        plan = load_verl_plan(recipe, [CONFIGS / source] if source else None, CONFIGS / machine, overrides)
         for stage in stages_of(plan.config, plan.comments):
             yield pytest.param(stage, plan.machine, id=f"{recipe}-{stage.phase}")
 

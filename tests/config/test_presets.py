@@ -1,4 +1,4 @@
-"""Every TOML file of configs/ parses as what it says it is, and holds the papers' published numbers."""
+"""Every TOML file of the presets parses as what it says it is, and holds the papers' published numbers."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[2] / "src/repairgym/data/presets"
 KINDS: dict[str, type[Record]] = {
     "demo.toml": DemoConfig,
     "exploit_rl.toml": RlCommandConfig,
@@ -31,7 +31,7 @@ KINDS: dict[str, type[Record]] = {
     "paper_b/pipeline.toml": RolloutCommandConfig,
     "paper_b/pipeline_collection.toml": RolloutCommandConfig,
     "paper_b/pipeline_stage_2.toml": RolloutCommandConfig,
-    "paper_b/dapo_two_stage.toml": TwoStageConfig,
+    "paper_b/two_stage.toml": TwoStageConfig,
     "paper_b/rft.toml": RftCommandConfig,
     "paper_a/verl.toml": VerlConfig,
     "paper_b/verl.toml": VerlConfig,
@@ -51,7 +51,7 @@ def test_the_demo_file_is_the_default():
 
 
 def test_table_3_of_paper_b():
-    found = load_config(TwoStageConfig, CONFIGS / "paper_b/dapo_two_stage.toml")
+    found = load_config(TwoStageConfig, CONFIGS / "paper_b/two_stage.toml")
     stages = (found.stage_1, found.stage_2)
 
     def row(get):

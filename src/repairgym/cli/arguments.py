@@ -1,0 +1,100 @@
+"""Checks of paths and names before a command imports torch, so that a wrong one is answered at once.
+
+Reads arguments and the file system. Makes paths and policies. Guarantee: imports no torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, cast, get_args
+
+from repairgym.agent.scripted import find_script
+from repairgym.config.endpoint import EndpointConfig
+from repairgym.errors import InputError, ModelFolderError
+from repairgym.inference.model_source import resolve_model
+from repairgym.rollout.jobs import PolicyRef, ServerProtocol
+from repairgym.tasks.store import TaskStore
+
+if TYPE_CHECKING:
+    from repairgym.rollout.store import RunStore
+
+
+def check_tasks(folder: Path) -> Path:
+    """Return ``folder`` if it holds tasks.
+
+    Raises:
+        InputError: it holds none; the message says how to make them.
+    """
+    store = TaskStore(folder)
+    if not store.has_tasks:
+        store.load()
+    return folder
+
+
+def check_new_run(folder: Path) -> Path:
+    """Return ``folder`` if a run can be in it.
+
+    Raises:
+        InputError: a file is in its place.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"got the run folder {folder}, which is a file; name a folder, which need not exist")
+    return folder
+
+
+def check_run(folder: Path) -> Path:
+    """Return ``folder`` if it holds a run.
+
+    Raises:
+        InputError: it holds none.
+    """
+    if not (folder / "run.db").is_file():
+        raise InputError(f"{folder} is no run folder: it has no run.db")
+    return folder
+
+
+def open_stored(run: Path) -> RunStore:
+    """Open the store of ``run`` for reading.
+
+    Raises:
+        InputError: the folder holds no run.
+    """
+    from repairgym.rollout.store import RunStore
+
+    return RunStore.open(check_run(run) / "run.db", is_read_only=True)
+
+
+def find_model(argument: str | Path) -> Path:
+    """Return the folder of a model argument: a folder, or a model of the hub, which is downloaded.
+
+    Raises:
+        ModelFolderError: no such model, or the folder holds none.
+    """
+    folder = resolve_model(str(argument))
+    if missing := [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]:
+        raise ModelFolderError(
+            f"{folder} holds no {' and no '.join(missing)}; expected a model folder in Hugging Face format"
+        )
+    return folder
+
+
+def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
+    """Return a scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model.
+
+    Raises:
+        InputError: none of these.
+        ConfigError: the server is not described.
+    """
+    if find_script(name):
+        return PolicyRef(name)
+    if name in get_args(ServerProtocol):
+        endpoint.require_server()
+        full_name = f"{name}-{endpoint.model.replace('/', '_')}"
+        return PolicyRef(full_name, "", 0, temperature, cast(ServerProtocol, name), endpoint)
+    try:
+        folder = find_model(name)
+    except ModelFolderError as error:
+        raise InputError(
+            f"got policy {name!r}, expected a model, openai, vllm, oracle, submit-at-once, random or teacher: {error}"
+        ) from error
+    return PolicyRef(Path(name).name, str(folder), 0, temperature)
