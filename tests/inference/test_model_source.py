@@ -53,10 +53,10 @@ def test_names_that_are_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ModelFolderError, match="'hf:nothing'; expected hf:ORGANIZATION/NAME"):
         resolve_model("hf:nothing")
     for argument in ("nothing", "./a/b", str(tmp_path / "nothing"), "a/b/c"):
-        with pytest.raises(ModelFolderError, match="is no folder; expected .* or a hub id such as"):
+        with pytest.raises(ModelFolderError, match=r"is no folder; expected .* or a hub id such as"):
             resolve_model(argument)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ModelFolderError, match="checkpoints/rl is no folder; .* or hf:checkpoints/rl for the hub"):
+    with pytest.raises(ModelFolderError, match=r"checkpoints/rl is no folder; .* or hf:checkpoints/rl for the hub"):
         resolve_model("checkpoints/rl")
 
 

@@ -1,4 +1,8 @@
-"""What a policy is: token ids in, token ids and log-probabilities out (design decision 6)."""
+"""Interfaces of models: a policy (token ids in, ids and log-probabilities out) and a text model (text in, text out).
+
+Guarantees: each question to a text model is a conversation of its own; sampled tokens are decoded once and never
+encoded again.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +33,13 @@ class Generation(Record):
     is_stopped: bool
     """True when a stop token ended the generation, False when ``max_tokens`` did."""
     policy_version: int
-    """`UNKNOWN_VERSION` where the log-probabilities say nothing (a text-only server): imitated at most, never RL."""
+    """`UNKNOWN_VERSION` if the log-probabilities are not exact (a text-only server): for imitation, never for RL."""
     token_versions: tuple[int, ...] = ()
-    """Of each token, where the weights changed in the middle; empty: all have ``policy_version``, else its first."""
+    """Of each token, if the weights changed during the generation; empty: all have ``policy_version``."""
     cost_usd: float = 0.0
-    """What a provider charges for it; policies that run here cost nothing."""
+    """Charge of the provider; 0 for local policies."""
     queue_s: float = 0.0
-    """Seconds before the prompt began to be computed; 0.0 here and below where a policy does not know."""
+    """Seconds before the prompt was computed; this and the next two are 0.0 if unknown."""
     prefill_s: float = 0.0
     """Seconds until the first token."""
     decode_s: float = 0.0
@@ -48,39 +52,39 @@ class Generation(Record):
 
 
 class Policy(Protocol):
-    """Something that continues a token sequence."""
+    """A model that continues a token sequence."""
 
     id: str
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """Continue ``prompt_ids``.
 
-        Within a session each prompt starts with the one before plus its completion, unless something was cut from the
-        history: then they have a common start only.
+        Within a session each prompt starts with the previous prompt and its completion, unless something was cut from
+        the history: then they only have a common start.
         """
         ...
 
     async def end_session(self, session_id: str) -> None:
-        """The session's episode is over: whatever is kept for it (KV cache) can go."""
+        """End a session: its resources (KV cache) can be freed."""
         ...
 
 
 class TextModel(Protocol):
-    """Something that answers questions. A chat API fits as it is, a token policy through `PolicyTextModel`."""
+    """A model that answers questions: a chat API as it is, a token policy through `PolicyTextModel`."""
 
     id: str
 
     async def reply(self, question: str, *, max_tokens: int, seed: int) -> str:
-        """The reply to ``question``, at most ``max_tokens`` long.
+        """Return the reply to ``question``, at most ``max_tokens`` long.
 
         Raises:
-            RepairGymError: no reply can be had (server trouble, question too long).
+            RepairGymError: there is no reply (server failure, question too long).
         """
         ...
 
 
 class PolicyTextModel:
-    """A :class:`~repairgym.inference.base.Policy` that is asked."""
+    """A text model over a policy."""
 
     def __init__(self, policy: Policy, renderer: ChatRenderer, *, temperature: float = 0.0) -> None:
         """Ask ``policy`` in the chat form of ``renderer``."""
@@ -91,7 +95,7 @@ class PolicyTextModel:
         self._numbers = itertools.count()
 
     async def reply(self, question: str, *, max_tokens: int, seed: int) -> str:
-        """The policy's message, without the token that ends it."""
+        """Return the policy's message, without its stop token."""
         session_id = f"question/{next(self._numbers)}"
         sampling = SamplingParams(
             temperature=self._temperature,

@@ -1,6 +1,6 @@
-"""The embedded engine as a policy: many coroutines ask, one engine answers in batches.
+"""The embedded engine as a policy: one engine answers many coroutines in batches.
 
-Reads prompts as token ids; makes `Generation` records. Invariants: one step of the engine runs at a time; weights
+Reads prompts as token ids; makes `Generation` records. Guarantees: one step of the engine runs at a time; weights
 change only between generations, so every generation has one policy version.
 """
 
@@ -23,16 +23,15 @@ from repairgym.inference.loading import load_model
 
 
 class EmbeddedPolicy:
-    """A :class:`~repairgym.inference.base.Policy` over an :class:`~repairgym.inference.engine.core.Engine` of this process."""
+    """A policy over an :class:`~repairgym.inference.engine.core.Engine` of this process."""
 
     def __init__(self, engine: Engine, policy_id: str = "embedded", *, is_threaded: bool = True) -> None:
         """Wrap ``engine``.
 
         Args:
-            engine: Used by this policy alone from now on.
+            engine: Used by this policy only.
             policy_id: Name stored with each trajectory.
-            is_threaded: Steps run in a thread of their own, so that the event loop serves sandboxes meanwhile; False
-                runs them in the event loop's thread.
+            is_threaded: Run steps in a separate thread, so that the event loop can serve sandboxes meanwhile.
         """
         self.id = policy_id
         self._engine = engine
@@ -68,16 +67,16 @@ class EmbeddedPolicy:
 
     @property
     def version(self) -> int:
-        """Version of the weights now served."""
+        """Version of the served weights."""
         return self._engine.version
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """Continue ``prompt_ids``; at most ``max_len_tokens - len(prompt_ids)`` tokens come back.
+        """Continue ``prompt_ids`` by at most ``max_len_tokens - len(prompt_ids)`` tokens.
 
         Raises:
             ConfigError: the prompt is empty or leaves no room for a token.
         """
-        asked_at_s = time.monotonic()
+        called_at_s = time.monotonic()
         await self._is_open.wait()
         async with self._lock:
             request = self._engine.submit(
@@ -96,18 +95,18 @@ class EmbeddedPolicy:
             log_probs=tuple(request.log_probs),
             is_stopped=request.is_stopped,
             policy_version=version,
-            queue_s=request.admitted_at_s - asked_at_s,
+            queue_s=request.admitted_at_s - called_at_s,
             prefill_s=request.first_token_at_s - request.admitted_at_s,
             decode_s=request.last_token_at_s - request.first_token_at_s,
         )
 
     async def end_session(self, session_id: str) -> None:
-        """Free the session's slot and cancel what it still runs."""
+        """Free the session's slot and cancel its running request."""
         async with self._lock:
             self._engine.end_session(session_id)
 
     async def load_state(self, state: Mapping[str, torch.Tensor], version: int) -> None:
-        """Swap the weights between generations: running ones end first, new ones wait.
+        """Swap the weights between generations: running ones finish first, new ones wait.
 
         Raises:
             ConfigError: the weights do not fit the model.
@@ -147,7 +146,7 @@ class EmbeddedPolicy:
             self._futures.pop(id(request), None)
 
     async def _drive(self) -> None:
-        """Step until nothing is left; an error of the engine reaches every waiting caller."""
+        """Step while the engine has work; an error of the engine reaches every waiting caller."""
         loop = asyncio.get_running_loop()
         try:
             while self._engine.has_work:

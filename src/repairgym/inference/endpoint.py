@@ -1,8 +1,9 @@
-"""A model server over HTTP: one JSON request, one JSON reply, whatever happens in between.
+"""A client of a model server over HTTP: JSON requests with retries, a rate limit, counters and costs.
 
-Reads an `EndpointConfig` and a key (most often of the environment); makes replies. Invariants: a request is tried again
-for trouble that may pass and for nothing else; every attempt is counted by what came of it; no key is in an error, a
-counter or a log; whatever goes wrong is a `ModelServerError`.
+Reads an `EndpointConfig` and a key (usually of the environment); makes replies. Guarantees: only transient failures are
+retried; every attempt is counted by its result; no key is in an error, a counter or a log; every failure is a
+`ModelServerError`; within any 60 seconds no more requests and tokens start than the limits allow, as far as the
+callers' token counts are right.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _WINDOW_S = 60.0
 
 @dataclass
 class Reservation:
-    """A request that was let through, and the tokens that it counts for."""
+    """An admitted request and the tokens that it counts for."""
 
     start_s: float
     num_tokens: int
 
 
 class RateLimiter:
-    """Lets requests through in the order in which they asked."""
+    """Admits requests in their order."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class RateLimiter:
     async def reserve(self, num_tokens: int) -> Reservation:
         """Wait for room for one request of about ``num_tokens``, prompt and reply.
 
-        One that alone is more than the limit waits until nothing else counts and is let through: the server decides.
+        A request above the whole limit waits until nothing else counts; then the server decides.
         """
         async with self._turn:
             while (wait_s := self._wait_s(num_tokens)) > 0:
@@ -65,7 +66,7 @@ class RateLimiter:
             return reservation
 
     def _wait_s(self, num_tokens: int) -> float:
-        """Seconds until the oldest reservation no longer counts, if there is no room before; 0 when there is room."""
+        """Seconds until the oldest reservation expires; 0 if there is room."""
         now = self._clock()
         while self._recent and now - self._recent[0].start_s >= _WINDOW_S:
             self._recent.popleft()
@@ -82,16 +83,16 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True)
 class Answer:
-    """A reply and what it took."""
+    """A reply, its cost and its waiting time."""
 
     reply: Reply
     cost_usd: float
     queue_s: float
-    """Seconds for which the request waited here before it was first sent: for a place, and for the rate limit."""
+    """Seconds that the request waited here before its first attempt: for a place and for the rate limit."""
 
 
 class EndpointClient:
-    """Asks one server; any number of coroutines of one event loop may share it."""
+    """A client of one server; any number of coroutines of one event loop may share it."""
 
     def __init__(
         self,
@@ -101,16 +102,16 @@ class EndpointClient:
         seed: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Connect to nothing yet.
+        """Prepare the client without connecting.
 
         Args:
-            config: The server, its limits and how trouble is met.
+            config: The server, its limits and retries.
             key: Instead of the value of `api_key_env`.
-            seed: Of the random part of waits; None: different in every process, as it should be.
-            sleep: What waits between attempts.
+            seed: Of the random part of waits; None (the usual): different in every process.
+            sleep: Waits between attempts.
 
         Raises:
-            ConfigError: server or model are missing, there are several, or the key would travel in the open.
+            ConfigError: server or model are missing, there are several, or the key would be sent unencrypted.
         """
         config.require_server()
         config.require_one_server()
@@ -146,17 +147,17 @@ class EndpointClient:
         num_tokens: int,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """What ``read`` makes of the reply to ``body``.
+        """Send ``body`` and return the reply as ``read`` parses it.
 
         Args:
-            path: Below ``base_url``, e.g. ``chat/completions``, or beside it: ``/inference/v1/generate``.
+            path: Below ``base_url``, e.g. ``chat/completions``, or of the server: ``/inference/v1/generate``.
             body: The request.
-            read: Checks a reply; raises `ModelReplyError` for one that cannot be used, which is then asked for again.
-            num_tokens: About how many tokens prompt and reply will have, for the rate limit.
+            read: Parses a reply; a `ModelReplyError` (unusable reply) leads to another attempt.
+            num_tokens: Estimated tokens of prompt and reply, for the rate limit.
             headers: More headers of each attempt.
 
         Raises:
-            ServerRefusedError: the request will not be taken, also not later.
+            ServerRefusedError: a permanent error.
             PromptTooLongError: the prompt does not fit.
             ServerDownError: the last attempt got no reply.
             ModelServerError: the last of `max_attempts` attempts failed, or the server wants too long a wait.
@@ -183,12 +184,12 @@ class EndpointClient:
             return Answer(reply, self._bill(reply.usage), queue_s)
 
     async def command(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The reply to an order that may be given twice; empty where it is no JSON object.
+        """Send an idempotent command; return its reply, empty if that is no JSON object.
 
-        It does not wait behind requests, is limited by nothing and costs nothing.
+        Commands do not wait behind requests and have no limits and no costs.
 
         Raises:
-            ServerRefusedError: there is no such route, or the order will not be taken.
+            ServerRefusedError: there is no such route, or another permanent error.
             ModelServerError: the last of `max_attempts` attempts failed.
         """
 
@@ -198,20 +199,20 @@ class EndpointClient:
         return await self._attempts(attempt)
 
     async def _attempts(self, attempt: Callable[[int], Awaitable[ReplyT]]) -> ReplyT:
-        """What the first good one of at most `max_attempts` attempts gives."""
+        """Return the result of the first successful one of at most `max_attempts` attempts."""
         for number in range(1, self.config.max_attempts + 1):
             self.statistics.num_attempts += 1
             try:
                 return await attempt(number)
             except ModelReplyError as error:
                 self.statistics.num_bad_replies += 1
-                await self._rest(number, error, None)
-            except AttemptError as trouble:
-                await self._rest(number, trouble.error, trouble.retry_after_s)
+                await self._wait_or_raise(number, error, None)
+            except AttemptError as failure:
+                await self._wait_or_raise(number, failure.error, failure.retry_after_s)
         raise AssertionError("the last attempt returns or raises")
 
     async def get(self, path: str) -> Mapping[str, Any] | None:
-        """The reply to a GET below ``base_url`` (``page``) or beside it (``/page``); None where there is no such page.
+        """GET a page below ``base_url`` (``page``) or of the server (``/page``); None if there is no such page.
 
         Raises:
             ServerDownError: no server answers.
@@ -220,7 +221,7 @@ class EndpointClient:
         return _object(text) if status == 200 else None
 
     async def has_route(self, path: str) -> bool:
-        """Whether the server knows ``path``, whatever method it takes.
+        """True if the server has ``path``, for any method.
 
         Raises:
             ServerDownError: no server answers.
@@ -228,7 +229,7 @@ class EndpointClient:
         return (await self._get(path))[0] != 404
 
     async def is_healthy(self) -> bool:
-        """Whether ``/health`` answers that all is well; asked once, for at most `connect_timeout_s`: it may be dead."""
+        """True if ``/health`` answers with status 200; one attempt of at most `connect_timeout_s`."""
         try:
             return (await self._transport.get("/health", self.config.connect_timeout_s))[0] == 200
         except AttemptError:
@@ -238,12 +239,12 @@ class EndpointClient:
         for number in range(1, self.config.max_attempts + 1):
             try:
                 return await self._transport.get(path, self.config.timeout_s)
-            except AttemptError as trouble:
-                await self._rest(number, trouble.error, None)
+            except AttemptError as failure:
+                await self._wait_or_raise(number, failure.error, None)
         raise AssertionError("the last attempt returns or raises")
 
     def _bill(self, usage: Usage | None) -> float:
-        """Count the tokens; returns what they cost. What the server does not count costs nothing."""
+        """Count the tokens and return their cost; tokens that the server does not report cost nothing."""
         if usage is None:
             return 0.0
         counters = self.statistics
@@ -257,24 +258,24 @@ class EndpointClient:
         counters.cost_usd += cost_usd
         return cost_usd
 
-    async def _rest(self, attempt: int, error: ModelServerError, retry_after_s: float | None) -> None:
+    async def _wait_or_raise(self, attempt: int, error: ModelServerError, retry_after_s: float | None) -> None:
         """Wait for the next attempt.
 
         Raises:
-            ModelServerError: there is none.
+            ModelServerError: this was the last attempt, or the server asks for too long a wait.
         """
         place = f"{self.config.model} at {self.config.base_url}"
         if attempt == self.config.max_attempts:
             raise type(error)(f"{place}: {attempt} attempts failed, the last: {error}") from None
-        asked_s = retry_after_s or 0.0
-        if asked_s > self.config.max_retry_after_s:
+        server_wait_s = retry_after_s or 0.0
+        if server_wait_s > self.config.max_retry_after_s:
             raise ModelServerError(
-                f"{place} asks to wait {asked_s:.0f} s ({error}); endpoint.max_retry_after_s is "
+                f"{place} asks to wait {server_wait_s:.0f} s ({error}); endpoint.max_retry_after_s is "
                 f"{self.config.max_retry_after_s:g}"
             ) from None
         longest = min(self.config.max_backoff_s, self.config.backoff_s * 2 ** (attempt - 1))
-        # Half of the wait is random, so that those who were refused together do not come back together.
-        await self._sleep(max(asked_s, longest * self._random.uniform(0.5, 1.0)))
+        # Half of the wait is random, so that requests rejected together do not return together.
+        await self._sleep(max(server_wait_s, longest * self._random.uniform(0.5, 1.0)))
 
 
 def _json(text: str, shown: Callable[[str], str]) -> Mapping[str, Any]:

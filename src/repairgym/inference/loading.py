@@ -1,7 +1,7 @@
 """Models and tokenizers to and from folders in Hugging Face format.
 
-Reads and writes model folders; makes models with grouped attention. Invariants: a checkpoint folder is complete or
-absent (written beside its place, then renamed); loading never reaches the network.
+Reads and writes model folders; makes models with grouped attention. Guarantees: a checkpoint folder is complete or
+absent (written under another name, then renamed); loading never uses the network (`model_source` does).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from transformers.utils import logging
 from repairgym.config.models import DtypeName, ModelConfig
 from repairgym.errors import ModelFolderError, disk_full_as_repairgym_error
 from repairgym.inference.engine.attention import ATTENTION_NAME
-from repairgym.inference.engine.forward import check_supported
 from repairgym.inference.renderer import FAMILIES
 
 _AT_FDCWD = -100
@@ -39,7 +38,7 @@ _DTYPES: dict[DtypeName, torch.dtype] = {"float32": torch.float32, "bfloat16": t
 
 
 def create_model(config: ModelConfig, dtype: DtypeName = "float32") -> PreTrainedModel:
-    """A randomly initialised Qwen3 model; equal configs give equal weights."""
+    """Create a randomly initialized Qwen3 model; equal configs give equal weights."""
     hf_config = Qwen3Config(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -63,7 +62,7 @@ def load_model(folder: Path, dtype: DtypeName = "float32", device: str = "cpu") 
     """Load a causal LM.
 
     Raises:
-        ModelFolderError: ``folder`` is no model folder; the message says what is missing.
+        ModelFolderError: ``folder`` is no model folder.
     """
     _require(folder, "config.json")
     if not list(folder.glob("*.safetensors")):
@@ -77,10 +76,10 @@ def load_model(folder: Path, dtype: DtypeName = "float32", device: str = "cpu") 
     except Exception as error:
         raise ModelFolderError(f"{folder} does not load as a causal LM: {_first_line(error)}") from error
     model, info = loaded
-    lost = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
-    if lost:
+    missing = sorted(info["missing_keys"]) + [str(key) for key in info["mismatched_keys"]]
+    if missing:
         # transformers would fill them with random numbers and only warn.
-        raise ModelFolderError(f"{folder} lacks weights of {type(model).__name__}: {', '.join(lost[:3])}")
+        raise ModelFolderError(f"{folder} lacks weights of {type(model).__name__}: {', '.join(missing[:3])}")
     if getattr(model, "_supports_attention_backend", False):
         model.set_attn_implementation(ATTENTION_NAME)
     return _moved(model, device=device)
@@ -103,13 +102,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> str:
-    """Write a model folder atomically, replacing one that is there.
+    """Write a model folder atomically; an existing one is replaced.
 
     Returns:
         SHA-256 (hex) over the weight files.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old folder is intact.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -147,10 +146,10 @@ def _record_stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFa
 
 
 def shipped_base() -> Path:
-    """Folder of the base model that ships with the package.
+    """Return the folder of the base model that ships with the package.
 
     Raises:
-        ModelFolderError: this installation holds none.
+        ModelFolderError: this installation has none.
     """
     folder = Path(str(resources.files("repairgym") / "data" / "base"))
     if not (folder / "model.safetensors").is_file():
@@ -158,15 +157,6 @@ def shipped_base() -> Path:
             f"no base model in {folder}; run with --from-scratch, or name a model folder with base=FOLDER"
         )
     return folder
-
-
-def require_trainable(model: PreTrainedModel) -> None:
-    """Refuse models whose log-probabilities the learner would compute wrongly.
-
-    Raises:
-        ConfigError: see `repairgym.inference.engine.forward.check_supported`.
-    """
-    check_supported(model)
 
 
 def weights_digest(folder: Path) -> str:
@@ -178,11 +168,11 @@ def weights_digest(folder: Path) -> str:
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Rename ``new`` to ``folder``; an old ``folder`` changes places with it in one step and is then deleted.
+    """Rename ``new`` to ``folder``; an old ``folder`` is exchanged with it in one step and then deleted.
 
-    Killed at any moment, ``folder`` is the old one or the new one. Where the file system cannot exchange names, the old
-    one is moved aside first, and a kill between the two steps leaves none. What killed processes left beside
-    ``folder`` is removed, so nobody else may be writing it.
+    After a kill at any moment ``folder`` is the old one or the new one. If the file system cannot exchange names, the
+    old one is moved aside first, and a kill between the two steps leaves none. Leftovers of killed processes next to
+    ``folder`` are removed, so no other process may write it.
     """
     if not folder.exists():
         new.rename(folder)
@@ -194,15 +184,15 @@ def replace_folder(new: Path, folder: Path) -> None:
         new.rename(folder)
         shutil.rmtree(old, ignore_errors=True)
     for kind in ("tmp", "state", "old"):
-        for left in folder.parent.glob(f".{folder.name}.*.{kind}"):
-            shutil.rmtree(left, ignore_errors=True)
+        for leftover in folder.parent.glob(f".{folder.name}.*.{kind}"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy a model folder; ``target`` is complete or what it was before.
+    """Copy a model folder; ``target`` is either complete or unchanged.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old folder is intact.
     """
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -214,7 +204,7 @@ def copy_folder(source: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swap two names of one file system in one step; False where that cannot be done."""
+    """Exchange two names of one file system in one step; False if the system cannot."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None:
         return False

@@ -1,7 +1,7 @@
-"""A policy behind any server that speaks OpenAI's protocol, as text.
+"""A policy behind any server with OpenAI's protocol, as text.
 
-Reads prompts as token ids; makes `Generation` records. Invariants: what comes back is encoded once and marked
-`UNKNOWN_VERSION`, so RL refuses it; streaming is off.
+Reads prompts as token ids; makes `Generation` records. Guarantees: a reply is encoded once and marked
+`UNKNOWN_VERSION`, so RL rejects it; streaming is off.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from repairgym.inference.replies import Reply, read_chat_reply, read_text_reply
 from repairgym.ledger import UNKNOWN_VERSION
 
 MAX_SEED = (1 << 31) - 1
-"""Largest that servers take."""
+"""Largest seed that servers accept."""
 _CHARS_PER_TOKEN = 3
-"""Of prompts whose tokenizer is not known here, for the rate limit."""
+"""Estimate for prompts of an unknown tokenizer, for the rate limit."""
 
 
 class OpenAIPolicy:
-    """A :class:`~repairgym.inference.base.Policy` over a text-only server: a teacher or a baseline."""
+    """A policy over a text-only server: a teacher or a baseline."""
 
     def __init__(self, client: EndpointClient, renderer: ChatRenderer) -> None:
         """``renderer`` turns prompts into messages and replies into tokens of the record."""
@@ -33,15 +33,15 @@ class OpenAIPolicy:
         self._renderer = renderer
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """The server's next message.
+        """Return the server's next message.
 
         Raises:
             PromptTooLongError: it does not fit the model's context.
-            ModelServerError: no usable reply, or the request is refused.
+            ModelServerError: no usable reply, or the request is rejected.
         """
         path, body = self._request(prompt_ids, sampling)
         num_tokens = len(self._renderer.text(prompt_ids)) // _CHARS_PER_TOKEN + sampling.max_tokens
-        answer = await self._client.ask(path, body, lambda got: self._read(got, sampling), num_tokens)
+        answer = await self._client.ask(path, body, lambda reply: self._read(reply, sampling), num_tokens)
         reply = answer.reply
         ids = self._renderer.action_ids(self._text(reply))
         ids = ids if reply.is_stopped else ids[:-1]
@@ -55,7 +55,7 @@ class OpenAIPolicy:
         )
 
     async def end_session(self, session_id: str) -> None:
-        """Nothing is kept for a session."""
+        """Do nothing: the server keeps no session."""
 
     def _request(self, prompt_ids: list[int], sampling: SamplingParams) -> tuple[str, dict[str, Any]]:
         body = request_fields(self._config, sampling)
@@ -65,9 +65,9 @@ class OpenAIPolicy:
         messages = [{"role": role, "content": text} for role, text in self._renderer.messages(prompt_ids)]
         return "chat/completions", body | {"messages": messages}
 
-    def _read(self, got: Mapping[str, Any], sampling: SamplingParams) -> Reply:
-        is_chat = self._config.api == "chat"
-        return read_chat_reply(got, sampling.max_tokens) if is_chat else read_text_reply(got, sampling.max_tokens)
+    def _read(self, body: Mapping[str, Any], sampling: SamplingParams) -> Reply:
+        read = read_chat_reply if self._config.api == "chat" else read_text_reply
+        return read(body, sampling.max_tokens)
 
     def _text(self, reply: Reply) -> str:
         if self._config.reasoning == "dropped" or not reply.reasoning:
@@ -76,7 +76,7 @@ class OpenAIPolicy:
 
 
 def request_fields(config: EndpointConfig, sampling: SamplingParams) -> dict[str, Any]:
-    """What every completion request says."""
+    """Return the fields of every completion request."""
     body: dict[str, Any] = {
         "model": config.model,
         "temperature": sampling.temperature,

@@ -1,9 +1,9 @@
-r"""Chat rendering by deltas: token ids of what the environment says, never of what the model said.
+r"""Chat rendering by deltas: only the text of the environment is encoded, never the output of the model.
 
 Reads observation texts; makes token ids in the form of the model's `ChatFamily`, e.g. ``<|im_start|>role\n``.
-Invariants: appending the deltas and the sampled ids gives the rendering of the whole conversation; text of an
-observation never becomes a special token; model output is never encoded again; `messages` reads back what was
-rendered.
+Guarantees: appending the deltas and the sampled ids gives the rendering of the whole conversation; text of an
+observation never becomes a special token; model output is never encoded again; `messages` is the inverse;
+`ChatFamily.text_of` equals the published templates for messages without tools and without outer white space.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ class ChatFamily:
     role_start: str
     """Special token before the role."""
     message_end: str
-    """Special token behind the text: what a model samples to end its message."""
+    """Special token after the text, which a model samples to end its message."""
     opening: str = ""
     """Special token before the first message."""
     role_end: str = ""
-    """Special token behind the role, where there is one."""
+    """Special token after the role, if there is one."""
     gap: str = "\n"
     """Plain text between role and text."""
     separator: str = "\n"
     """Plain text between messages."""
     answer_prefix: str = ""
-    """Written behind the header of each answer, e.g. an empty thought."""
+    """Text after the header of each answer, e.g. an empty thought."""
 
     def text_of(self, messages: Iterable[Message], *, is_open: bool = True) -> str:
-        """The conversation as text; ``is_open``: with the header of the answer to come."""
+        """Render the conversation as text; ``is_open``: with the header of the next answer."""
         whole = "".join(f"{self._header(role)}{text}{self.message_end}{self.separator}" for role, text in messages)
         return self.opening + whole + (self._header("assistant") + self.answer_prefix if is_open else "")
 
@@ -92,15 +92,15 @@ class ChatRenderer:
         """Look up the special tokens.
 
         Args:
-            tokenizer: Knows the special tokens of the family as single tokens.
+            tokenizer: Has the special tokens of the family as single tokens.
             system: Text of a system message that opens every conversation.
-            family: How the model writes conversations; None: the first of ChatML and Llama 3 whose tokens it has.
+            family: Chat form of the model; None: the first of ChatML and Llama 3 whose tokens the tokenizer has.
 
         Raises:
-            ModelFolderError: the tokenizer has not the tokens of the family.
+            ModelFolderError: the tokenizer lacks the tokens of the family.
         """
         self._tokenizer = tokenizer
-        # One text at a time: its threads would have nothing to do, and warn of themselves at a later fork.
+        # One text at a time needs no threads, which would print a warning at a later fork.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         tokenizer.backend_tokenizer.no_truncation()
         tokenizer.backend_tokenizer.no_padding()
@@ -121,11 +121,11 @@ class ChatRenderer:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are smaller than this."""
+        """Upper bound (exclusive) of token ids."""
         return len(self._tokenizer)
 
     def open_ids(self, observation: str, system: str = "") -> list[int]:
-        """The first prompt: (system message,) first user message, assistant header.
+        """Encode the first prompt: (system message,) first user message, assistant header.
 
         Args:
             observation: Text of the user message.
@@ -136,10 +136,9 @@ class ChatRenderer:
         return self.conversation_ids([*opening, Message("user", observation)])
 
     def conversation_ids(self, messages: Iterable[Message]) -> list[int]:
-        """A prompt from text: all of ``messages`` and the header of the answer.
+        """Encode a whole conversation that came as text: ``messages`` and the header of the answer.
 
-        What a model said is encoded again here, which can give other ids than it sampled: for conversations that came
-        as text, never for training.
+        Text of a model can get other ids here than it sampled, so this is never for training.
         """
         ids = list(self._opening_ids)
         for role, text in messages:
@@ -147,61 +146,61 @@ class ChatRenderer:
         return ids + self._answer_ids
 
     def observation_ids(self, text: str, is_stopped: bool) -> list[int]:
-        """What follows an action.
+        """Encode the tokens after an action.
 
         Args:
             text: The next observation.
-            is_stopped: The model sampled the stop token itself; otherwise it is written here, as context.
+            is_stopped: The model sampled the stop token itself; otherwise it is added here, as context.
         """
         return self.continuation_ids([Message("user", text)], is_stopped)
 
     def continuation_ids(self, messages: Sequence[Message], is_stopped: bool) -> list[int]:
-        """What follows an action, where that is more than one message."""
+        """Encode the tokens after an action for one or more messages."""
         ids = ([] if is_stopped else [self._end_id]) + self._separator_ids
         for role, text in messages:
             ids += self._message(role, text)
         return ids + self._answer_ids
 
     def prompt_ids(self, text: str) -> list[int]:
-        """Ids of a whole prompt that came as text in the chat form: special tokens in it are meant."""
+        """Encode a whole prompt that came as text in the chat form, with its special tokens."""
         return self._encode_own(text)
 
     def action_ids(self, text: str) -> list[int]:
-        """Token ids of an action that came as text (a scripted teacher's, a chat server's), stop token included.
+        """Encode an action that came as text (scripted teacher, chat server), stop token included.
 
         Never for text that a model sampled here.
         """
         return [*self._encode(text), self._end_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of an action's token ids, without the stop token."""
-        kept = token_ids[:-1] if token_ids and token_ids[-1] == self._end_id else token_ids
-        return self.text(kept)
+        """Decode an action, without the stop token."""
+        is_ended = bool(token_ids) and token_ids[-1] == self._end_id
+        return self.text(token_ids[:-1] if is_ended else token_ids)
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Text of any token ids, special tokens included."""
+        """Decode any token ids, special tokens included."""
         text: str = self._tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
 
     def messages(self, token_ids: Sequence[int]) -> list[Message]:
-        """The whole messages in ``token_ids``, as text; what stands before the first or is still open is left out.
+        """Decode the complete messages in ``token_ids``; text before the first and an open message are left out.
 
-        Messages are told apart by ids: text that only looks like a special token stays text.
+        Messages are separated by ids: text that only looks like a special token stays text.
         """
-        found = []
+        messages = []
         start: int | None = None
         for position, token_id in enumerate(token_ids):
             if token_id == self._start_id:
                 start = position + 1
             elif token_id == self._end_id and start is not None:
-                found.append(self._read(self.text(token_ids[start:position])))
+                messages.append(self._read(self.text(token_ids[start:position])))
                 start = None
-        return found
+        return messages
 
     def last_observation(self, token_ids: list[int]) -> str:
-        """Text of the last user message in ``token_ids``, for scripted policies that read instead of sampling."""
-        said = [message.text for message in self.messages(token_ids) if message.role == "user"]
-        return said[-1] if said else ""
+        """Return the text of the last user message in ``token_ids``, for scripted policies."""
+        observations = [message.text for message in self.messages(token_ids) if message.role == "user"]
+        return observations[-1] if observations else ""
 
     def _read(self, text: str) -> Message:
         role, _, rest = text.partition(self.family.role_end + self.family.gap)
@@ -212,22 +211,22 @@ class ChatRenderer:
         return [*self._header(role, text), self._end_id, *self._separator_ids]
 
     def _header(self, role: str, text: str = "") -> list[int]:
-        # The gap is encoded together with the text, as a tokenizer does that reads the whole conversation.
+        # The gap is encoded together with the text, as in the encoding of a whole conversation.
         if not self.family.role_end:
             return [self._start_id, *self._encode(f"{role}{self.family.gap}{text}")]
         end_id = self._special_ids[self.family.role_end]
         return [self._start_id, *self._encode(role), end_id, *self._encode(self.family.gap + text)]
 
     def _encode(self, text: str) -> list[int]:
-        # The backend itself: what transformers wraps around it takes half as long again, several times per turn.
-        # A batch, as only batches can be had without offsets, which take a quarter of the time.
+        # The backend itself: the wrapper of transformers takes half as long again, several times per turn.
+        # A batch, because only batches come without offsets, which take a quarter of the time.
         backend = self._tokenizer.backend_tokenizer
         backend.encode_special_tokens = True
         ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
     def _encode_own(self, text: str) -> list[int]:
-        """Ids of text whose special tokens are meant, such as the ``<think>`` of the family's answer prefix."""
+        """Encode text with its special tokens, such as the ``<think>`` of the family's answer prefix."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False) if text else []
         return ids
 

@@ -1,7 +1,7 @@
-"""What a model server replied, checked: OpenAI's chat and text completions, vLLM's with token ids and its `generate`.
+"""Checked replies of model servers: OpenAI's chat and text completions, vLLM's with token ids and its `generate`.
 
-Reads JSON objects; makes `Reply` records. Invariant: a reply that contradicts itself (counts, lengths, a missing end)
-is a `ModelReplyError`, never a guess; what a server may leave out (``usage``) may be missing.
+Reads JSON objects; makes `Reply` records. Guarantee: an inconsistent reply (counts, lengths, a missing end) is a
+`ModelReplyError`, never a guess; optional parts (``usage``) may be missing.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ class Reply:
 
     text: str
     is_stopped: bool
-    """The model ended its message itself; False: ``max_tokens`` did."""
+    """True if the model ended its message, False if ``max_tokens`` did."""
     usage: Usage | None
     reasoning: str = ""
-    """A thought that the server sent apart from the text."""
+    """A thought that the server sent separately from the text."""
     token_ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
     weight_versions: tuple[str, ...] = ()
-    """What the server calls the weights that sampled each token; empty where it does not say."""
+    """The server's name for the weights that sampled each token; empty if it reports none."""
 
 
 def read_chat_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
-    """The first choice of ``/chat/completions``.
+    """Read the first choice of ``/chat/completions``.
 
     Raises:
-        ModelReplyError: it cannot be used.
+        ModelReplyError: the reply is unusable.
     """
     choice, is_stopped = _choice(body)
     message = choice.get("message")
@@ -56,12 +56,12 @@ def read_chat_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
         raise ModelReplyError("a choice without a message")
     if message.get("tool_calls"):
         raise ModelReplyError(
-            "a reply with tool calls, which were not asked for; switch the server's tool parser off "
+            "a reply with tool calls, which were not requested; switch the server's tool parser off "
             "(the pipeline reads calls from the text)"
         )
     text = message.get("content")
     if text is None and not is_stopped:
-        text = ""  # the whole budget went into a thought
+        text = ""  # the thought used the whole budget
     if not isinstance(text, str):
         raise ModelReplyError(f"a message whose content is {type(text).__name__}, expected text")
     reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
@@ -70,10 +70,10 @@ def read_chat_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
 
 
 def read_text_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
-    """The first choice of ``/completions`` as text.
+    """Read the first choice of ``/completions`` as text.
 
     Raises:
-        ModelReplyError: it cannot be used.
+        ModelReplyError: the reply is unusable.
     """
     choice, is_stopped = _choice(body)
     text = choice.get("text")
@@ -83,7 +83,7 @@ def read_text_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
 
 
 def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tokens: int) -> Reply:
-    """The first choice of ``/completions`` as token ids with log-probabilities (vLLM's ``return_token_ids``).
+    """Read the first choice of ``/completions`` as token ids with log-probabilities (vLLM's ``return_token_ids``).
 
     Raises:
         ModelReplyError: ids or log-probabilities are missing, of different lengths or impossible.
@@ -101,7 +101,7 @@ def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tok
 
 
 def read_generate_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tokens: int) -> Reply:
-    """The first choice of vLLM's ``/inference/v1/generate``: token ids, log-probabilities, versions of the weights.
+    """Read the first choice of vLLM's ``/inference/v1/generate``: token ids, log-probabilities, weight versions.
 
     Raises:
         ModelReplyError: one of them is missing or impossible.
@@ -109,18 +109,18 @@ def read_generate_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_
     choice, is_stopped = _choice(body)
     content = (choice.get("logprobs") or {}).get("content")
     ids = choice.get("token_ids")
-    if not isinstance(ids, list) or not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
+    if not isinstance(ids, list) or not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
         raise ModelReplyError("a reply without token_ids or logprobs")
-    if [one.get("token_id") for one in content] != ids:
+    if [row.get("token_id") for row in content] != ids:
         raise ModelReplyError("log-probabilities of other tokens than those of the reply")
     usage = _usage(body, "", max_tokens)
     _check_prompt(body.get("prompt_token_ids"), prompt_ids, usage)
-    tokens = _tokens(ids, [one.get("logprob") for one in content], usage, max_tokens)
+    tokens = _tokens(ids, [row.get("logprob") for row in content], usage, max_tokens)
     return Reply("", is_stopped, usage, **tokens, weight_versions=_weight_versions(choice, len(ids)))
 
 
 def read_prompt_log_probs(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> tuple[float, ...]:
-    """Natural log-probability of each prompt token after the first (``prompt_logprobs`` of ``/completions``).
+    """Read the natural log-probability of each prompt token after the first (``prompt_logprobs`` of ``/completions``).
 
     Raises:
         ModelReplyError: they are missing, or of another prompt.
@@ -131,7 +131,7 @@ def read_prompt_log_probs(body: Mapping[str, Any], prompt_ids: Sequence[int]) ->
         raise ModelReplyError(f"a reply without the prompt_logprobs of {len(prompt_ids)} tokens; they need vLLM")
     values = [_named(row, token_id) for row, token_id in zip(rows[1:], prompt_ids[1:], strict=True)]
     if bad := [value for value in values if not _is_log_prob(value)]:
-        raise ModelReplyError(f"prompt_logprobs that are none, e.g. {bad[0]!r}")
+        raise ModelReplyError(f"invalid prompt_logprobs, e.g. {bad[0]!r}")
     return tuple(min(0.0, float(value)) for value in values)
 
 
@@ -159,20 +159,20 @@ def _tokens(ids: list[Any], log_probs: Sequence[Any], usage: Usage | None, max_t
         )
     bad = [value for value in log_probs if not _is_log_prob(value)]
     if bad or not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
-        raise ModelReplyError(f"token ids or log-probabilities that are none, e.g. {(bad or ids)[0]!r}")
+        raise ModelReplyError(f"invalid token ids or log-probabilities, e.g. {(bad or ids)[0]!r}")
     return {"token_ids": tuple(ids), "log_probs": tuple(min(0.0, float(value)) for value in log_probs)}
 
 
 def _weight_versions(choice: Mapping[str, Any], num_tokens: int) -> tuple[str, ...]:
     spans = choice.get("weight_versions")
-    found: list[str] = []
+    versions: list[str] = []
     for span in spans if isinstance(spans, list) else ():
-        if not isinstance(span, dict) or span.get("start") != len(found) or not isinstance(span.get("end"), int):
+        if not isinstance(span, dict) or span.get("start") != len(versions) or not isinstance(span.get("end"), int):
             break
-        found += [str(span.get("version"))] * (span["end"] - len(found))
-    if len(found) != num_tokens:
-        raise ModelReplyError(f"weight_versions of {len(found)} of {num_tokens} tokens: {spans!r}")
-    return tuple(found)
+        versions += [str(span.get("version"))] * (span["end"] - len(versions))
+    if len(versions) != num_tokens:
+        raise ModelReplyError(f"weight_versions of {len(versions)} of {num_tokens} tokens: {spans!r}")
+    return tuple(versions)
 
 
 def _is_log_prob(value: object) -> bool:
@@ -180,7 +180,7 @@ def _is_log_prob(value: object) -> bool:
 
 
 def _choice(body: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-    """(first choice, whether the model ended it itself)."""
+    """Return the first choice, and True if the model ended it."""
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         error = body.get("error")
@@ -196,10 +196,10 @@ def _usage(body: Mapping[str, Any], text: str, max_tokens: int) -> Usage | None:
     if usage is None:
         return None
     if not isinstance(usage, dict):
-        raise ModelReplyError(f"token counts that are none: {usage!r}")
+        raise ModelReplyError(f"invalid token counts: {usage!r}")
     num_prompt, num_reply = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if not isinstance(num_prompt, int) or not isinstance(num_reply, int) or min(num_prompt, num_reply) < 0:
-        raise ModelReplyError(f"token counts that are none: {usage!r}")
+        raise ModelReplyError(f"invalid token counts: {usage!r}")
     total = usage.get("total_tokens", num_prompt + num_reply)
     if num_prompt == 0 or (num_reply == 0 and text) or num_reply > max_tokens or total != num_prompt + num_reply:
         raise ModelReplyError(

@@ -1,7 +1,7 @@
 """A byte-level BPE tokenizer for code with line labels, trained from scratch.
 
 Reads texts; makes a `PreTrainedTokenizerFast` with ChatML special tokens and ``@1`` ... ``@N`` as single tokens.
-Invariant: decoding the encoding of any text gives the text back, byte for byte.
+Guarantee: decoding the encoding of any text gives the text back, byte for byte.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PYTHON_OPERATORS = (
     "**=", "//=", ">>=", "<<=", "...", "!=", "==", "<=", ">=", "=>", "->", ":=", "+=", "-=", "*=", "/=", "%=", "&=",
     "|=", "^=", "@=", "**", "//", "<<", ">>",
 )  # fmt: skip
-"""Longest first where one starts another; ``=>`` is not Python's, but common in edit languages."""
+"""Longer operators before their prefixes; ``=>`` is not Python's, but common in edit languages."""
 
 WHOLE_PIECES = (
     *PYTHON_OPERATORS,
@@ -31,7 +31,7 @@ WHOLE_PIECES = (
     "user",
     "assistant",
 )
-"""Pieces that are single tokens however rare they are in the training texts."""
+"""Pieces that are single tokens however rare in the training texts."""
 
 _PIECES = (
     r"\r?\n[ \t]*",  # a line's end and the next line's indentation
@@ -51,7 +51,7 @@ def train_tokenizer(
 
     Args:
         texts: Training texts, read once.
-        vocab_size: Size of the whole vocabulary at most, special tokens and line labels included.
+        vocab_size: Maximum size of the whole vocabulary, special tokens and line labels included.
         num_line_labels: Labels ``@1`` ... ``@num_line_labels`` that become single tokens.
         whole_pieces: ASCII pieces (words, operators, each with a leading space or not) that become single tokens.
 
@@ -92,13 +92,13 @@ _Merge = tuple[str, str]
 
 
 def _with_whole_pieces(merges: list[_Merge], pieces: list[str], max_tokens: int) -> list[_Merge]:
-    """Drop as many of the last (rarest) merges as it takes to append those that make each piece one token."""
+    """Drop the last (rarest) merges until there is room for the merges that make each piece one token."""
     for num_kept in range(len(merges), -1, -1):
         extended = _complete(merges[:num_kept], pieces)
         if len(_vocabulary(extended)) <= max_tokens:
             return extended
     raise ValueError(
-        f"vocab_size leaves {max_tokens} tokens beside the labels; expected room for bytes and pieces: raise it"
+        f"vocab_size leaves {max_tokens} tokens next to the labels; expected room for bytes and pieces: raise it"
     )
 
 
@@ -113,7 +113,7 @@ def _complete(merges: list[_Merge], pieces: list[str]) -> list[_Merge]:
 
 
 def _apply(piece: str, ranks: dict[_Merge, int]) -> list[str]:
-    """Byte-pair encoding of one piece."""
+    """Encode one piece by byte pairs."""
     tokens = list(piece)
     while True:
         pairs = [(ranks[pair], at) for at, pair in enumerate(itertools.pairwise(tokens)) if pair in ranks]

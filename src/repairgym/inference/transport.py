@@ -1,7 +1,7 @@
-"""One attempt at a model server: a request, and a reply or trouble with a name.
+"""One attempt at a model server: a request, and a reply or a typed error.
 
-Reads an `EndpointConfig` and a key; makes replies. Invariants: trouble that may pass is an `AttemptError`, trouble that
-will not is a `ServerRefusedError`; every POST that fails is counted by what came of it; no key is in an error.
+Reads an `EndpointConfig` and a key; makes replies. Guarantees: a transient failure is an `AttemptError`, a permanent
+one a `ServerRefusedError`; every failed POST is counted by its kind; no key is in an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import httpx2
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRefusedError
 
-_MAY_PASS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_SHOWN_CHARS = 300
 _SIGNS_OF_TOO_LONG = (
     "context_length_exceeded",
@@ -26,36 +26,36 @@ _SIGNS_OF_TOO_LONG = (
     "max_model_len",
     "exceeds the available context",
 )
-_SIGN_OF_EMPTY_PURSE = "insufficient_quota"
+_SIGN_OF_SPENT_QUOTA = "insufficient_quota"
 _HIDDEN = "[key]"
 _KEEP_ALIVE_S = 2.0
-"""Idle connections are closed here before the server does it: uvicorn, and so vLLM, waits for 5 s, and a request that
-crosses its close is lost."""
+"""Idle connections are closed here before the server does: uvicorn, and so vLLM, closes them after 5 s, and a request
+sent at that moment is lost."""
 
 
 @dataclass
 class EndpointStatistics:
-    """Counters since the client was made. Each attempt is in ``num_attempts`` and, when it failed, in one more."""
+    """Counters of a client. Each attempt is in ``num_attempts`` and, if it failed, in one more."""
 
     num_attempts: int = 0
     num_rate_limited: int = 0
     """Status 429."""
     num_server_errors: int = 0
-    """Other statuses that may pass."""
+    """Other transient statuses."""
     num_refused: int = 0
-    """Statuses that will not pass, too long prompts among them."""
+    """Permanent errors, such as prompts that are too long."""
     num_timeouts: int = 0
     num_disconnects: int = 0
-    """No connection, or one that ended before the reply did."""
+    """No connection, or a connection that ended before the reply."""
     num_bad_replies: int = 0
-    """Replies that cannot be used."""
+    """Unusable replies."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     """Part of the prompt tokens."""
     num_reply_tokens: int = 0
     cost_usd: float = 0.0
     queue_s: float = 0.0
-    """Seconds for which requests waited here for a place or for the rate limit, added up."""
+    """Total seconds that requests waited here for a place or for the rate limit."""
 
     def as_metrics(self) -> dict[str, float]:
         """``endpoint/<counter>`` -> value."""
@@ -63,7 +63,7 @@ class EndpointStatistics:
 
 
 class AttemptError(Exception):
-    """Trouble of one attempt that may pass."""
+    """A transient failure of one attempt."""
 
     def __init__(self, error: ModelServerError, retry_after_s: float | None = None) -> None:
         super().__init__(str(error))
@@ -75,12 +75,12 @@ class Transport:
     """Connections to one server."""
 
     def __init__(self, config: EndpointConfig, key: str, statistics: EndpointStatistics) -> None:
-        """Connect to nothing yet.
+        """Prepare the client without connecting.
 
         Args:
-            config: The server, how long to wait for it and how many connections to keep.
+            config: The server, its timeouts and the number of connections to keep.
             key: Sent with every request, never shown; empty for none.
-            statistics: Where attempts that fail are counted.
+            statistics: Counters of failed attempts.
         """
         self._config = config
         self._key = key
@@ -89,7 +89,7 @@ class Transport:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(config.timeout_s, connect=config.connect_timeout_s, pool=None),
             limits=httpx2.Limits(
-                max_connections=None,  # who asks bounds its requests; orders do not wait behind them
+                max_connections=None,  # callers bound their requests; commands do not wait behind them
                 max_keepalive_connections=config.max_concurrent,
                 keepalive_expiry=_KEEP_ALIVE_S,
             ),
@@ -101,12 +101,12 @@ class Transport:
         await self._http.aclose()
 
     async def post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> str:
-        """The text of a reply of status 200.
+        """Send a request; return the text of a reply of status 200.
 
         Raises:
-            AttemptError: no reply, or one of a status that may pass.
+            AttemptError: no reply, or a transient status.
             PromptTooLongError: the prompt does not fit.
-            ServerRefusedError: the request will not be taken, also not later.
+            ServerRefusedError: a permanent error.
         """
         try:
             response = await self._exchange("POST", path, self._config.timeout_s, body, headers)
@@ -117,11 +117,11 @@ class Transport:
             self._statistics.num_disconnects += 1
             raise AttemptError(ServerDownError(f"the connection failed ({self._hide(_name(error))})")) from None
         if response.status_code != 200:
-            self._refuse(response)
+            self._raise_for_status(response)
         return response.text
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, str]:
-        """Status and text of a reply whatever its status; what fails here is not counted.
+        """Return status and text of a reply of any status; failures are not counted.
 
         Raises:
             AttemptError: no server answers.
@@ -133,7 +133,7 @@ class Transport:
         return response.status_code, response.text
 
     def shown(self, text: str) -> str:
-        """``text`` as it may stand in an error: on one line, short, without the key."""
+        """Make ``text`` fit for an error message: one line, short, without the key."""
         return self._hide(" ".join(text.split()))[:_MAX_SHOWN_CHARS]
 
     async def _exchange(
@@ -144,10 +144,7 @@ class Transport:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
-        """A reply whatever its status.
-
-        The whole exchange has the bound, not each read of it: a server that drips is as dead as one that hangs.
-        """
+        """Exchange a request for a reply of any status; the timeout covers the whole exchange, not each read."""
         async with asyncio.timeout(timeout_s):
             content = None if body is None else dict(body)
             return await self._http.request(method, self._url(path), json=content, headers=headers)
@@ -155,18 +152,18 @@ class Transport:
     def _url(self, path: str) -> httpx2.URL:
         return httpx2.URL(self._config.base_url.rstrip("/") + "/").join(path)
 
-    def _refuse(self, response: httpx2.Response) -> None:
+    def _raise_for_status(self, response: httpx2.Response) -> None:
         status, text = response.status_code, self.shown(response.text)
-        if status in _MAY_PASS and _SIGN_OF_EMPTY_PURSE not in response.text:
+        if status in _TRANSIENT and _SIGN_OF_SPENT_QUOTA not in response.text:
             is_limit = status == 429
             self._statistics.num_rate_limited += is_limit
             self._statistics.num_server_errors += not is_limit
             raise AttemptError(ModelServerError(f"status {status}: {text}"), _retry_after_s(response.headers))
         self._statistics.num_refused += 1
         if status in (400, 413, 422) and any(sign in response.text for sign in _SIGNS_OF_TOO_LONG):
-            raise PromptTooLongError(f"{self._config.model} refused the prompt as too long: {text}")
+            raise PromptTooLongError(f"{self._config.model} rejected the prompt as too long: {text}")
         raise ServerRefusedError(
-            f"{self._config.base_url} refused the request with status {status}: {text}; {self._remedy(status)}"
+            f"{self._config.base_url} rejected the request with status {status}: {text}; {self._remedy(status)}"
         )
 
     def _remedy(self, status: int) -> str:
@@ -187,7 +184,7 @@ def _name(error: Exception) -> str:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds of ``Retry-After`` (a number, or a date); None without one that can be read."""
+    """Seconds of ``Retry-After`` (a number or a date); None if it is missing or unreadable."""
     value = headers.get("retry-after")
     if value is None:
         return None

@@ -215,6 +215,7 @@ def _dropped(size: int, reason: DropReason) -> GroupAdvantages:
 
 
 def minus_mean(rewards: list[float]) -> list[float]:
+    """R_i - mean(R)."""
     mean = math.fsum(rewards) / len(rewards)
     return [reward - mean for reward in rewards]
 

@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.learning import ComputeConfig, LoraConfig, OptimizerConfig, TrainedConfig
-from repairgym.inference.loading import require_trainable
+from repairgym.inference.engine.forward import check_supported
 from repairgym.learning.adapters import add_lora
 from repairgym.learning.distributed.context_parallel import context_group
 from repairgym.learning.distributed.fsdp import check_processes, shard
@@ -79,7 +79,7 @@ class Learner:
         """
         if compute.num_threads is not None:
             torch.set_num_threads(compute.num_threads)
-        require_trainable(model)
+        check_supported(model)
         self.world = check_processes(optimizer, compute)
         self._context = context_group(self.world, model)
         if isinstance(trained, LoraConfig):

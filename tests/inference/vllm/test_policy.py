@@ -36,7 +36,7 @@ def test_sessions_stay_and_spread() -> None:
     clock[0] = 31.0
     assert sessions.lost_for(30.0) == ["a"]
     assert sessions.lost_for(30.0) == []  # not at each request
-    sessions.find_again("a")
+    sessions.restore("a")
     assert sessions.server_of("s9") == "a"
     assert sessions.server_of("s0") == "b"  # its prefix is there by now
 
@@ -86,7 +86,7 @@ async def test_a_server_that_was_started_again_has_other_weights(
         assert (await policy.generate("s", PROMPT, SAMPLING)).policy_version == 1
         assert policy.sessions.num_moves == 1
         fakes[1].version = "run:0"
-        with pytest.raises(StaleWeightsError, match="weights 'run:0', and version 1 of this run or a newer"):
+        with pytest.raises(StaleWeightsError, match="weights 'run:0'; expected version 1 of this run or a newer"):
             await policy.generate("s", PROMPT, SAMPLING)
         await updater.load(folders[1], 2)
         policy.expect(2)

@@ -33,7 +33,7 @@ async def test_a_good_server_passes(folders: list[Path], renderer: ChatRenderer,
         (Flaw.OLD, NEEDS, r"runs vLLM 0\.9\.2.*pip install --upgrade vllm"),
         (Flaw.NO_UPDATES, TRAINING, r"has no /inference/v1/generate, /pause.*VLLM_SERVER_DEV_MODE=1 vllm serve"),
         (Flaw.OTHER_TOKENIZER, NEEDS, "has another tokenizer.*serve the same folder"),
-        (Flaw.TEXT_ONLY, NEEDS, "gives text and no token ids.*--policy openai"),
+        (Flaw.TEXT_ONLY, NEEDS, "returns text and no token ids.*--policy openai"),
         (Flaw.TRUNCATES, TRAINING, "read 8 tokens of a prompt of .*it truncates prompts"),
         (Flaw.TRUNCATES_IDS, NEEDS, "read a prompt of 8 tokens, not the 47.*it truncates prompts"),
         (Flaw.CAPS_REPLIES, TRAINING, "cut a reply off after 3 of max_tokens=8"),
@@ -80,7 +80,7 @@ async def test_a_server_that_a_killed_run_left_paused_is_named(
 def test_one_of_several_is_enough_to_refuse(folders: list[Path], renderer: ChatRenderer) -> None:
     with FakeVllm(folders[0]).in_thread() as good, FakeVllm(folders[0], [Flaw.TEXT_ONLY]).in_thread() as bad:
         endpoint = EndpointConfig(base_url=good, replicas=(bad,), model="tiny", backoff_s=0.001)
-        with pytest.raises(ServerRefusedError, match="gives text and no token ids") as caught:
+        with pytest.raises(ServerRefusedError, match="returns text and no token ids") as caught:
             preflight(endpoint, renderer, NEEDS)
     assert str(caught.value).startswith(bad)
     with pytest.raises(ServerDownError, match="is the server up"):

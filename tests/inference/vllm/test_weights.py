@@ -98,7 +98,7 @@ async def test_a_server_that_failed_in_the_middle_goes_on_and_is_not_believed(
         with pytest.raises(ServerRefusedError, match="must see this folder under this path"):
             await WeightUpdater(servers, Transfer(), lineage).load(folders[1], 1)
         assert await servers[0].weight_version() == "loading"
-        with pytest.raises(StaleWeightsError, match="weights 'loading', and version 0 of this run or a newer"):
+        with pytest.raises(StaleWeightsError, match="weights 'loading'; expected version 0 of this run or a newer"):
             await VllmPolicy(servers, 0, lineage).generate("s", PROMPT, SamplingParams(max_tokens=2, stop_token_ids=()))
 
 
@@ -119,7 +119,7 @@ async def test_weights_of_another_run_are_never_newer_ones(folders: list[Path], 
     async with serving(FakeVllm(folders[0])) as servers:
         await WeightUpdater(servers, Transfer(), lineage).load(folders[0], 3)
         await WeightUpdater(servers, Transfer(), Lineage("other")).load(folders[1], 7)
-        with pytest.raises(StaleWeightsError, match="somebody else loads weights into it"):
+        with pytest.raises(StaleWeightsError, match="another run loads weights into it"):
             await VllmPolicy(servers, 3, lineage).generate("s", PROMPT, SamplingParams(max_tokens=2, stop_token_ids=()))
 
 

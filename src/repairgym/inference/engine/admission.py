@@ -1,7 +1,7 @@
-"""Turning waiting requests into prefill batches so that each distinct prompt token is computed once.
+"""Admission: from waiting requests to prefill batches, so that each distinct prompt token is computed once.
 
-Reads the slot table and the waiting requests; makes *waves*: rows that can be computed together because none of them
-shares a worthwhile prefix with another that is not computed yet. Those wait for the next wave and copy.
+Reads the slot table and the waiting requests; makes *waves*: rows that can be computed together because no two of them
+share a worthwhile prefix that is not computed yet. The others wait for the next wave and copy the prefix.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ class Admission:
 
         Args:
             waiting: Requests in order of arrival.
-            complete: Prompts (as bytes) whose last logits are at hand: they need no computation at all.
+            complete: Prompts (as bytes) with known last logits, which need no computation.
 
         Returns:
             The wave and the requests that still wait (for a slot, or for a row of this wave).
         """
         wave: list[PrefillRow] = []
-        left: list[Request] = []
+        still_waiting: list[Request] = []
         for request in waiting:
             row = self._place(request, wave, complete)
             if row is None:
-                left.append(request)
+                still_waiting.append(request)
             else:
                 wave.append(row)
-        return wave, left
+        return wave, still_waiting
 
     def _place(self, request: Request, wave: list[PrefillRow], complete: set[bytes]) -> PrefillRow | None:
         prompt = request.prompt
@@ -92,13 +92,13 @@ class Admission:
             return None
         usable = shared if prompt.tobytes() in complete else min(shared, len(prompt) - 1)
         if slot == donor or usable < own_length + self._min_share_tokens:
-            kept = usable if slot == donor else own_length
-            return self._start(request, slot, kept, num_shared=kept if own is None else 0)
+            held = usable if slot == donor else own_length
+            return self._start(request, slot, held, num_shared=held if own is None else 0)
         self._cache.copy_prefix(donor, slot, usable)
         return self._start(request, slot, usable, num_shared=usable)
 
     def _place_alone(self, request: Request, own: int | None, own_length: int) -> PrefillRow | None:
-        """A slot whose content comes from this session only."""
+        """Place a request in a slot whose content comes from this session only."""
         if own is not None and self._slots.lengths[own] > own_length:
             self._statistics.num_resets += 1
         slot = own if own is not None else self._slots.take(request.session_id, None)
@@ -115,10 +115,10 @@ class Admission:
         return max((shared(row.request.prompt) for row in wave), default=0)
 
     def _start(self, request: Request, slot: int, held: int, *, num_shared: int) -> PrefillRow:
-        """Cut the slot to what is kept and mark it busy."""
+        """Cut the slot to ``held`` tokens and mark it busy."""
         request.slot = slot
         request.admitted_at_s = time.monotonic()
-        # The last token is computed again when nobody kept its logits: sampling needs them.
+        # Without the logits of the last token it is computed again: sampling needs them.
         start = held if num_shared == len(request.prompt) else min(held, len(request.prompt) - 1)
         self._slots.hold(slot, 0, request.prompt[:start])
         self._slots.is_busy[slot] = True
@@ -132,7 +132,7 @@ class Admission:
 def split_batches(
     rows: list[PrefillRow], max_tokens: int, *, is_batch_invariant: bool = False
 ) -> Iterator[list[PrefillRow]]:
-    """Rows of similar length together: a row joins while its padding costs less than a forward of its own."""
+    """Group rows of similar length: a row joins while its padding costs less than a forward of its own."""
     if is_batch_invariant:
         yield from ([row] for row in rows)
         return

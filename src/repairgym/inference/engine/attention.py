@@ -1,10 +1,10 @@
 """Grouped-query attention without copying keys and values, registered with transformers as ``repairgym_grouped``.
 
-Reads query, key, value and an additive 4-D mask; makes what `sdpa` makes. transformers' own `sdpa` path repeats keys
-and values once per query head whenever a mask is given; folding the query heads of a group into the query length gives
-the same numbers from the cache as it lies (measured: 0.4 ms instead of 7.9 ms per layer for 32 rows of 300 keys).
+Reads query, key, value and an additive 4-D mask; makes the result of `sdpa`. transformers' own `sdpa` path repeats keys
+and values once per query head under a mask; folding the query heads of a group into the query length gives the same
+numbers without a copy of the cache (measured: 0.4 ms instead of 7.9 ms per layer for 32 rows of 300 keys).
 
-Invariant: with ``slot_rows`` the keys cover a run of cache slots, and only those slots' outputs are returned.
+Guarantee: with ``slot_rows`` the keys cover a run of cache slots, and only those slots' outputs are returned.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def grouped_attention(
     slot_rows: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Scaled dot-product attention for grouped query heads.
+    """Compute scaled dot-product attention for grouped query heads.
 
     Args:
-        module: The attention module that calls.
+        module: The calling attention module.
         query: [rows, heads, length, head_dim].
         key: [rows or slots, kv_heads, keys, head_dim].
         value: As ``key``.
@@ -42,7 +42,7 @@ def grouped_attention(
         dropout: Probability of dropping an attention weight.
         scaling: Factor on the scores; None means 1/sqrt(head_dim).
         slot_rows: [rows] index of each query row in the key's first dimension; None means they are equal.
-        **kwargs: What transformers hands to every attention function.
+        **kwargs: Further arguments of transformers.
 
     Returns:
         [rows, length, heads, head_dim] and None (no attention weights).

@@ -1,7 +1,7 @@
 """The embedded inference engine: continuous batching over sessions whose keys and values stay between turns.
 
-Reads requests (whole prompts as token ids); makes sampled token ids with exact log-probabilities. Invariants: each
-distinct prompt token is computed once while a slot holds it; a session's result does not depend on what else is in the
+Reads requests (whole prompts as token ids); makes sampled token ids with exact log-probabilities. Guarantees: each
+distinct prompt token is computed once while a slot holds it; a session's result does not depend on the rest of the
 batch, up to float noise, and bit for bit with `is_batch_invariant`; new weights never see keys and values of old ones.
 """
 
@@ -25,7 +25,7 @@ from repairgym.inference.engine.slots import SlotTable
 class Engine:
     """Synchronous engine: `submit` requests, call `step` until they are done.
 
-    Not thread-safe; one thread calls it at a time. It owns the model: do not train the same object.
+    Not thread-safe. It owns the model: do not train the same object.
     """
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig | None = None, *, version: int = 0) -> None:
@@ -51,7 +51,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """True when a step would do something."""
+        """True when requests wait or run."""
         return bool(self._waiting or self._running)
 
     def submit(
@@ -64,7 +64,7 @@ class Engine:
         temperature: float = 1.0,
         seed: int = 0,
     ) -> Request:
-        """Queue a generation; its fields fill up during the following steps.
+        """Queue a generation; the following steps fill its fields.
 
         Raises:
             ConfigError: the prompt is empty or leaves no room for a token, or the session already generates.
@@ -90,7 +90,7 @@ class Engine:
         return request
 
     def end_session(self, session_id: str) -> None:
-        """Free the session's slot and cancel what it still runs; its content stays for sharing until it is taken."""
+        """Free the session's slot and cancel its request; the content stays for sharing until the slot is taken."""
         for request in self._waiting + self._running:
             if request.session_id == session_id:
                 request.is_cancelled = True
@@ -98,10 +98,10 @@ class Engine:
         self._slots.release(session_id)
 
     def step(self) -> list[Request]:
-        """Admit what waits, then feed one token to each running row.
+        """Admit waiting requests, then feed one token to each running row.
 
         Returns:
-            Requests that became done.
+            Finished requests.
         """
         self._drop_cancelled()
         self.statistics.num_steps += 1
@@ -111,7 +111,7 @@ class Engine:
         return finished
 
     def load_state(self, state: Mapping[str, torch.Tensor], version: int) -> None:
-        """Swap the weights; all kept keys and values are forgotten.
+        """Swap the weights; all keys and values are dropped.
 
         Raises:
             ConfigError: a request is running (its tokens would come from two policies), or the weights do not fit.

@@ -1,7 +1,7 @@
-"""One forward pass of a Hugging Face causal LM over chosen cache slots.
+"""One forward pass of a Hugging Face causal LM over chosen cache slots, and the check that a model fits.
 
-Reads token ids, slots and positions; makes the logits of each row's last real token. Invariants: inference only; the
-model attends by `ATTENTION_NAME` when it supports attention back ends, else by gathered keys under its own attention.
+Reads token ids, slots and positions; makes the logits of each row's last real token. Guarantees: inference only; the
+model attends by `ATTENTION_NAME` if it supports attention back ends, else by gathered keys under its own attention.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_SPAN_PER_ROW = 4
 
 
 class SlotModel:
-    """A model and the slots its sessions live in."""
+    """A model and the slots of its sessions."""
 
     def __init__(self, model: PreTrainedModel, num_slots: int, max_len_tokens: int) -> None:
         check_supported(model)
@@ -98,7 +98,7 @@ class SlotModel:
         masked = read
         if is_span and last - first > len(slots):
             slot_rows = rows - first
-            # Idle slots of the span attend to their first key: anything finite will do, nobody reads it.
+            # Idle slots of the span attend to their first key: their output is finite and ignored.
             masked = read.new_zeros(last - first, 1).index_copy_(0, slot_rows, read)
         hidden = self._forward(self._tensor(token_ids[:, None]), read, self._mask(masked, num_keys), slot_rows)
         logits: torch.Tensor = self._head(hidden[:, 0])
@@ -130,7 +130,7 @@ class SlotModel:
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Refuse models whose log-probabilities would be silently wrong here.
+    """Reject models whose log-probabilities would be silently wrong in the engine and the learner.
 
     Raises:
         ConfigError: a layer is not full causal attention, or the logits are more than the output embedding of the last
@@ -151,7 +151,7 @@ def check_supported(model: PreTrainedModel) -> None:
 
 
 def check_length(model: PreTrainedModel, max_len_tokens: int) -> None:
-    """Refuse sequences that the model was not made for.
+    """Reject sequences longer than the model's positions.
 
     Raises:
         ConfigError: ``max_len_tokens`` is beyond the model's positions.

@@ -1,4 +1,8 @@
-"""What goes into the engine and what comes out: requests and counters. Makes nothing by itself."""
+"""Requests of the engine, its counters, and the sampling of tokens.
+
+Sampling reads logits and one uniform number per row; makes token ids and their exact log-probabilities. Guarantee: the
+randomness belongs to the request, so a request with the same seed draws the same numbers in any batch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ class Request:
     stop_token_ids: frozenset[int]
     temperature: float
     uniforms: np.ndarray
-    """[max_tokens] float64 in [0, 1): the randomness of each token, drawn before anything runs."""
+    """[max_tokens] float64 in [0, 1): the randomness of each token, drawn beforehand."""
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     is_stopped: bool = False
@@ -28,17 +32,17 @@ class Request:
     slot: int = -1
     num_waited_steps: int = 0
     admitted_at_s: float = 0.0
-    """On the monotonic clock, as are the two below: when its prompt began to be computed."""
+    """Start of the prompt's computation, on the monotonic clock like the next two."""
     first_token_at_s: float = 0.0
     last_token_at_s: float = 0.0
 
     @property
     def is_done(self) -> bool:
-        """True when no further token is wanted."""
+        """True when the generation has ended."""
         return self.is_stopped or self.is_cancelled or len(self.token_ids) >= self.max_tokens
 
     def append(self, token_id: int, log_prob: float) -> None:
-        """Take a sampled token."""
+        """Add a sampled token."""
         self.last_token_at_s = time.monotonic()
         if not self.token_ids:
             self.first_token_at_s = self.last_token_at_s
@@ -49,28 +53,28 @@ class Request:
 
 @dataclass
 class EngineStatistics:
-    """Counters since the engine was made. Every prompt token is in exactly one of the first three."""
+    """Counters of an engine. Every prompt token is in exactly one of the first three."""
 
     num_prefill_tokens: int = 0
     """Prompt tokens computed."""
     num_reused_tokens: int = 0
-    """Prompt tokens whose keys and values the session's own slot still held."""
+    """Prompt tokens with keys and values in the session's own slot."""
     num_shared_tokens: int = 0
-    """Prompt tokens whose keys and values came from another session's slot."""
+    """Prompt tokens with keys and values from another session's slot."""
     num_padded_tokens: int = 0
-    """Padding computed beside the prefill tokens."""
+    """Padding computed in addition to the prefill tokens."""
     num_decode_tokens: int = 0
     """Tokens sampled."""
     num_steps: int = 0
     num_prefill_forwards: int = 0
     num_resets: int = 0
-    """Prompts that did not start with what their slot held."""
+    """Prompts that did not start with the content of their slot."""
     num_evictions: int = 0
     """Idle sessions that lost their slot to another."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     sample_s: float = 0.0
-    """Part of ``prefill_s`` and ``decode_s`` spent choosing tokens."""
+    """Part of ``prefill_s`` and ``decode_s`` spent on sampling."""
 
     def as_metrics(self) -> dict[str, float]:
         """``engine/<counter>`` -> value."""

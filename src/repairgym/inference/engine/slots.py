@@ -1,7 +1,10 @@
-"""Which session owns which cache slot, and which tokens each slot holds.
+"""Cache slots: the owner and the tokens of each slot, and the keys and values as one `Cache` of transformers.
 
-Reads prompts; makes slot numbers and prefix lengths. Invariants: `tokens[s, :lengths[s]]` are exactly the tokens whose
-keys and values slot s holds; a busy slot is never given away; a free slot keeps its content for sharing until taken.
+`SlotTable` reads prompts; makes slot numbers and prefix lengths. `SlotCache` writes new keys and values at per-row
+positions; returns the keys and values that those rows attend to. Guarantees: `tokens[s, :lengths[s]]` are exactly the
+tokens whose keys and values slot s holds; a busy slot is never reassigned; a free slot keeps its content for sharing
+until taken; cache index j of a slot belongs to the token at position j, so a plain ``key position <= query position``
+mask is causal, and nothing beyond a slot's length is attended to.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ class SlotTable:
         return self._slot_of.get(session_id)
 
     def common_prefix(self, slot: int, prompt: np.ndarray) -> int:
-        """Tokens that ``prompt`` and the content of ``slot`` share from the start."""
+        """Length of the common prefix of ``prompt`` and the content of ``slot``."""
         length = min(int(self.lengths[slot]), len(prompt))
         return count_equal(self.tokens[slot, :length], prompt[:length])
 
     def best_donor(self, prompt: np.ndarray) -> tuple[int, int]:
-        """(slot, shared tokens) of the slot whose content shares the longest prefix with ``prompt``."""
+        """Return (slot, shared tokens) of the slot that shares the longest prefix with ``prompt``."""
         differs = self.tokens[:, : len(prompt)] != prompt
         first_difference = np.where(differs.any(axis=1), differs.argmax(axis=1), len(prompt))
         shared = np.minimum(first_difference, self.lengths)
@@ -84,7 +87,7 @@ class SlotTable:
         self.lengths[slot] = end
 
     def rest(self, slot: int) -> None:
-        """The slot's request is over: it may be evicted from now on."""
+        """Mark the slot's request as finished, so that it may be evicted."""
         self._clock += 1
         self._last_used[slot] = self._clock
         self.is_busy[slot] = False
@@ -109,7 +112,7 @@ def count_equal(left: np.ndarray, right: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class ForwardPlan:
-    """Where one forward writes and what it reads."""
+    """The places that one forward writes and reads."""
 
     rows: torch.Tensor
     """[rows] slot of each row."""

@@ -1,8 +1,9 @@
-"""A policy behind one server or several that speak token ids: exact, so RL may learn from it.
+"""A policy behind one or several servers of token ids: exact, so RL may learn from it.
 
-Reads prompts as token ids; makes `Generation` records. Invariants: log-probabilities are those of the distribution
-that was sampled; with versions, no token comes from weights that are older than those asked for; an episode stays with
-its server while that is up.
+Reads prompts as token ids; makes `Generation` records. Guarantees: log-probabilities are those of the sampled
+distribution; with versions, no token comes from older weights than requested; a session stays on its server while that
+is up, so that the server's prefix cache holds its earlier turns; a new session goes to the server with the fewest
+sessions; the last server is never given up.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from repairgym.inference.vllm.server import TokenServer
 from repairgym.inference.vllm.weights import Lineage
 from repairgym.ledger import UNKNOWN_VERSION
 
-_LOOK_AGAIN_S = 30.0
-"""How often a lost server is asked whether it is back."""
+_PROBE_INTERVAL_S = 30.0
+"""Between health checks of a lost server."""
 
 
 class VllmPolicy:
-    """A :class:`~repairgym.inference.base.Policy` over servers of one model."""
+    """A policy over servers of one model."""
 
     def __init__(self, servers: Sequence[TokenServer], version: int = 0, lineage: Lineage | None = None) -> None:
-        """Ask ``servers``.
+        """Sample from ``servers``.
 
         Args:
             servers: All of one model.
-            version: Of the weights that they hold, or the oldest that is wanted where they say it.
-            lineage: Reads what they say; None: what they say is the version of nothing.
+            version: Of their weights, or the oldest allowed one if they report versions.
+            lineage: Reads the reported versions; None: ignore them.
         """
         self.id = servers[0].config.model
         self._servers = list(servers)
@@ -42,11 +43,11 @@ class VllmPolicy:
         self.sessions = Sessions(self._servers)
 
     def expect(self, version: int) -> None:
-        """From now on weights of ``version`` or newer; servers that were lost before may have got them."""
+        """Require weights of ``version`` or newer from now on; lost servers may have got them."""
         if version != self._version:
             self._version = version
             for server in self._servers:
-                self.sessions.find_again(server)
+                self.sessions.restore(server)
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
         """Continue ``prompt_ids``.
@@ -55,12 +56,12 @@ class VllmPolicy:
 
         Raises:
             PromptTooLongError: it does not fit the server's context.
-            StaleWeightsError: no server has weights that are new enough.
-            ModelServerError: no usable reply, or the request is refused.
+            StaleWeightsError: no server has new enough weights.
+            ModelServerError: no usable reply, or the request is rejected.
         """
-        # Newer weights may be expected of later requests while this one runs.
+        # Later requests may require newer weights while this one runs.
         version = self._version
-        await self._look_for_lost()
+        await self._probe_lost_servers()
         while True:
             server = self.sessions.server_of(session_id)
             try:
@@ -70,7 +71,7 @@ class VllmPolicy:
                     raise
 
     async def end_session(self, session_id: str) -> None:
-        """Forget its place; the servers keep their caches."""
+        """Forget the session's server; the servers keep their caches."""
         self.sessions.end(session_id)
 
     def _generation(self, server: TokenServer, answer: Answer, sampling: SamplingParams, version: int) -> Generation:
@@ -88,23 +89,24 @@ class VllmPolicy:
         )
 
     def _versions(self, server: TokenServer, names: Sequence[str], wanted: int) -> tuple[int, ...]:
-        """Of each token; empty where the server does not say."""
+        """Policy version of each token; empty if the server reports none."""
         versions = tuple(map(self._version_of, names))
         if versions and min(versions) < wanted:
+            stale = names[versions.index(min(versions))]
             raise StaleWeightsError(
-                f"{server.url} samples with weights {names[versions.index(min(versions))]!r}, and version {wanted} of "
-                "this run or a newer one was put there: it was started again, or somebody else loads weights into it; "
-                "resume the run, which loads them again"
+                f"{server.url} samples with weights {stale!r}; expected version {wanted} "
+                "of this run or a newer one: the server was restarted, or another run loads weights into it; resume "
+                "the run, which loads them again"
             )
         return versions
 
     def _version_of(self, name: str) -> int:
         return self._lineage.version_of(name) if self._lineage is not None else UNKNOWN_VERSION
 
-    async def _look_for_lost(self) -> None:
-        for server in self.sessions.lost_for(_LOOK_AGAIN_S):
+    async def _probe_lost_servers(self) -> None:
+        for server in self.sessions.lost_for(_PROBE_INTERVAL_S):
             if await server.client.is_healthy() and await self._has_weights(server):
-                self.sessions.find_again(server)
+                self.sessions.restore(server)
 
     async def _has_weights(self, server: TokenServer) -> bool:
         if not server.is_versioned:
@@ -118,7 +120,7 @@ ServerT = TypeVar("ServerT")
 
 
 class Sessions(Generic[ServerT]):
-    """Places of the sessions of one process."""
+    """The servers of the sessions of one process."""
 
     def __init__(self, servers: Sequence[ServerT], *, clock: Callable[[], float] = time.monotonic) -> None:
         """``servers`` are all up at first."""
@@ -130,7 +132,7 @@ class Sessions(Generic[ServerT]):
         """Sessions that had to leave a server."""
 
     def server_of(self, session_id: str) -> ServerT:
-        """Where the session is; a new one is placed."""
+        """Return the session's server; a new session gets one."""
         place = self._places.get(session_id)
         if place is None or place in self._lost_at_s:
             self.num_moves += place is not None
@@ -141,11 +143,11 @@ class Sessions(Generic[ServerT]):
         return self._servers[place]
 
     def end(self, session_id: str) -> None:
-        """The session is over."""
+        """Forget the session."""
         self._places.pop(session_id, None)
 
     def lose(self, server: ServerT) -> bool:
-        """Send nothing more to ``server``; False when it is the last one, which stays."""
+        """Stop using ``server``; False if it is the last one, which stays."""
         number = self._servers.index(server)
         if len(self._lost_at_s.keys() | {number}) == len(self._servers):
             return False
@@ -153,12 +155,12 @@ class Sessions(Generic[ServerT]):
         return True
 
     def lost_for(self, seconds: float) -> list[ServerT]:
-        """Servers that were lost, or last looked at, at least ``seconds`` ago; their time begins anew."""
+        """Return the servers lost, or last returned here, at least ``seconds`` ago, and restart their clocks."""
         now = self._clock()
         old = [number for number, lost_at_s in self._lost_at_s.items() if now - lost_at_s >= seconds]
         self._lost_at_s |= dict.fromkeys(old, now)
         return [self._servers[number] for number in old]
 
-    def find_again(self, server: ServerT) -> None:
-        """``server`` is up: new sessions may go there."""
+    def restore(self, server: ServerT) -> None:
+        """Use ``server`` again for new sessions."""
         self._lost_at_s.pop(self._servers.index(server), None)

@@ -1,9 +1,8 @@
-"""What is wrong with a server, found before the first episode, with the command that fixes it.
+"""Checks of a server before the first episode; each error names the command that fixes it.
 
-Asks servers; makes nothing or a `ServerRefusedError`. Checked in this order, cheapest first: the model's name and the
-age of vLLM; the context; that it is not paused; the routes that weight updates need; the tokenizer; that token ids come
-back; that a prompt of the full context is read whole and a reply is not cut; that tokens are drawn from the
-distribution that is reported.
+Asks servers; makes nothing or a `ServerRefusedError`. The order, cheapest first: the model's name and the age of vLLM;
+the context; that it is not paused; the routes of weight updates; the tokenizer and token ids in replies; a prompt of
+the full context is read whole and a reply is not cut; tokens are drawn from the reported distribution.
 """
 
 from __future__ import annotations
@@ -26,16 +25,20 @@ from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.inference.vllm.server import GENERATE, TokenServer, ask_servers
 
 _SAMPLE_TEXT = "def naïve(x):\n\treturn  x<=10 and '→' or \"日本\"  # 3.14e-5 != 0x1F\r\n"
-"""What tokenizers split differently."""
+"""Text that tokenizers split differently."""
 _NUM_PROMPTS = 4
 _PROMPT_TOKENS = 24
 _NUM_DRAWS = 64
 """After each prompt."""
 _MIN_CHANCE = 1e-8
-"""Of an honest server: refused by accident once in so many runs."""
+"""An honest server is rejected by accident once in 1e8 runs."""
 _MAX_REPLY_TOKENS = 256
 _NUM_ATTEMPTS = 2
-"""Of each request: whoever starts a run is waiting."""
+"""Of each request; few, because the user waits for the start of the run."""
+_NOISE = 0.1
+"""Sums of reported probabilities may exceed 1 by this: in bfloat16 logits move by 0.06 from batch to batch."""
+_MARGIN = 1e-3
+"""Distance of reported probabilities from 0 and 1: no draw is certain."""
 FOLDER_ROUTES = ("/collective_rpc",)
 LORA_ROUTES = ("/v1/load_lora_adapter",)
 _UPDATE_ROUTES = (GENERATE, "/pause", "/resume", "/reset_prefix_cache", "/update_weight_version", "/weight_info")
@@ -43,7 +46,7 @@ _UPDATE_ROUTES = (GENERATE, "/pause", "/resume", "/reset_prefix_cache", "/update
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run wants of a server."""
+    """Requirements of a run."""
 
     num_context_tokens: int
     """Prompt and reply of the longest episode."""
@@ -54,23 +57,23 @@ class Needs:
 
 
 def preflight(endpoint: EndpointConfig, renderer: ChatRenderer, needs: Needs) -> None:
-    """`check_servers` of all servers of ``endpoint``, outside of an event loop.
+    """Run `check_servers` on all servers of ``endpoint``, outside of an event loop.
 
     Raises:
-        ServerRefusedError: one of them would spoil the run; the message says how to fix it.
-        ServerDownError: one does not answer.
+        ServerRefusedError: a server is unfit; the message says how to fix it.
+        ServerDownError: a server does not answer.
     """
-    careful = endpoint.model_copy(update={"max_attempts": _NUM_ATTEMPTS})
+    impatient = endpoint.model_copy(update={"max_attempts": _NUM_ATTEMPTS})
     is_versioned = bool(needs.update_routes)
-    asyncio.run(ask_servers(careful, lambda found: check_servers(found, renderer, needs), is_versioned=is_versioned))
+    asyncio.run(ask_servers(impatient, lambda all_: check_servers(all_, renderer, needs), is_versioned=is_versioned))
 
 
 async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, needs: Needs) -> None:
-    """Refuse servers that would spoil a run.
+    """Reject servers that are unfit for a run.
 
     Raises:
-        ServerRefusedError: one of them would; the message says how to fix it.
-        ServerDownError: one does not answer.
+        ServerRefusedError: a server is unfit; the message says how to fix it.
+        ServerDownError: a server does not answer.
     """
     for server in servers:
         await _check_context(server, needs)
@@ -94,14 +97,14 @@ async def _check_context(server: TokenServer, needs: Needs) -> None:
 async def _check_not_paused(server: TokenServer) -> None:
     if await server.is_paused():
         raise ServerRefusedError(
-            f"{server.url} is paused and answers nothing: another run loads weights into it, or one was killed while "
-            f"it did; when there is none: curl -X POST {urljoin(server.url, '/resume')}"
+            f"{server.url} is paused and answers nothing: another run loads weights into it, or was killed meanwhile; "
+            f"if no run uses it: curl -X POST {urljoin(server.url, '/resume')}"
         )
 
 
 async def _check_routes(server: TokenServer, needs: Needs) -> None:
-    wanted = (*_UPDATE_ROUTES, *needs.update_routes)
-    missing = [route for route in wanted if not await server.client.has_route(route)]
+    routes = (*_UPDATE_ROUTES, *needs.update_routes)
+    missing = [route for route in routes if not await server.client.has_route(route)]
     if missing:
         environment = "VLLM_SERVER_DEV_MODE=1"
         options = "--enable-scale-out"
@@ -118,12 +121,12 @@ async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
     text = renderer.family.text_of([Message("user", _SAMPLE_TEXT)])
     body = request_fields(server.config, SamplingParams(max_tokens=1, stop_token_ids=()))
     body |= {"prompt": text, "add_special_tokens": False, "return_token_ids": True, "logprobs": 1}
-    got = await server.client.command("completions", body)
-    choices = got.get("choices")
+    reply = await server.client.command("completions", body)
+    choices = reply.get("choices")
     choice: Mapping[str, Any] = choices[0] if isinstance(choices, list) and choices else {}
     if not choice.get("token_ids"):
         raise ServerRefusedError(
-            f"{server.url} gives text and no token ids; serve the model with vLLM 0.10.2 or newer, or use --policy "
+            f"{server.url} returns text and no token ids; serve the model with vLLM 0.10.2 or newer, or use --policy "
             "openai (a teacher or a baseline, no RL)"
         )
     read = choice.get("prompt_token_ids")
@@ -139,7 +142,7 @@ async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
 
 
 async def _check_lengths(server: TokenServer, renderer: ChatRenderer, needs: Needs) -> None:
-    """A prompt as long as an episode gets is read whole; a reply gets as long as it may."""
+    """Check that the longest prompt is read whole and that a reply is not cut."""
     num_reply = min(needs.num_reply_tokens, _MAX_REPLY_TOKENS, needs.num_context_tokens - 1)
     prompt = _random_ids(renderer.vocab_size, needs.num_context_tokens - 1, seed=1)
     for prompt_ids, max_tokens in ((prompt, 1), (prompt[:_PROMPT_TOKENS], num_reply)):
@@ -159,8 +162,7 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
 
     prompts = [_random_ids(renderer.vocab_size, _PROMPT_TOKENS, seed=number) for number in range(_NUM_PROMPTS)]
     seeds = range(_NUM_DRAWS)
-    found = [await asyncio.gather(*(draw(prompt, seed) for seed in seeds)) for prompt in prompts]
-    chance = chance_of(found)
+    chance = chance_of([await asyncio.gather(*(draw(prompt, seed) for seed in seeds)) for prompt in prompts])
     if chance < _MIN_CHANCE:
         raise ServerRefusedError(
             f"{server.url} does not sample from the distribution that it reports (an honest server draws such tokens "
@@ -172,7 +174,7 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
 
 def _truncates(what: str) -> ServerRefusedError:
     return ServerRefusedError(
-        f"{what}; it truncates prompts or does not say what it did: ask vLLM itself, without a proxy that edits "
+        f"{what}; it truncates prompts or does not report it: ask vLLM itself, without a proxy that edits "
         "requests, started with: vllm serve FOLDER --generation-config vllm"
     )
 
@@ -186,12 +188,6 @@ def _shown(ids: object) -> str:
     return f"{len(ids)} tokens beginning {ids[:8]}" if isinstance(ids, list) else "no ids"
 
 
-_NOISE = 0.1
-"""Sums of reported probabilities may be this far above 1: in bfloat16 logits move by 0.06 from batch to batch ..."""
-_MARGIN = 1e-3
-"""... and are never taken for certain."""
-
-
 @dataclass(frozen=True)
 class Draw:
     """One sampled token."""
@@ -202,7 +198,10 @@ class Draw:
 
 
 def chance_of(prompts: Sequence[Sequence[Draw]]) -> float:
-    """Probability of a count at least as odd from a server that samples with the log-probabilities that it reports.
+    """Compute the probability of such draws from an honest server: one that samples as it reports.
+
+    The first half of the draws of a prompt gives a set of tokens and their reported probability; the second half counts
+    how often they occur. A server that takes only the likeliest tokens, or a lower temperature, repeats them too often.
 
     Args:
         prompts: Draws after each prompt, all with the same prompt; at least some dozen of each.

@@ -1,8 +1,8 @@
-"""One server that takes and gives token ids: vLLM, or `repairgym serve`.
+"""One server of token ids: vLLM, or `repairgym serve`.
 
-Reads prompts and sampling parameters; makes checked replies. Invariants: every parameter that a server could fill in
-by itself is sent, and what comes back is compared with it; only ``generate`` says which weights sampled a token, so
-training asks that one and rollouts of fixed weights ask ``completions``, which older servers have, too.
+Reads prompts and sampling parameters; makes checked replies. Guarantees: every parameter with a default of the server
+is sent, and the reply is checked against it. Only ``generate`` reports the weights of each token, so training uses it;
+rollouts of fixed weights use ``completions``, which older servers have, too.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _UNCHANGED: dict[str, Any] = {
     "min_tokens": 0,
     "ignore_eos": True,
 }
-"""Sent always: servers take other values from a model's generation_config without a word (paper B, finding 2). With
-``ignore_eos`` a message ends at the stop tokens that are sent and at no others."""
+"""Always sent: servers silently take other values from a model's generation_config (paper B, finding 2). With
+``ignore_eos`` a message ends only at the stop tokens of the request."""
 
 
 class TokenServer:
-    """One server; any number of coroutines of one event loop may ask it."""
+    """One server; any number of coroutines of one event loop may use it."""
 
     def __init__(self, client: EndpointClient, *, is_versioned: bool = False) -> None:
-        """``is_versioned``: replies must say which weights sampled each token.
+        """``is_versioned``: replies must report the weights of each token.
 
         Raises:
-            ConfigError: ``endpoint.extra`` changes what is sampled.
+            ConfigError: ``endpoint.extra`` changes the sampled distribution.
         """
         if changed := sorted({*_UNCHANGED, "sampling_params", "token_ids", "logprobs"} & set(client.config.extra)):
             raise ConfigError(f"endpoint.extra sets {', '.join(changed)}; the policy vllm sets it itself, leave it out")
@@ -52,7 +52,7 @@ class TokenServer:
 
     @property
     def config(self) -> EndpointConfig:
-        """Where it is and how it is asked."""
+        """Address and settings."""
         return self.client.config
 
     @property
@@ -61,11 +61,11 @@ class TokenServer:
         return self.config.base_url
 
     async def sample(self, prompt_ids: Sequence[int], sampling: SamplingParams) -> Answer:
-        """Continue ``prompt_ids``; at most as far as the server's context goes.
+        """Continue ``prompt_ids``, at most to the end of the server's context.
 
         Raises:
             PromptTooLongError: it does not fit the server's context.
-            ServerRefusedError: the server ends replies where it was not asked to, or refuses the request.
+            ServerRefusedError: the server ends replies at other places than requested, or rejects the request.
             ModelServerError: no usable reply.
         """
         room = await self._room(len(prompt_ids))
@@ -73,16 +73,16 @@ class TokenServer:
         bounded = sampling.model_copy(update={"max_tokens": max_tokens})
         path, body = self._request(list(prompt_ids), bounded)
 
-        def read(got: Mapping[str, Any]) -> Reply:
+        def read(answer: Mapping[str, Any]) -> Reply:
             reader = read_generate_reply if self.is_versioned else read_token_reply
-            reply = reader(got, prompt_ids, max_tokens)
+            reply = reader(answer, prompt_ids, max_tokens)
             self._check_end(reply, bounded)
             return reply
 
         return await self.client.ask(path, body, read, len(prompt_ids) + max_tokens)
 
     async def prompt_log_probs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Natural log-probability of each token after the first, as the server's weights see it now.
+        """Return the natural log-probability of each token after the first under the server's current weights.
 
         Raises:
             ModelServerError: no usable reply.
@@ -90,38 +90,38 @@ class TokenServer:
         body = request_fields(self.config, SamplingParams(max_tokens=1, stop_token_ids=())) | _UNCHANGED
         body |= {"prompt": list(token_ids), "prompt_logprobs": 0}
 
-        def read(got: Mapping[str, Any]) -> Reply:
-            return Reply("", True, None, log_probs=read_prompt_log_probs(got, token_ids))
+        def read(answer: Mapping[str, Any]) -> Reply:
+            return Reply("", True, None, log_probs=read_prompt_log_probs(answer, token_ids))
 
         return (await self.client.ask("completions", body, read, len(token_ids) + 1)).reply.log_probs
 
     async def weight_version(self) -> str:
-        """What the server calls its weights; empty where it does not say.
+        """Return the server's name for its weights; empty if it reports none.
 
         Raises:
             ServerDownError: it does not answer.
         """
-        found = await self.client.get("/weight_info")
-        return str((found or {}).get("weight_version", ""))
+        info = await self.client.get("/weight_info")
+        return str((info or {}).get("weight_version", ""))
 
     async def is_paused(self) -> bool:
-        """Whether it answers no requests, because somebody loads weights; False where it does not say.
+        """True if it is paused for an update of weights; False if it does not report that.
 
         Raises:
             ServerDownError: it does not answer.
         """
-        found = await self.client.get("/is_paused")
-        return bool((found or {}).get("is_paused", False))
+        info = await self.client.get("/is_paused")
+        return bool((info or {}).get("is_paused", False))
 
     async def max_len_tokens(self) -> int | None:
-        """Longest prompt plus reply, where the server says it; looked up until it is known.
+        """Return the longest prompt plus reply, None if the server does not report it; a success is cached.
 
         Raises:
             ServerRefusedError: the server is too old, or does not serve the model.
             ServerDownError: it does not answer.
         """
         if not self._is_described:
-            # Those who ask at the same time all look: behind a lock they would wait for a dead server in turn.
+            # Concurrent callers all ask: behind a lock they would wait for a dead server in turn.
             self._max_len_tokens = await self._describe()
             self._is_described = True
         return self._max_len_tokens
@@ -139,7 +139,7 @@ class TokenServer:
         return GENERATE, body | {"stream": False, "return_token_ids": True} | self.config.extra
 
     def _check_end(self, reply: Reply, sampling: SamplingParams) -> None:
-        """A server with a bound or with stop tokens of its own changes the distribution of replies."""
+        """Reject a server with its own bound or stop tokens, which changes the distribution of replies."""
         num, last = len(reply.token_ids), reply.token_ids[-1]
         if reply.is_stopped and last not in sampling.stop_token_ids:
             raise ServerRefusedError(
@@ -153,7 +153,7 @@ class TokenServer:
             )
 
     async def _room(self, num_prompt_tokens: int) -> int | None:
-        """Tokens that a reply may have; None where the server does not say how long its context is."""
+        """Maximum tokens of a reply; None if the server does not report its context."""
         length = await self.max_len_tokens()
         if length is None:
             return None
@@ -187,9 +187,9 @@ class TokenServer:
 async def ask_servers(
     endpoint: EndpointConfig, work: Callable[[list[TokenServer]], Awaitable[ResultT]], *, is_versioned: bool
 ) -> ResultT:
-    """What ``work`` makes of the servers of ``endpoint``, whose connections are closed behind it."""
+    """Run ``work`` on the servers of ``endpoint``, then close their connections."""
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(EndpointClient(one)) for one in endpoint.servers()]
+        clients = [await stack.enter_async_context(EndpointClient(server)) for server in endpoint.servers()]
         return await work([TokenServer(client, is_versioned=is_versioned) for client in clients])
 
 

@@ -1,8 +1,8 @@
-"""Putting new weights into servers while episodes run, and proving that they arrived.
+"""Updates of server weights while episodes run, and the check that they arrived.
 
-Reads a model folder (or the adapter in it) that the servers see, too; changes the servers. Invariants: while weights
-change nothing is sampled; a server that failed in the middle has no version, so what it samples is refused; after
-`load` no key or value of older weights is used again; `compare` believes the learner, not what a server says of itself.
+Reads a model folder (or the adapter in it) on a file system shared with the servers; changes the servers. Guarantees:
+nothing is sampled while weights change; a server that failed during an update has no version, so its samples are
+rejected; after `load` no key or value of older weights is used again; `compare` measures against the learner.
 """
 
 from __future__ import annotations
@@ -20,37 +20,41 @@ from repairgym.ledger import UNKNOWN_VERSION
 
 @dataclass(frozen=True)
 class Lineage:
-    """The weights that one process puts into servers, one after the other."""
+    """Names of the weights that one process loads into servers, e.g. ``3f9a12c4:7``.
+
+    Versions are compared within one lineage only, so the weights of another run, or of the same run before it was
+    resumed, never count as newer ones of this run.
+    """
 
     name: str
 
     def named(self, version: int) -> str:
-        """The name of weights ``version``."""
+        """Name the weights ``version``."""
         return f"{self.name}:{version}"
 
     def version_of(self, name: str) -> int:
-        """The version that ``name`` says; `UNKNOWN_VERSION` for weights that are none of these."""
+        """Read the version in ``name``; `UNKNOWN_VERSION` for weights of another lineage."""
         lineage, _, number = name.rpartition(":")
         return int(number) if lineage == self.name and number.isdecimal() else UNKNOWN_VERSION
 
 
 _LOADING = "loading"
-"""Name of weights that are neither the old ones nor the new ones yet."""
+"""Name of the weights during an update."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """How weights get into servers."""
+    """The way weights are transferred to servers."""
 
     kind: Literal["folder", "lora"] = "folder"
     pause: Literal["keep", "wait"] = "keep"
     adapter_name: str = ""
-    """With ``lora``: the name under which requests ask for the adapter."""
+    """With ``lora``: the name of the adapter in requests."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A sequence and what the learner thinks of it."""
+    """A sequence and its log-probabilities under the learner."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...]
@@ -61,24 +65,24 @@ class WeightUpdater:
     """Updates all servers of a run."""
 
     def __init__(self, servers: Sequence[TokenServer], transfer: Transfer, lineage: Lineage) -> None:
-        """Update ``servers`` by ``transfer``; ``lineage`` names what they get."""
+        """Update ``servers`` by ``transfer``; ``lineage`` names the weights."""
         self._servers = list(servers)
         self._transfer = transfer
         self._lineage = lineage
 
     async def load(self, folder: Path, version: int) -> list[TokenServer]:
-        """Put the weights of ``folder`` into all servers as ``version``; requests in flight go on with them.
+        """Load the weights of ``folder`` into all servers as ``version``; requests in flight continue with them.
 
         Returns:
-            The servers that have them. One that does not answer is left out: its version is older or another run's, so
-            the policy believes nothing that it samples.
+            The updated servers. A server that does not answer is left out: its version is older or another run's, so
+            the policy rejects its samples.
 
         Raises:
             ServerDownError: no server answers.
             ServerRefusedError: a server could not load them.
         """
-        orders = (self._load_one(server, folder, version) for server in self._servers)
-        results = await asyncio.gather(*orders, return_exceptions=True)
+        updates = (self._load_one(server, folder, version) for server in self._servers)
+        results = await asyncio.gather(*updates, return_exceptions=True)
         loaded: list[TokenServer] = []
         down: ServerDownError | None = None
         for server, error in zip(self._servers, results, strict=True):
@@ -99,10 +103,10 @@ class WeightUpdater:
             await client.command(f"/pause?mode={self._transfer.pause}&clear_cache=false")
             await _name(server, _LOADING)
             await self._transfer_to(server, folder)
-            # Running requests lose their keys and values, too: they are computed again with the new weights.
+            # Keys and values of running requests are dropped, too, and computed again with the new weights.
             reset = await client.command("/reset_prefix_cache?reset_running_requests=true")
             if reset.get("success") is False:
-                raise ServerRefusedError(f"{server.url} did not reset its prefix cache; start it again and resume")
+                raise ServerRefusedError(f"{server.url} did not reset its prefix cache; restart it and resume the run")
             await _name(server, self._lineage.named(version))
         except ServerDownError:
             is_down = True
@@ -113,7 +117,7 @@ class WeightUpdater:
                 "model of the same shape"
             ) from error
         finally:
-            # An order whose answer is lost may have been obeyed; what is dead is not waited for once more.
+            # A command whose reply is lost may have been executed; a dead server is not waited for again.
             if not is_down or await client.is_healthy():
                 await client.command("/resume")
 
@@ -122,23 +126,23 @@ class WeightUpdater:
             adapter = {"lora_name": self._transfer.adapter_name, "lora_path": str(folder / "adapter")}
             await server.client.command("/v1/load_lora_adapter", adapter | {"load_inplace": True})
             return
-        order = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        await server.client.command("/collective_rpc", order)
+        call = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
+        await server.client.command("/collective_rpc", call)
 
 
-async def compare(servers: Sequence[TokenServer], seen: Probe, max_gap: float) -> float:
-    """Ask all servers what they think of the probe; returns the largest mean distance in nats per token.
+async def compare(servers: Sequence[TokenServer], probe: Probe, max_gap: float) -> float:
+    """Compare log-probabilities of servers and learner; return the largest mean distance in nats per token.
 
     Raises:
         StaleWeightsError: it is larger than ``max_gap``.
         ModelServerError: no usable reply.
     """
-    found = await asyncio.gather(*(server.prompt_log_probs(seen.token_ids) for server in servers))
-    gaps = [_mean_distance(one, seen.log_probs) for one in found]
+    served = await asyncio.gather(*(server.prompt_log_probs(probe.token_ids) for server in servers))
+    gaps = [_mean_distance(log_probs, probe.log_probs) for log_probs in served]
     worst = max(gaps)
     if not worst <= max_gap:
         raise StaleWeightsError(
-            f"{servers[gaps.index(worst)].url} sees the probe {worst:.2g} nats per token away from the learner "
+            f"{servers[gaps.index(worst)].url} is {worst:.2g} nats per token away from the learner on the probe "
             f"(allowed: {max_gap:.2g}), so it samples with other weights than it was given. Causes: it serves another "
             "model; it runs in lower precision (set rl.sampler.max_log_prob_gap, or start it with --dtype float32); it "
             "keeps a stale output head, as vLLM's CPU build does with tied embeddings (train a model with "
@@ -151,5 +155,5 @@ async def _name(server: TokenServer, version: str) -> None:
     await server.client.command("/update_weight_version", {"new_version": version})
 
 
-def _mean_distance(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / len(one)
+def _mean_distance(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(abs(a - b) for a, b in zip(left, right, strict=True)) / len(left)

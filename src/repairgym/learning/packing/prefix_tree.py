@@ -75,8 +75,8 @@ def shared_lengths(sequences: Sequence[np.ndarray], min_saved_tokens: int = MIN_
 def cut_runs(lengths: np.ndarray, shared: np.ndarray, max_tokens: int) -> list[slice]:
     """Cut sequences into runs of neighbors with at most ``max_tokens`` distinct tokens.
 
-    A longer sequence is a run of its own. A full run ends at the place in its second half with the least sharing, so that as little as possible is computed
-    twice.
+    A longer sequence is a run of its own. A full run ends at the place in its second half with the least sharing, so
+    that as little as possible is computed twice.
     """
     runs: list[slice] = []
     first = 0
