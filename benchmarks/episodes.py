@@ -32,7 +32,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.records import Certificate, Environment, Provenance, Task, TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, Sandbox
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.testing.scripted_sandbox import Files, ScriptedSandbox, ScriptedSession
+from repairgym.testing.scripted import Files, ScriptedSandbox, ScriptedSession
 
 MODEL_S = 0.05
 COMMAND_S = 0.02

@@ -42,8 +42,7 @@ from repairgym.rollout.names import RL as PHASE
 from repairgym.rollout.rows import pack_ledger
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer, scripted_task
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer, scripted_task
 from repairgym.training.rl_loop import RLLoop, state_name
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples

@@ -29,7 +29,7 @@ from repairgym.records import (
     VerdictKind,
 )
 from repairgym.rollout.store import RunStore
-from repairgym.testing.scripted_task import scripted_task
+from repairgym.testing.scripted import scripted_task
 
 Step = tuple[str, str, str, str]
 """(tool, argument, observation, error); an empty tool is an action that could not be parsed."""

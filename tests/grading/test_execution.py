@@ -14,7 +14,7 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.build_steps import with_checks
 from repairgym.tasks.build.validation import task_request
-from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted import ScriptedBackend
 
 TEST = "import m\n\n\ndef test_f():\n    assert m.f(1, 1)\n"
 SOURCES = {"m.py": "def f(a, b):\n    return a <= b\n"}

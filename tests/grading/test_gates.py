@@ -9,7 +9,7 @@ from repairgym.grading.grader import Grader
 from repairgym.records import Task, TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
+from repairgym.testing.scripted import Files, ScriptedBackend
 
 HOLLOW = "def test_f():\n    pass\n"
 CHEAT = {"test_m.py": HOLLOW}

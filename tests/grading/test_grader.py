@@ -11,7 +11,7 @@ from repairgym.grading.permitted import agent_base_sources, permitted_part
 from repairgym.records import BuildStep, Task, TestOutcome, TestRequest, TestResult, TestRun, Turn, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
+from repairgym.testing.scripted import Files, ScriptedBackend
 
 GOLD = "def f(a, b):\n    return a <= b\n"
 

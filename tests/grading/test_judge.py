@@ -14,9 +14,7 @@ from repairgym.grading.judge import Judge, make_question, open_judge
 from repairgym.records import Finding, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.testing.scripted_model import ScriptedTextModel
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, ScriptedTextModel, scripted_answer
 
 DEFAULT = JudgeConfig()
 CONFIG = JudgeConfig(is_enabled=True, timeout_s=0.02)

@@ -16,8 +16,7 @@ from repairgym.records import Task
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 from repairgym.training.run import Run
 
 ROLLOUT = RolloutConfig(

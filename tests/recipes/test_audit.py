@@ -22,7 +22,7 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.studies.scripted import PHASE, cheat_shares, run_exploit_study
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
+from repairgym.testing.scripted import Files, ScriptedBackend
 from repairgym.training.evaluate import audit, choose_audited
 from repairgym.training.run import Run
 

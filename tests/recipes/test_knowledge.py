@@ -21,7 +21,7 @@ from repairgym.records import (
 from repairgym.rollout.store import RunStore
 from repairgym.studies.knowledge import add_run, find_starts, held_out_packages
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted import ScriptedBackend
 
 ERROR = MainError(error_class="dependency", message="No module named 'hatchling'")
 

@@ -13,8 +13,7 @@ from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
 from repairgym.studies.scripted import chosen_tasks, measure_scaffold
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 from repairgym.training.run import Run
 
 

@@ -20,8 +20,7 @@ from repairgym.rollout.jobs import make_group
 from repairgym.rollout.replay import Replay, compare, normalise, replay
 from repairgym.rollout.runner import Runner
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 CONFIG = RolloutConfig(pipeline=PipelineConfig(max_turns=5))
 

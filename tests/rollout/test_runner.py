@@ -16,8 +16,7 @@ from repairgym.records import StopReason, VerdictKind
 from repairgym.rollout.jobs import make_group, make_groups
 from repairgym.rollout.runner import Runner
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 CONFIG = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=5000, max_turns=12), engine=EngineConfig(max_len_tokens=5000)

@@ -21,8 +21,7 @@ from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.faulty_server import Fault, FaultyServer
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 CONFIG = RolloutConfig(num_workers=1, max_in_flight=1, pipeline=PipelineConfig(max_turns=4))
 KEY = "sk-a-secret-that-nobody-may-see"

@@ -12,7 +12,7 @@ from repairgym.errors import SandboxError
 from repairgym.sandbox.base import ExecResult, SandboxSpec
 from repairgym.sandbox.conformance import CHECKS, NOT_HELD, Site, make_tree
 from repairgym.sandbox.probe import BACKENDS, BRANCHING_BACKENDS, ISOLATING_BACKENDS
-from repairgym.testing.scripted_sandbox import ScriptedBackend, ScriptedSandbox
+from repairgym.testing.scripted import ScriptedBackend, ScriptedSandbox
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

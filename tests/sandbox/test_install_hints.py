@@ -28,7 +28,7 @@ def test_refused_namespaces(tmp_path: Path, backend, files, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    remedy = find_remedy(backend, "unshare 0x10020000: Operation not permitted", Machine.look(tmp_path))
+    remedy = find_remedy(backend, "unshare 0x10020000: Operation not permitted", Machine.inspect(tmp_path))
     assert expected in remedy
 
 

@@ -9,7 +9,7 @@ from repairgym.errors import SandboxError
 from repairgym.records import TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.lease import LeasedBackend
-from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted import ScriptedBackend
 
 SPEC = SandboxSpec(environment=Path("e"), tree=Path("t"), files={"a": "text"})
 

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from repairgym.records import TestOutcome, TestRequest, TestRunner
 from repairgym.sandbox.base import ExecResult
 from repairgym.sandbox.runs import MAX_REPORT_BYTES, assemble_run, parse_junit_xml, run_by_command
-from repairgym.testing.scripted_sandbox import ScriptedSandbox
+from repairgym.testing.scripted import ScriptedSandbox
 
 IDS = ("t.py::test_a[two words]", "t.py::test_a[br[ack]et]", "t.py::test_a[caf\\xe9 a::b]", "t.py::test_ünï[ß]")
 ENDED = {"exit_status": 0, "duration_s": 1.0}

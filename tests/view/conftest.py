@@ -36,8 +36,7 @@ from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer, scripted_task
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer, scripted_task
 from repairgym.view.app import create_app
 
 SCRIPT = "<script>alert(1)</script>"

@@ -1,7 +1,7 @@
-"""What a sandbox is: the protocol that every back end implements and every caller relies on.
+"""The protocol of sandboxes that every back end implements and every caller relies on.
 
-A back end makes throw-away copies of a pinned tree in which untrusted code runs. Trouble of the sandbox itself is a
-:class:`~repairgym.errors.SandboxError`; whatever the code inside does (crash, time out, print rubbish) is a result.
+A back end makes disposable copies of a pinned tree in which untrusted code runs. A failure of the sandbox itself is a
+:class:`~repairgym.errors.SandboxError`; a failure of the code inside (crash, timeout, odd output) is a result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class SandboxSpec(Record):
-    """What a sandbox is made from."""
+    """The inputs of a sandbox."""
 
     environment: Path
     """Virtual environment layer, mounted read-only; its ``bin/python`` runs the tests."""
@@ -42,13 +42,13 @@ class ExecResult(Record):
     """Outcome of one command."""
 
     exit_status: int | None
-    """None when killed by a signal or not ended in time; always as the kernel reports it."""
+    """As the kernel reports it; None when killed by a signal or by the deadline."""
     signal: int | None = None
     """Number of the signal that ended the command itself (not something it started)."""
     stdout: bytes = b""
-    """Head and tail with a note of the missing bytes between them when longer than ``limits.output_bytes``."""
+    """Head and tail around a note of the dropped bytes when longer than ``limits.output_bytes``."""
     stderr: bytes = b""
-    """Like ``stdout``, with a bound of its own."""
+    """Like ``stdout``, with its own bound."""
     is_timed_out: bool = False
     is_truncated: bool = False
     """True when bytes of either stream were dropped."""
@@ -56,20 +56,20 @@ class ExecResult(Record):
     """True when the kernel ended a process of the command because the sandbox reached its memory bound. Only where
     control groups can be written; elsewhere an allocation fails inside of the program instead."""
     is_state_restored: bool = False
-    """Sessions: the shell ended without leaving its state (deadline, signal, ``exec``), so the next command finds
-    working folder, variables and functions as they were before this one."""
+    """Sessions: the shell ended without saving its state (deadline, signal, ``exec``), so the next command starts with
+    the working folder, variables and functions from before this one."""
     num_stdout_bytes: int = 0
-    """Bytes written, kept or not."""
+    """Bytes written, including dropped ones."""
     num_stderr_bytes: int = 0
     duration_s: float = 0.0
     waited_s: float = 0.0
-    """Of ``duration_s``: how long the process that waited longest stood ready without a processor; a lower bound
+    """Part of ``duration_s`` in which the longest waiting process was ready but had no processor; a lower bound
     (:mod:`.guest.deadlines`), 0 where the kernel does not count."""
     cpu_s: float = 0.0
     """Processor time of the command and everything it started."""
     peak_memory_bytes: int | None = None
-    """Most memory in use at once (control group), or of the largest single process (where there is none, with the
-    trusted process it was forked from as the floor); None when the kernel does not say."""
+    """Most memory in use at once (control group); without one, that of the largest single process, with the trusted
+    process it was forked from as the floor; None when the kernel does not report it."""
 
     @property
     def num_output_bytes(self) -> int:
@@ -77,7 +77,7 @@ class ExecResult(Record):
         return self.num_stdout_bytes + self.num_stderr_bytes
 
 
-# What names files holds any bytes the kernel allows (as surrogate escapes), which validated records refuse.
+# File names hold any bytes the kernel allows (as surrogate escapes), which validated records reject.
 @dataclass(frozen=True)
 class FileEntry:
     """One entry of a folder."""
@@ -89,20 +89,20 @@ class FileEntry:
     """Permission bits."""
     num_bytes: int
     target: str = ""
-    """Where a link points, as it is written."""
+    """Target of a link, as written."""
 
 
 class ShellSession(Protocol):
     """A shell that keeps its state between commands: working folder, variables, functions, aliases, options, ``$?``.
 
-    A command is over when its shell has ended; what it left in the background ends with it.
+    A command ends with its shell, together with its background processes.
     """
 
     name: str
 
     @property
     def cwd(self) -> str:
-        """Working folder inside the sandbox, as the shell says (code inside decides what it says)."""
+        """Working folder inside the sandbox, as the shell reports it (untrusted)."""
         ...
 
     async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
@@ -120,16 +120,16 @@ class ShellSession(Protocol):
 class Snapshot(Protocol):
     """A frozen state of a sandbox: testbed, ``/tmp`` and shell sessions. Not processes, not ``/dev/shm``.
 
-    Independent of the sandbox it was taken from, which may go on or be closed. Lives until it is closed or its back end
-    is; keeps bytes for as long.
+    Independent of its sandbox, which may continue or be closed. Lives, and holds its bytes, until it or its back end is
+    closed.
     """
 
     backend: str
     num_bytes: int
-    """What it keeps beyond the snapshot of the same sandbox before it."""
+    """Bytes held beyond the previous snapshot of the same sandbox."""
 
     async def close(self) -> None:
-        """Give up what it keeps; sandboxes made from it live on. Safe to call twice."""
+        """Release its bytes; sandboxes made from it stay alive. Safe to call twice."""
         ...
 
 
@@ -156,7 +156,7 @@ class Sandbox(Protocol):
         ...
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> ShellSession:
-        """The shell session ``name``; made when it is new (``env``: variables on top of the sandbox's own).
+        """Return the shell session ``name``, made at the first call (``env``: variables in addition to the sandbox's).
 
         Raises:
             SandboxLostError: the sandbox is gone.
@@ -164,7 +164,7 @@ class Sandbox(Protocol):
         ...
 
     async def run_tests(self, request: TestRequest) -> TestRun:
-        """Run tests by the runner that ``request`` names.
+        """Run tests with the runner that ``request`` names.
 
         Raises:
             SandboxLostError: the sandbox is gone.
@@ -172,7 +172,7 @@ class Sandbox(Protocol):
         ...
 
     async def read_file(self, path: str) -> bytes:
-        """Content of ``path`` (relative to ``/testbed``).
+        """Return the content of ``path`` (relative to ``/testbed``).
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -182,37 +182,37 @@ class Sandbox(Protocol):
         ...
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Write ``path`` (relative to ``/testbed``), making parent folders.
+        """Write ``path`` (relative to ``/testbed``) and make its parent folders.
 
         Raises:
             PermissionError: the path leads out of ``/testbed``.
-            IsADirectoryError: there is a folder, or nothing that a regular file can replace.
+            IsADirectoryError: ``path`` is there and is not a regular file.
             NotADirectoryError: a parent folder is a file.
-            SandboxContentError: what was written before leaves no room.
+            SandboxContentError: earlier files leave no room.
         """
         ...
 
     async def changed_files(self) -> dict[str, bytes | None]:
-        """Files that differ from the sandbox's start (None: deleted).
+        """Return the files that differ from the sandbox's start (None: deleted).
 
         Raises:
-            SandboxContentError: they have more than ``limits.disk_bytes`` together (files with holes can).
+            SandboxContentError: together they exceed ``limits.disk_bytes`` (files with holes can).
         """
         ...
 
     async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
-        """Entries below the folder ``path`` (relative to ``/testbed``), sorted by path; links are not followed.
+        """List the entries below the folder ``path`` (relative to ``/testbed``), sorted; links are not followed.
 
         Raises:
             FileNotFoundError: there is no such folder.
-            NotADirectoryError: ``path`` is no folder.
+            NotADirectoryError: ``path`` is not a folder.
             PermissionError: the path leads out of ``/testbed``.
             SandboxContentError: there are more than 200 000.
         """
         ...
 
     async def diff(self) -> Diff:
-        """What differs from the sandbox's start, as a patch and as records.
+        """Return the differences from the sandbox's start, as a patch and as records.
 
         Raises:
             SandboxContentError: more than 200 000 paths differ.
@@ -220,43 +220,43 @@ class Sandbox(Protocol):
         ...
 
     async def snapshot(self) -> Snapshot:
-        """Freeze the state as it is now; the sandbox goes on above it.
+        """Freeze the current state; the sandbox continues above it.
 
         Raises:
             SandboxLostError: the sandbox is gone.
             SandboxContentError: no room in the sandbox.
-            SandboxError: the snapshots that exist keep all there is, or this back end has no snapshots.
+            SandboxError: existing snapshots hold all allowed bytes, or this back end has no snapshots.
         """
         ...
 
     async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
-        """``count`` independent sandboxes that start from the state as it is now, open sessions included.
+        """Make ``count`` independent sandboxes that start from the current state, open sessions included.
 
-        They may still be in the making when this returns: the first request to each waits for that, and raises
-        ``SandboxError`` when it could not be made.
+        Their making may continue after the return: the first request to each waits for it, and raises
+        ``SandboxError`` when it failed.
 
         Raises:
             SandboxLostError: the sandbox is gone.
             SandboxContentError: no room in the sandbox.
-            SandboxError: the snapshots that exist keep all there is, or this back end has no snapshots.
+            SandboxError: existing snapshots hold all allowed bytes, or this back end has no snapshots.
         """
         ...
 
     async def close(self) -> None:
-        """End every process and drop every byte; safe to call twice."""
+        """End every process and release every byte; safe to call twice."""
         ...
 
 
 class SandboxBackend(Protocol):
-    """Makes sandboxes; holds the resident processes that make them fast."""
+    """A maker of sandboxes, with the resident processes that make it fast."""
 
     name: str
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """A fresh sandbox, from ``snapshot`` when one is given (``spec`` then differs in its limits at most).
+        """Make a sandbox, from ``snapshot`` when given (``spec`` then differs in its limits at most).
 
         Raises:
-            InputError: ``snapshot`` is closed, another back end's, or one of another environment, tree or files.
+            InputError: ``snapshot`` is closed, or belongs to another back end, environment, tree or other files.
             SandboxUnavailableError: this machine cannot provide this back end.
             SandboxError: the sandbox could not be made.
         """

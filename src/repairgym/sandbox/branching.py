@@ -1,8 +1,7 @@
-"""Snapshots and forks of sandboxes, whatever a back end makes them from.
+"""Snapshots and forks of sandboxes: the parts that back ends share.
 
-Reads a sandbox, makes :class:`~repairgym.sandbox.base.Snapshot` objects and more sandboxes. Invariants: a snapshot is
-taken while nothing runs; the bytes that all snapshots of a back end keep are bounded; what is closed can be made into
-nothing any more.
+Reads a sandbox, makes :class:`~repairgym.sandbox.base.Snapshot` objects and more sandboxes. Guarantees: a snapshot is
+taken while nothing runs; the bytes of all snapshots of a back end are bounded; a closed snapshot makes no sandbox.
 """
 
 from __future__ import annotations
@@ -17,38 +16,38 @@ from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.session import SessionState
 
 DEFAULT_BYTES = 4 << 30
-"""What the snapshots of one back end may keep, unless the configuration says otherwise."""
+"""Bound on the bytes of one back end's snapshots, unless configured."""
 SessionStates = Callable[[], Mapping[str, SessionState]]
 
 
 class Brancher(Protocol):
-    """How a back end takes snapshots of one sandbox and makes sandboxes from them."""
+    """A back end's way to take snapshots of one sandbox and make sandboxes from them."""
 
     async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
-        """Freeze the sandbox behind ``channel``; ``sessions`` is asked while nothing else can run."""
+        """Freeze the sandbox behind ``channel``; ``sessions`` is called while nothing else can run."""
         ...
 
     async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
-        """``count`` new sandboxes like the one that ``snapshot`` was taken from; all or none."""
+        """Make ``count`` sandboxes from ``snapshot``; all or none."""
         ...
 
 
 class Quota:
-    """The bytes that snapshots keep together."""
+    """The bytes of all snapshots of a back end, and their bound."""
 
     def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
 
     def check(self) -> None:
-        """Refuse when there is no room for another one.
+        """Check that there is room for another snapshot.
 
         Raises:
-            SandboxError: the snapshots that exist keep all there is.
+            SandboxError: existing snapshots hold all allowed bytes.
         """
         if self.num_bytes >= self._max_bytes:
             raise SandboxError(
-                f"snapshots keep {self.num_bytes} bytes, at most {self._max_bytes} are allowed; close some of them"
+                f"snapshots hold {self.num_bytes} bytes, at most {self._max_bytes} are allowed; close some of them"
             )
 
 
@@ -56,9 +55,9 @@ class KeptSnapshot:
     """Implements :class:`~repairgym.sandbox.base.Snapshot`.
 
     Attributes:
-        spec: What the first sandbox of the line was made from.
-        state: What the back end makes sandboxes from.
-        sessions: The shell sessions as they were.
+        spec: Spec of the first sandbox of the line.
+        state: Data from which the back end makes sandboxes.
+        sessions: The shell sessions at the time of the snapshot.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class KeptSnapshot:
         quota: Quota,
         drop: Callable[[], Awaitable[None]],
     ) -> None:
-        """``drop`` is awaited once, when the snapshot is closed."""
+        """Take bytes from ``quota``; ``drop`` is awaited once, at the close."""
         self.backend = backend
         self.spec = spec
         self.state = state
@@ -91,7 +90,7 @@ class KeptSnapshot:
 
 
 def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptSnapshot:
-    """``snapshot`` when a sandbox of ``spec`` can be made from it.
+    """Return ``snapshot`` when a sandbox of ``spec`` can start from it.
 
     Raises:
         InputError: it cannot.
@@ -106,8 +105,8 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
     return snapshot
 
 
-def refuse_snapshot(backend: str, snapshot: Snapshot | None) -> None:
-    """For back ends without snapshots.
+def reject_snapshot(backend: str, snapshot: Snapshot | None) -> None:
+    """Reject a snapshot, for back ends without snapshots.
 
     Raises:
         SandboxError: a snapshot was given.
@@ -117,7 +116,7 @@ def refuse_snapshot(backend: str, snapshot: Snapshot | None) -> None:
 
 
 async def create_all(backend: SandboxBackend, spec: SandboxSpec, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
-    """``count`` sandboxes from ``snapshot``, made at once; all or none."""
+    """Make ``count`` sandboxes from ``snapshot`` concurrently; all or none."""
     calls = (backend.create(spec, snapshot=snapshot) for _ in range(count))
     made = await asyncio.gather(*calls, return_exceptions=True)
     errors = [result for result in made if isinstance(result, BaseException)]

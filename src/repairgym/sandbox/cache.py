@@ -1,8 +1,8 @@
-"""A cache of what ran, keyed by everything that decides their outcome.
+"""A cache of execution results, keyed by everything that decides them.
 
-Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Invariants: a run
-is executed at most once per key even when many episodes ask at the same moment, failures of the sandbox are not cached,
-and no caller ends because another was cancelled.
+Sound because tasks are certified deterministic; never used by cold regrading or final evaluation. Guarantees: a run
+is executed at most once per key even when many episodes request it at once; sandbox failures are not cached;
+the cancellation of a caller does not end another.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Result = TypeVar("Result")
 
 
 class ExecutionCache:
-    """Least-recently-used cache of results; ``max_entries=0`` switches it off.
+    """Least-recently-used cache of results; ``max_entries=0`` disables it.
 
-    A key belongs to one caller, which knows what type its results have.
+    A key belongs to one caller, which knows the type of its results.
     """
 
     def __init__(self, max_entries: int = 50_000) -> None:
@@ -30,7 +30,7 @@ class ExecutionCache:
         self.num_misses = 0
 
     async def get_or_run(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
-        """The cached result of ``key``, or that of ``execute``.
+        """Return the cached result of ``key``, or that of ``execute``.
 
         Raises:
             SandboxError: ``execute`` raised it; the next caller tries again.
@@ -49,7 +49,7 @@ class ExecutionCache:
                 task = asyncio.current_task()
                 if not future.cancelled() or (task and task.cancelling()):
                     raise
-                # Whoever ran it was cancelled, this caller was not: it runs it, or waits for the next that does.
+                # The caller that ran it was cancelled, this one was not: run it, or wait for the next that does.
                 continue
             self.num_hits += 1
             return cast(Result, result)

@@ -1,7 +1,7 @@
-"""What to change on a machine on which a back end does not start.
+"""Advice for a machine on which a back end does not start.
 
-Reads the reason that a probe found and the settings of the kernel that often explain it; makes a :class:`Remedy`.
-Invariant: settings only choose the words; whether a back end works is found by starting it.
+Reads the reason from a probe and the kernel settings that often explain it; makes a text. Settings only choose the
+words; a trial decides whether a back end works.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _INSTALL = "install it: 'apt install {0}', 'dnf install {0}' or 'pacman -S {0}'"
 
 
 class Machine(Record):
-    """What of this machine explains a refusal."""
+    """Facts about this machine that explain a failed start."""
 
     settings: dict[str, str] = {}
-    """Kernel settings about user namespaces; those that the kernel does not have are missing."""
+    """Kernel settings about user namespaces, without those that this kernel lacks."""
     is_in_container: bool = False
     has_seccomp_filter: bool = False
-    """This process runs under a seccomp filter of somebody else."""
+    """This process runs under a seccomp filter that others installed."""
 
     @classmethod
-    def look(cls, root: Path = Path("/")) -> Machine:
-        """This machine, or the one whose files lie below ``root``."""
-        found = {name: _read(root / "proc/sys" / path) for name, path in _SETTINGS.items()}
+    def inspect(cls, root: Path = Path("/")) -> Machine:
+        """Inspect this machine, or the one whose files lie below ``root``."""
+        values = {name: _read(root / "proc/sys" / path) for name, path in _SETTINGS.items()}
         return cls(
-            settings={name: value for name, value in found.items() if value},
+            settings={name: value for name, value in values.items() if value},
             is_in_container=any((root / mark.lstrip("/")).exists() for mark in _CONTAINER_MARKS),
             has_seccomp_filter="Seccomp:\t2" in _read(root / "proc/self/status"),
         )
@@ -49,12 +49,12 @@ def _read(path: Path) -> str:
 
 
 def find_remedy(backend: str, reason: str, machine: Machine) -> str:
-    """The commands or settings that would make ``backend`` work, given why it does not."""
+    """Return the commands or settings that would make ``backend`` work, given the reason why it does not."""
     return _REMEDIES[backend](reason.lower(), machine)
 
 
 def _allow_user_namespaces(machine: Machine) -> str:
-    """What makes the kernel give user namespaces to an ordinary process; the likely causes only."""
+    """Return what makes the kernel give user namespaces to an ordinary process; the likely causes only."""
     settings, steps = machine.settings, []
     if machine.is_in_container or machine.has_seccomp_filter:
         steps.append(
@@ -69,7 +69,7 @@ def _allow_user_namespaces(machine: Machine) -> str:
         steps.append("'sudo sysctl user.max_user_namespaces=10000' (Red Hat)")
     if not steps:
         steps.append(
-            "Linux 5.12 or newer with user namespaces and overlayfs is needed; run as root, or ask who runs it"
+            "Linux 5.12 or newer with user namespaces and overlayfs is needed; run as root, or ask its administrator"
         )
     return "; ".join(steps)
 
@@ -103,7 +103,7 @@ def _for_container(reason: str, _: Machine) -> str:
 
 
 def _for_degraded(_: str, machine: Machine) -> str:
-    return "build the environment again; this back end needs nothing of the machine but a writable temporary folder"
+    return "build the environment again; this back end needs only a writable temporary folder"
 
 
 def _user() -> str:

@@ -1,8 +1,8 @@
 """A bound on live sandboxes, whichever back end makes them.
 
-Reads a back end; makes sandboxes that hold a place until they are closed. Invariant: never more than ``max_sandboxes``
-made by `create` are alive; who closes one twice gives back one place. Forks of a sandbox take no place: they share
-most of its memory, and who forks bounds their number.
+Reads a back end; makes sandboxes that hold a place until they are closed. Guarantees: at most ``max_sandboxes``
+made by `create` are alive; closing twice returns one place. Forks of a sandbox take no place: they share
+most of its memory, and their maker bounds their number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LeasedBackend:
         self.name = backend.name
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """A sandbox of the back end, once there is a place.
+        """Wait for a place and make a sandbox of the back end.
 
         Raises:
             SandboxError: the back end cannot make it.
@@ -36,12 +36,12 @@ class LeasedBackend:
         return cast(Sandbox, _Leased(sandbox, self._places))
 
     async def close(self) -> None:
-        """End the back end."""
+        """Close the back end."""
         await self._backend.close()
 
 
 class _Leased:
-    """The sandbox, but for `close`, which gives its place back."""
+    """A sandbox whose `close` returns its place."""
 
     def __init__(self, sandbox: Sandbox, places: asyncio.Semaphore) -> None:
         self._sandbox = sandbox
@@ -51,7 +51,7 @@ class _Leased:
         return getattr(self._sandbox, name)
 
     async def close(self) -> None:
-        """End the sandbox; safe to call twice."""
+        """Close the sandbox; safe to call twice."""
         places, self._places = self._places, None
         try:
             await self._sandbox.close()

@@ -1,7 +1,7 @@
-"""Which back ends work on this machine, found by doing, and the one that a configuration asks for.
+"""Trials of the back ends on this machine, and the choice of the configured one.
 
-Reads :class:`~repairgym.config.sandbox.SandboxConfig`, makes :class:`BackendProbe` and back ends. Invariant: no
-setting of the kernel is believed; a back end is available when a sandbox was made, ran a program and kept its walls.
+Reads :class:`~repairgym.config.sandbox.SandboxConfig`, makes :class:`BackendProbe` and back ends. Guarantees: a back
+end counts as available only after a sandbox was made, ran a program and isolated it, whatever the settings say.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ BACKENDS: dict[str, Callable[[SandboxConfig], SandboxBackend]] = {
 }
 """name -> maker, best first."""
 Purpose = Literal["work", "evaluation"]
-"""What a back end is for: building tasks and training, or numbers that are published."""
+"""Use of a back end: building tasks and training, or published numbers."""
 ISOLATING_BACKENDS = frozenset({"namespace", "bubblewrap", "container"})
 BRANCHING_BACKENDS = frozenset({"namespace", "degraded"})
-"""Those that have snapshots and forks; the others raise ``SandboxError``."""
+"""Back ends with snapshots and forks; the others raise ``SandboxError``."""
 
 _CONNECT = (
     "import socket, sys\n"
@@ -49,17 +49,17 @@ _CONNECT = (
 
 
 class BackendProbe(Record):
-    """What one back end can do on this machine."""
+    """Result of the trial of one back end on this machine."""
 
     name: str
     is_available: bool
     is_isolating: bool
     reason: str = ""
-    """Why it is not available, or what it does not do."""
+    """The reason why it is not available, or does not isolate."""
     remedy: str = ""
-    """What a person can change."""
+    """Changes by a person that would make it available."""
     missing_walls: tuple[str, ...] = ()
-    """What this kernel cannot do for a back end that works all the same."""
+    """Protections that this kernel lacks, for an available back end."""
     duration_s: float = 0.0
     """Seconds that the trial took; 0 when it failed."""
 
@@ -84,11 +84,11 @@ async def _check_confined(sandbox: Sandbox) -> None:
 
 
 async def _try(backend: SandboxBackend, is_isolating: bool) -> None:
-    """Make a sandbox and look at its walls.
+    """Make a sandbox and check its isolation.
 
     Raises:
         RepairGymError: there is no sandbox, or it has a hole.
-        OSError: the machine lacks something.
+        OSError: the machine lacks a requirement.
     """
     with tempfile.TemporaryDirectory(prefix="repairgym-probe-") as folder:
         # The process inside may be another user.
@@ -114,7 +114,7 @@ async def _probe(name: str, config: SandboxConfig) -> BackendProbe:
         await _try(backend, is_isolating)
     except (RepairGymError, OSError) as error:
         reason = next(iter(str(error).splitlines()), repr(error))
-        remedy = find_remedy(name, str(error), Machine.look())
+        remedy = find_remedy(name, str(error), Machine.inspect())
         return BackendProbe(name=name, is_available=False, is_isolating=is_isolating, reason=reason, remedy=remedy)
     missing = backend.missing_walls if isinstance(backend, DegradedBackend) else ()
     return BackendProbe(
@@ -133,23 +133,23 @@ def _describe_degraded(missing_walls: tuple[str, ...]) -> str:
 
 
 def probe_backend(name: str, config: SandboxConfig | None = None) -> BackendProbe:
-    """What the back end ``name`` can do here; takes about a second."""
+    """Try the back end ``name``; takes about a second."""
     # A thread of its own: the caller may already be inside an event loop.
     with ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(lambda: asyncio.run(_probe(name, config or SandboxConfig()))).result()
 
 
 def probe_backends(config: SandboxConfig | None = None) -> list[BackendProbe]:
-    """What each back end can do here, best first; takes a few seconds."""
+    """Try each back end, best first; takes a few seconds."""
     return [probe_backend(name, config) for name in BACKENDS]
 
 
 def create_backend(config: SandboxConfig, purpose: Purpose = "work") -> SandboxBackend:
-    """The back end that ``config`` asks for; ``auto`` probes.
+    """Make the back end that ``config`` names; ``auto`` probes.
 
     Raises:
-        ConfigError: ``degraded`` is asked for and not allowed for this purpose, or an option cannot be honoured.
-        SandboxUnavailableError: nothing that is allowed works on this machine.
+        ConfigError: ``degraded`` is configured but not allowed for this purpose, or an option has no effect.
+        SandboxUnavailableError: no allowed back end works on this machine.
     """
     name = choose_backend(config, purpose)
     if config.max_snapshot_bytes is not None and name not in BRANCHING_BACKENDS:
@@ -161,15 +161,15 @@ def create_backend(config: SandboxConfig, purpose: Purpose = "work") -> SandboxB
 
 
 def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
-    """Name of the back end that `create_backend` makes.
+    """Return the name of the back end that `create_backend` makes.
 
     Raises:
-        ConfigError: ``degraded`` is asked for and not allowed for this purpose.
-        SandboxUnavailableError: nothing that is allowed works on this machine.
+        ConfigError: ``degraded`` is configured but not allowed for this purpose.
+        SandboxUnavailableError: no allowed back end works on this machine.
     """
-    refusal = _refusal_of_degraded(config, purpose)
-    if config.backend == "degraded" and refusal:
-        raise ConfigError(f"got sandbox.backend = 'degraded', which does not isolate; {refusal}")
+    missing = _missing_permission(config, purpose)
+    if config.backend == "degraded" and missing:
+        raise ConfigError(f"got sandbox.backend = 'degraded', which does not isolate; {missing}")
     if config.backend != "auto":
         return config.backend
     failed = []
@@ -179,30 +179,30 @@ def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
             if probe.is_available:
                 return name
             failed.append(f"{name}: {probe.reason} (to fix it: {probe.remedy})")
-    if not refusal:
+    if not missing:
         return "degraded"
-    raise SandboxUnavailableError(f"no isolating sandbox works here: {'. '.join(failed)}. Or: {refusal}")
+    raise SandboxUnavailableError(f"no isolating sandbox works here: {'. '.join(failed)}. Or: {missing}")
 
 
 def require_isolation(config: SandboxConfig) -> None:
-    """Refuse to evaluate with what `create_backend` makes for other work, when that does not isolate.
+    """Check that an evaluation may use the back end that `create_backend` makes for other work.
 
     Raises:
-        ConfigError: ``degraded`` is asked for, and not allowed for an evaluation.
-        SandboxUnavailableError: it is all that works here, and not allowed for an evaluation.
+        ConfigError: ``degraded`` is configured, and not allowed for an evaluation.
+        SandboxUnavailableError: only ``degraded`` works here, and it is not allowed for an evaluation.
     """
-    # Otherwise no back end could have been made at all: nothing to find out by probing.
+    # In every other case an evaluation has the same choice as other work: no probe is needed.
     if config.is_degraded_allowed and not config.is_degraded_evaluation_allowed:
         choose_backend(config, "evaluation")
 
 
-def _refusal_of_degraded(config: SandboxConfig, purpose: Purpose) -> str:
-    """What has to be set before ``degraded`` may be used for ``purpose``; empty when it may."""
+def _missing_permission(config: SandboxConfig, purpose: Purpose) -> str:
+    """Return the setting that ``degraded`` still needs for ``purpose``; empty when it is allowed."""
     if not config.is_degraded_allowed:
         return "set sandbox.is_degraded_allowed = true to accept running without isolation"
     if purpose == "evaluation" and not config.is_degraded_evaluation_allowed:
         return (
-            "an evaluation refuses it, because its outcomes do not compare with those of isolated runs; "
+            "an evaluation rejects it, because its outcomes do not compare with those of isolated runs; "
             "set sandbox.is_degraded_evaluation_allowed = true to accept that"
         )
     return ""

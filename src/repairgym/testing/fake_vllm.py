@@ -1,8 +1,8 @@
-"""A server with vLLM's routes over a tiny model, and with every flaw that the client has to find.
+"""A server with vLLM's routes over a tiny model, and with every flaw that the client has to detect.
 
-Reads a model folder; answers `completions`, `generate` and the routes of weight updates over real HTTP. Invariants:
-without a flaw it samples exactly from the model's distribution, token by token, with the weights that it holds at that
-moment; nothing is shared with the client but the protocol. For tests: every token is a forward over the whole sequence.
+Reads a model folder; answers `completions`, `generate` and the routes of weight updates over real HTTP. Guarantees:
+without a flaw it samples exactly from the model's distribution, token by token, with its current weights; it shares
+only the protocol with the client. For tests: every token is a forward pass over the whole sequence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEPT_WHEN_TRUNCATING = 8
 
 
 class Flaw(StrEnum):
-    """What is wrong with it."""
+    """A flaw of the server."""
 
     OLD = "old"
     """A version without token ids."""
@@ -36,27 +36,27 @@ class Flaw(StrEnum):
     TRUNCATES = "truncates"
     """Reads the end of a long prompt only."""
     TRUNCATES_IDS = "truncates-ids"
-    """The same, of token ids."""
+    """The same for token ids."""
     CAPS_REPLIES = "caps-replies"
     OWN_STOP = "own-stop"
-    """Ends replies at a token of its own."""
+    """Ends replies at its own stop token."""
     GREEDY = "greedy"
-    """Takes the likeliest token whatever is asked."""
+    """Takes the likeliest token whatever the request says."""
     TOP_K = "top-k"
     """Draws from the eight likeliest tokens."""
     STALE_HEAD = "stale-head"
-    """New weights leave the output head as it was, as vLLM's CPU build does where embeddings are tied."""
+    """New weights do not change the output head, as in vLLM's CPU build with tied embeddings."""
     IGNORES_WEIGHTS = "ignores-weights"
-    """Says that it has loaded them."""
+    """Reports new weights as loaded and drops them."""
     CANNOT_LOAD = "cannot-load"
     DEAF_TO_PAUSE = "deaf-to-pause"
-    """Pauses and does not say so before it goes on."""
+    """Pauses, but answers only after it resumes."""
     CLOSES = "closes"
-    """Ends each second connection instead of answering, as idle ones are ended."""
+    """Closes every second connection instead of answering, like an idle one."""
 
 
 class FakeVllm(HttpFake):
-    """One server."""
+    """One server over one model."""
 
     def __init__(
         self, folder: Path, flaws: Iterable[Flaw] = (), *, name: str = "tiny", max_len_tokens: int = 256
@@ -74,19 +74,19 @@ class FakeVllm(HttpFake):
         self._blocks: set[tuple[int, ...]] = set()
         self._num_requests = 0
         self.version = "default"
-        """What `update_weight_version` set."""
+        """Value that `update_weight_version` set."""
         self.on_token: Callable[[int], Awaitable[None]] = _nothing
         """Awaited with the number of tokens of a reply after each of them."""
         self.is_paused = asyncio.Event()
-        """Set when an order to pause has come, until one to resume does."""
+        """Set from an order to pause until an order to resume."""
         self.num_prompt_tokens = 0
         self.num_cached_tokens = 0
-        """Part of the prompt tokens: found in the prefix cache."""
+        """Prompt tokens that were in the prefix cache."""
         self.log: list[str] = []
-        """Orders in the order in which they came."""
+        """Orders in order of arrival."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights that it holds."""
+        """Return its current weights."""
         return dict(self._model.state_dict())
 
     async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
@@ -148,35 +148,35 @@ class FakeVllm(HttpFake):
         return 200, {"choices": [choice], "usage": _usage(ids, tokens), "prompt_token_ids": ids}
 
     async def _sample(
-        self, prompt: list[int], asked: Mapping[str, Any]
+        self, prompt: list[int], params: Mapping[str, Any]
     ) -> tuple[list[int], list[float], list[dict[str, Any]], str]:
-        """(tokens, log-probabilities, spans of versions, reason of the end) when it is this request's turn."""
+        """Wait for this request's turn; return (tokens, log-probabilities, spans of versions, reason of the end)."""
         await self._is_open.wait()
         self._num_running += 1
         self._is_idle.clear()
         self._look_up(prompt)
         try:
-            found = await self._continue(prompt, asked)
+            sample = await self._continue(prompt, params)
         finally:
             self._num_running -= 1
             if not self._num_running:
                 self._is_idle.set()
-        self._remember([*prompt, *found[0]])
-        return found
+        self._remember([*prompt, *sample[0]])
+        return sample
 
     async def _continue(
-        self, prompt: list[int], asked: Mapping[str, Any]
+        self, prompt: list[int], params: Mapping[str, Any]
     ) -> tuple[list[int], list[float], list[dict[str, Any]], str]:
-        generator = torch.Generator().manual_seed(int(asked.get("seed", 0)))
-        stop = set(asked.get("stop_token_ids") or ())
-        limit = int(asked["max_tokens"])
+        generator = torch.Generator().manual_seed(int(params.get("seed", 0)))
+        stop = set(params.get("stop_token_ids") or ())
+        limit = int(params["max_tokens"])
         limit = min(limit, 3) if Flaw.CAPS_REPLIES in self._flaws else limit
         tokens, log_probs, versions = list[int](), list[float](), list[str]()
         reason = "length"
         while len(tokens) < limit and reason == "length":
             await asyncio.sleep(0)
             await self._is_resumed.wait()
-            token, log_prob = self._draw([*prompt, *tokens], float(asked["temperature"]), generator)
+            token, log_prob = self._draw([*prompt, *tokens], float(params["temperature"]), generator)
             tokens.append(token)
             log_probs.append(log_prob)
             versions.append(self.version)
@@ -199,12 +199,12 @@ class FakeVllm(HttpFake):
 
     @torch.no_grad()
     def _score(self, ids: Sequence[int]) -> list[dict[str, Any] | None]:
-        """Log-probability of each token after the first, as vLLM writes it."""
+        """Return the log-probability of each token after the first, in vLLM's format."""
         rows = self._log_probs(ids)[:-1]
         return [None, *({str(id_): {"logprob": float(row[id_])}} for row, id_ in zip(rows, ids[1:], strict=True))]
 
     def _log_probs(self, ids: Sequence[int]) -> torch.Tensor:
-        """[tokens, vocab] natural log-probabilities of what follows each token."""
+        """Return [tokens, vocab] natural log-probabilities of the next token."""
         return torch.log_softmax(self._model(torch.tensor([list(ids)])).logits[0].float(), dim=-1)
 
     def _encode(self, text: str) -> list[int]:
@@ -251,7 +251,7 @@ class FakeVllm(HttpFake):
         return self._take(state)
 
     async def _load_adapter(self, request: HttpRequest) -> tuple[int, Any]:
-        # The folder holds the merged weights beside the adapter; a fake may take the short way.
+        # The folder holds the merged weights next to the adapter; they are enough for a fake.
         body = request.body or {}
         self._names = [self._names[0], body["lora_name"]]
         return self._take(load_model(Path(body["lora_path"]).parent).state_dict())

@@ -1,8 +1,8 @@
-"""A model server whose every fault is scripted, to show what a client makes of it.
+"""A model server with scripted faults, for tests of clients.
 
-Speaks enough of OpenAI's protocol for `models/openai`; runs as a process of its own
-(``python -m repairgym.testing.faulty_server '["429", "ok"]'``) and prints its port. Invariant: request number k gets
-fault number k, the last one again and again; nothing is random.
+Speaks enough of OpenAI's protocol for `inference/openai`; runs as its own process
+(``python -m repairgym.testing.faulty_server '["429", "ok"]'``) and prints its port. Request number k gets fault
+number k, later requests the last fault; nothing is random.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from repairgym.testing.http_fake import HttpFake, HttpRequest, head, send
 
 
 class Fault(StrEnum):
-    """What one request meets."""
+    """The fault of one request."""
 
     OK = "ok"
     RATE_LIMITED = "429"
@@ -26,25 +26,25 @@ class Fault(StrEnum):
     LONG_WAIT = "429-long"
     """With a ``Retry-After`` of a day."""
     NO_QUOTA = "429-quota"
-    """Waiting will not help."""
+    """Waiting does not help."""
     SERVER_ERROR = "500"
     KEY_ECHO = "500-echo"
-    """The error holds the request's headers, as some proxies write them."""
+    """The error contains the request's headers, as from some proxies."""
     WRONG_KEY = "401"
     NO_MODEL = "404"
     TOO_LONG = "400-long"
     HANG = "hang"
     DRIP = "drip"
-    """One byte every 50 ms, for ever."""
+    """One byte every 50 ms, forever."""
     HALF_BODY = "half-body"
     """The connection ends in the middle of the reply."""
     HALF_JSON = "half-json"
     CLOSED = "closed"
-    """The connection ends instead of a reply, as an idle one does that the server has given up."""
+    """The connection ends instead of a reply, like an idle one that the server closed."""
     NO_CHOICES = "no-choices"
     NO_FINISH = "no-finish"
     NO_USAGE = "no-usage"
-    """Not a fault: servers may leave the counts out."""
+    """Not a fault: servers may omit the counts."""
     WRONG_COUNTS = "wrong-counts"
     FEWER_LOG_PROBS = "fewer-log-probs"
     NO_TOKEN_IDS = "no-token-ids"
@@ -63,18 +63,18 @@ _STATUSES: dict[Fault, tuple[int, str, Mapping[str, str]]] = {
 
 
 class FaultyServer(HttpFake):
-    """Serves ``faults``, and the replies of a model that always says ``text``."""
+    """A server of ``faults``, and of the replies of a model that always says ``text``."""
 
     def __init__(self, faults: Sequence[Fault], text: str = "submit") -> None:
-        """``faults`` in the order of the requests."""
+        """Take ``faults`` in the order of the requests."""
         self._faults = list(faults)
         self._text = text
         self.requests: list[Mapping[str, Any]] = []
-        """Bodies in the order in which they came."""
+        """Bodies in order of arrival."""
 
     async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
-        """What the next fault makes of ``request``."""
-        if request.body is None:  # a GET: this server is nothing that can be looked at
+        """Answer ``request`` with the next fault."""
+        if request.body is None:  # a GET, which this server does not support
             return await send(writer, 404, b"{}")
         fault = self._faults[min(len(self.requests), len(self._faults) - 1)]
         self.requests.append(request.body)
@@ -104,7 +104,7 @@ class FaultyServer(HttpFake):
         return await send(writer, 200, reply)
 
     def _reply(self, fault: Fault, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One choice of the kind that was asked for, changed as ``fault`` says."""
+        """Return one choice of the requested kind, changed by ``fault``."""
         num_tokens = 4
         choice: dict[str, Any] = {"index": 0, "finish_reason": None if fault is Fault.NO_FINISH else "stop"}
         if "messages" in body:

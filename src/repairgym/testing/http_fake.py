@@ -1,7 +1,6 @@
-"""Enough HTTP for servers that stand in for real ones: what a client makes of them is its real behaviour.
+"""Enough HTTP for fake servers, so that tests see the real behavior of clients.
 
-Reads requests from sockets; hands them to a subclass, which writes what it likes. Invariant: nothing is answered that
-the subclass did not write.
+Reads requests from sockets and passes them to a subclass, which writes the whole answer.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ class HttpRequest:
     path: str
     query: Mapping[str, str]
     head: str
-    """Request line and headers as they came."""
+    """Request line and headers, unchanged."""
     body: Mapping[str, Any] | None
-    """None where there is none."""
+    """None without a body."""
 
 
 class HttpFake(ABC):
-    """A server whose answers a subclass gives."""
+    """A server whose subclass writes the answers."""
 
     @abstractmethod
     async def answer(self, request: HttpRequest, writer: asyncio.StreamWriter) -> bool:
@@ -43,7 +42,7 @@ class HttpFake(ABC):
 
     @contextmanager
     def in_thread(self) -> Iterator[str]:
-        """Serve from a thread of its own, for clients that run event loops of theirs; gives the base URL."""
+        """Serve from a separate thread, for clients with their own event loops; yield the base URL."""
         loop = asyncio.new_event_loop()
         thread = threading.Thread(target=loop.run_forever, name="http fake", daemon=True)
         thread.start()
@@ -66,7 +65,7 @@ class HttpFake(ABC):
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer; False when the connection is to end."""
+        """Read one request and answer it; return False to end the connection."""
         text = (await reader.readuntil(b"\r\n\r\n")).decode()
         first, *lines = text.split("\r\n")
         fields = dict(line.lower().split(": ", 1) for line in lines if line)
@@ -77,12 +76,12 @@ class HttpFake(ABC):
 
 
 def url_of(server: asyncio.Server) -> str:
-    """Base URL of OpenAI's protocol on ``server``."""
+    """Return the base URL of OpenAI's protocol on ``server``."""
     return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
 
 
 def head(status: int, length: int, headers: Mapping[str, str]) -> bytes:
-    """Status line and headers of an answer."""
+    """Return the status line and headers of an answer."""
     lines = [f"HTTP/1.1 {status} .", "Content-Type: application/json", f"Content-Length: {length}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode()
@@ -91,14 +90,14 @@ def head(status: int, length: int, headers: Mapping[str, str]) -> bytes:
 async def send(
     writer: asyncio.StreamWriter, status: int, body: bytes, headers: Mapping[str, str] | None = None
 ) -> bool:
-    """Write a whole answer; returns that the connection stays."""
+    """Write a whole answer; return True, which keeps the connection."""
     writer.write(head(status, len(body), headers or {}) + body)
     await writer.drain()
     return True
 
 
 async def _end(server: asyncio.Server) -> None:
-    """Close the server and everything that still waits in its loop."""
+    """Close the server and cancel every task of its loop."""
     server.close()
     tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in tasks:

@@ -26,7 +26,7 @@ from repairgym.rollout.runner import Runner
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted import ScriptedBackend
 
 BROKEN, HALF, FIXED = (f"def f(a, b):\n    return a {sign} b\n" for sign in ("<", ">", "<="))
 SMALL = {

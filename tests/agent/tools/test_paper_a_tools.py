@@ -20,8 +20,7 @@ from repairgym.errors import ConfigError, TaskError
 from repairgym.records import BuildStep, MainError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 FIXED = "def f(a, b):\n    return a <= b\n"
 

@@ -7,7 +7,7 @@ import pytest
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.records import TestRun
 from repairgym.sandbox.base import ExecResult
-from repairgym.testing.scripted_sandbox import ScriptedSandbox, ScriptedSession
+from repairgym.testing.scripted import ScriptedSandbox, ScriptedSession
 
 
 class Shell(ScriptedSession):

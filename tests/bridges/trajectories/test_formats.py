@@ -26,8 +26,7 @@ from repairgym.rollout.jobs import make_group
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 CALLING = ExchangeTrajectory(
     id="e-1",

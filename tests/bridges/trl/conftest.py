@@ -20,8 +20,7 @@ from repairgym.inference.loading import create_model
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 ROLLOUT = RolloutConfig(
     pipeline=PipelineConfig(max_len_tokens=200, max_turns=3, max_action_tokens=8),

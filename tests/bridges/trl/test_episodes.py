@@ -18,8 +18,7 @@ from repairgym.errors import ConfigError, InputError, SandboxError, TaskError
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import VerdictKind
-from repairgym.testing.scripted_sandbox import ScriptedBackend
-from repairgym.testing.scripted_task import scripted_answer
+from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
 PROMPTS = ["train-0"] * 4 + ["train-1"] * 4
 

@@ -19,7 +19,7 @@ from repairgym.errors import InputError
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.records import Task, TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
+from repairgym.testing.scripted import Files, ScriptedBackend
 
 pytestmark = pytest.mark.trl
 ROOT = Path(__file__).resolve().parents[3]

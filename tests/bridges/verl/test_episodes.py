@@ -13,7 +13,7 @@ from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun, VerdictKind
 from repairgym.rollout.runner import Runner
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.scripted_sandbox import Files, ScriptedBackend
+from repairgym.testing.scripted import Files, ScriptedBackend
 
 
 def answer(files: Files, request: TestRequest) -> TestRun:

@@ -57,11 +57,11 @@ def test_seccomp_filter(machine):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_exactly_the_named_calls_are_refused(machine):
+def test_exactly_the_named_calls_are_denied(machine):
     program, (arch, calls) = confinement.build_filter(machine), MACHINES[machine]
     judged = {calls["clone"], calls["socket"], calls["socketpair"], 435}
-    refused = {number for number in range(512) if evaluate(program, arch, number) != ALLOW} - judged
-    assert refused == set(confinement.refused_calls(machine).values())
+    denied = {number for number in range(512) if evaluate(program, arch, number) != ALLOW} - judged
+    assert denied == set(confinement.denied_calls(machine).values())
     assert len(program) // 8 <= 4096
 
 
@@ -77,9 +77,9 @@ def test_numbers_are_the_kernels(machine, header):
         pytest.skip(f"needs the kernel's headers ({header})")
     with open(header) as file:
         known = dict(re.findall(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", file.read(), re.MULTILINE))
-    for name, number in confinement.refused_calls(machine).items():
+    for name, number in confinement.denied_calls(machine).items():
         assert name not in known or known[name] == str(number), name
-    assert len(confinement.refused_calls(machine).keys() & known.keys()) > 30
+    assert len(confinement.denied_calls(machine).keys() & known.keys()) > 30
 
 
 @pytest.mark.parametrize(

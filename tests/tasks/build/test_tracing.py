@@ -4,7 +4,7 @@ from pathlib import Path
 from repairgym.records import TestOutcome, TestRequest, TestResult, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.tracing import trace_suite
-from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted import ScriptedBackend
 
 
 def result(outcome: TestOutcome = TestOutcome.PASSED, duration_s: float = 0.1) -> TestResult:

@@ -26,7 +26,7 @@ from repairgym.tasks.sources.base import BuildContext
 from repairgym.tasks.sources.build_checks import BUILD_TEST, check_text
 from repairgym.tasks.sources.dependencies import AgedRelease, aged_task
 from repairgym.tasks.sources.version_search import Pin, bounds_recipe, read_bounds
-from repairgym.testing.scripted_sandbox import ScriptedBackend
+from repairgym.testing.scripted import ScriptedBackend
 
 SETUP_PY = """from setuptools import setup
 setup(

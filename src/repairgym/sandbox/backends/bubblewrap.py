@@ -1,8 +1,8 @@
-"""The back end that lets bubblewrap (``bwrap``) draw the walls: for machines that grant namespaces to it alone.
+"""The back end that isolates with bubblewrap (``bwrap``), for machines that grant namespaces to it alone.
 
-Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (:mod:`.guest.staging` prepares its
-mounts, :mod:`.guest.contained` serves in it). Invariants: nothing inside has a capability, the trusted process
-included; as root everything runs as a user that nobody else is; sandboxes die with the process that made them.
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (`guest/staging.py` prepares its
+mounts, `guest/contained.py` serves in it). Guarantees: nothing inside has a capability, the trusted process
+included; as root everything runs as an otherwise unused user; sandboxes die with the process that made them.
 Tests always run cold.
 """
 
@@ -19,7 +19,7 @@ from repairgym.errors import InputError, SandboxError, SandboxLostError, Sandbox
 from repairgym.sandbox.backends.guest_process import ServingProcess
 from repairgym.sandbox.backends.interpreter import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import refuse_snapshot
+from repairgym.sandbox.branching import reject_snapshot
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from guest.staging import main; main()"
@@ -43,14 +43,14 @@ class BubblewrapBackend:
         self._live: set[GuestSandbox] = set()
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """A fresh sandbox; there are no snapshots here.
+        """Make a sandbox; this back end has no snapshots.
 
         Raises:
             InputError: no interpreter in the environment, no such tree, or a file outside of it.
-            SandboxUnavailableError: there is no bwrap, or the kernel refuses it what it needs.
+            SandboxUnavailableError: there is no bwrap, or the kernel denies it what it needs.
             SandboxError: the sandbox could not be made, or a snapshot was given.
         """
-        refuse_snapshot(self.name, snapshot)
+        reject_snapshot(self.name, snapshot)
         if not spec.tree.is_dir():
             raise InputError(f"got the tree {spec.tree}, expected a folder")
         path = find_program(self._program)
@@ -82,7 +82,7 @@ class BubblewrapBackend:
 
 
 def find_program(name: str) -> str:
-    """Absolute path of ``name``.
+    """Return the absolute path of ``name``.
 
     Raises:
         SandboxUnavailableError: it is not installed.
@@ -94,17 +94,17 @@ def find_program(name: str) -> str:
 
 
 def read_version(path: str) -> tuple[int, ...]:
-    """Version of the bwrap at ``path``, e.g. ``(0, 8, 0)``.
+    """Return the version of the bwrap at ``path``, e.g. ``(0, 8, 0)``.
 
     Raises:
-        SandboxUnavailableError: it does not say, or is too old.
+        SandboxUnavailableError: the version is unknown or too old.
     """
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxUnavailableError(f"{path} does not run: {error}") from error
-    found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
-    version = tuple(int(part) for part in found.groups(default="0")) if found else ()
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", done.stdout)
+    version = tuple(int(part) for part in match.groups(default="0")) if match else ()
     if version < _OLDEST_VERSION:
         raise SandboxUnavailableError(f"got bubblewrap {done.stdout.strip() or '?'}, expected 0.5 or newer")
     return version
@@ -139,9 +139,9 @@ class _Command:
 
 
 def explain(log: str) -> SandboxError:
-    """The error for a process that ended before the sandbox was ready."""
+    """Return the error for a process that ended before the sandbox was ready."""
     if "bwrap:" in log:
         return SandboxUnavailableError(
             f"bubblewrap cannot make a sandbox here: {log}; 'repairgym doctor' says what to change"
         )
-    return SandboxError(f"the environment's interpreter did not start: {log or 'it said nothing'}")
+    return SandboxError(f"the environment's interpreter did not start: {log or 'no message'}")

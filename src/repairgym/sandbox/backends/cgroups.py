@@ -1,9 +1,9 @@
 """Control groups for the untrusted processes of sandboxes: version 2, version 1 (also hybrid), or none.
 
 Reads ``/proc/self/mountinfo`` and ``/proc/self/cgroup``, makes one group per sandbox below a folder of this process,
-itself below the group this process is in. Invariants: nothing is believed that was not written and read back; the name
-of the folder says who owns it (process id and start time), so what a killed owner left is found and removed by the next
-one; a process of a living owner is never touched.
+itself below the group of this process. Guarantees: a controller counts only after a limit was written and read back;
+the name of the folder identifies its owner (process id and start time), so the next process removes the groups of a
+killed owner; a process of a living owner is never touched.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class _Driver:
-    """File names and forms of one version."""
+    """File names of one version."""
 
     memory_limits: tuple[str, ...]
     events: str
@@ -62,7 +62,7 @@ def _unescape(text: str) -> str:
 
 
 def find_mounts(mountinfo: str, membership: str) -> list[Mount]:
-    """Hierarchies in the text of ``mountinfo``, with this process's folder by the text of ``/proc/self/cgroup``."""
+    """Parse the hierarchies in ``mountinfo``, with this process's folders from the text of ``/proc/self/cgroup``."""
     folders: dict[str, str] = {}
     for line in membership.splitlines():
         _, controllers, folder = line.split(":", 2)
@@ -83,7 +83,7 @@ def find_mounts(mountinfo: str, membership: str) -> list[Mount]:
 
 
 def _below(path: str, root: str) -> str | None:
-    """``path`` relative to the mounted ``root``; None when it lies elsewhere."""
+    """Return ``path`` relative to the mounted ``root``; None when it lies elsewhere."""
     if root == "/":
         return path.strip("/")
     if path == root or path.startswith(root + "/"):
@@ -92,10 +92,10 @@ def _below(path: str, root: str) -> str | None:
 
 
 def _join_file(folder: Path) -> Path:
-    """Where a process with one thread puts itself into a group.
+    """Return the file by which a process with one thread enters a group.
 
-    Version 1 has a file for single threads, and moving oneself by it takes no lock that all processes of the machine
-    share: on a busy machine ``cgroup.procs`` costs 10 ms and more.
+    Version 1 has a file for single threads, which takes no lock that all processes of the machine share: on a busy
+    machine ``cgroup.procs`` costs 10 ms and more.
     """
     threads = folder / "tasks"
     return threads if threads.exists() else folder / "cgroup.procs"
@@ -115,7 +115,7 @@ class Group:
 
     @contextlib.contextmanager
     def descriptors(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
-        """What :func:`.guest.accounting.open_accounting` reads: a description and the descriptors it names."""
+        """Yield what `open_accounting` of `guest/accounting.py` reads: a description and its descriptors."""
         description: dict[str, Any] = {"num_join": len(self.folders)}
         fds: list[int] = []
         try:
@@ -140,17 +140,17 @@ class Group:
                     return
 
     def remove(self) -> bool:
-        """End what is left in the group and remove it; True when nothing remains."""
+        """Kill the remaining processes and remove the group; True when nothing remains."""
         results = [reaping.remove_group(str(folder)) for folder in self.folders]
         return all(results)
 
 
 class ControlGroups:
-    """Makes a group per sandbox, or none where this machine has no group that can be written.
+    """A maker of one group per sandbox, or of none where this machine has no writable group.
 
     Attributes:
         kind: ``v2``, ``v1`` or ``none``.
-        reason: Why there is none.
+        reason: The reason for ``none``.
     """
 
     def __init__(self, mounts: list[Mount] | None = None) -> None:
@@ -173,11 +173,11 @@ class ControlGroups:
 
     @property
     def folders(self) -> list[str]:
-        """The folders that hold this process's groups."""
+        """Folders that hold this process's groups."""
         return [str(folder) for folder, _ in self._parents]
 
     def _adopt(self, controller: str, mounts: list[Mount]) -> str:
-        """Use ``controller`` from the first hierarchy where it works; says why there is none."""
+        """Use ``controller`` from the first hierarchy where it works; return the reason when there is none."""
         errors = [f"no hierarchy has the controller {controller!r}"]
         for mount in mounts:
             if mount.version == 1 and controller not in mount.controllers:
@@ -194,10 +194,10 @@ class ControlGroups:
         return errors[-1]
 
     def create(self, limits: SandboxLimits) -> Group | None:
-        """A group bounded by ``limits``; None where there are none.
+        """Make a group bounded by ``limits``; None where there are no groups.
 
         Raises:
-            OSError: the kernel refused it now, though it worked before.
+            OSError: the kernel denied it now, though it worked before.
         """
         if not self._parents:
             return None
@@ -216,19 +216,19 @@ class ControlGroups:
         return group
 
     def close(self) -> None:
-        """Remove everything; groups that are still in use are ended."""
+        """Remove everything; processes in the groups are killed."""
         for parent, _ in self._parents:
             reaping.remove_group(str(parent))
         self._parents = []
 
 
 def _name(suffix: str) -> str:
-    """The name of a folder that marks it as this process's."""
+    """Return a folder name that marks this process as the owner."""
     return f"repairgym-{Owner.of_this_process()}-{suffix}"
 
 
 def _above_leaf(mount: Mount) -> Mount:
-    """``mount`` as it was before this process moved into a leaf of its own."""
+    """Return ``mount`` as it was before this process moved into its own leaf."""
     return replace(mount, own=mount.own.parent) if mount.own.name == _name(_LEAF) else mount
 
 
@@ -240,7 +240,7 @@ def _read_mounts() -> list[Mount]:
 
 
 def _sweep(own: Path) -> None:
-    """Remove what killed owners left below ``own``."""
+    """Remove the groups of killed owners below ``own``."""
     for folder in own.iterdir():
         match = _NAME.fullmatch(folder.name)
         owner = Owner.parse(match[1]) if match and folder.is_dir() else None
@@ -276,10 +276,10 @@ def _try(parent: Path, mount: Mount, controller: str, *, is_new: bool) -> None:
 def enable(folder: Path, controller: str) -> None:
     """Let groups below ``folder`` use ``controller`` (version 2).
 
-    A group with processes of its own cannot: when they are all ours, they move to a leaf.
+    A group with processes of its own cannot; when this process is the only one, it moves to a leaf.
 
     Raises:
-        OSError: the controller is not there, or processes of somebody else are in the way.
+        OSError: the controller is missing, or other processes are in the group.
     """
     control = folder / "cgroup.subtree_control"
     if controller in control.read_text().split():
@@ -296,12 +296,12 @@ def enable(folder: Path, controller: str) -> None:
 
 
 def set_limits(folder: Path, mount: Mount, limits: SandboxLimits) -> tuple[Path, _Driver] | None:
-    """Set what ``folder`` can bound; returns where its memory is told (None where that is not bounded).
+    """Set the limits that ``folder`` supports; return the folder that counts its memory (None when that is unbounded).
 
     Raises:
-        OSError: the kernel refused it.
+        OSError: the kernel denied it.
     """
-    # What a sandbox writes lies in memory too and is charged to it.
+    # Files of a sandbox lie in memory too and are charged to it.
     memory_bytes = limits.memory_bytes + limits.disk_bytes
     driver = _DRIVERS[mount.version]
     memory = None

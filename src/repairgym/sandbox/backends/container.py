@@ -1,10 +1,10 @@
-"""The back end that lets a container engine draw the walls: podman or docker, through their command lines.
+"""The back end that isolates with a container engine: podman or docker, through their command lines.
 
 Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one container per sandbox, whose first process is the trusted
-one (:mod:`.guest.contained`). Host and container talk over a Unix socket in a folder of the host; the tree at the start
-is passed over it as a descriptor, so that it has no path inside. Invariants: the container shows folders of the host
-read-only and has no network; it ends when the host hangs up, in whatever way; what a power cut leaves is swept by the
-next start. ``/testbed`` is a copy of the tree in memory, and tests always run cold.
+one (`guest/contained.py`). Host and container talk over a Unix socket in a folder of the host; the start tree
+is passed over it as a descriptor, so that it has no path inside. Guarantees: the container shows folders of the host
+read-only and has no network; it ends whenever the host hangs up; the next start removes what a power cut left.
+``/testbed`` is a copy of the tree in memory, and tests always run cold.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from repairgym.sandbox.backends import engine
 from repairgym.sandbox.backends import stale_cleanup as owner
 from repairgym.sandbox.backends.interpreter import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import refuse_snapshot
+from repairgym.sandbox.branching import reject_snapshot
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import rootfs
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
@@ -46,59 +46,59 @@ class ContainerBackend:
         self.name = "container"
         self._config = config or ContainerConfig()
         self._engine: engine.Engine | None = None
-        self._finding = asyncio.Lock()
+        self._engine_lock = asyncio.Lock()
         self._live: set[GuestSandbox] = set()
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """A fresh sandbox; there are no snapshots here.
+        """Make a sandbox; this back end has no snapshots.
 
         Raises:
             InputError: no interpreter in the environment, no such tree, or a file outside of it.
             SandboxUnavailableError: no engine can start a container here.
             SandboxError: the sandbox could not be made, or a snapshot was given.
         """
-        refuse_snapshot(self.name, snapshot)
+        reject_snapshot(self.name, snapshot)
         if not spec.tree.is_dir():
             raise InputError(f"got the tree {spec.tree}, expected a folder")
         binds = _binds(spec)
-        found = await self._find_engine()
+        chosen = await self._find_engine()
         name, folder = f"repairgym-{uuid.uuid4().hex}", owner.make_folder(_FOLDER_KIND)
         try:
             before = await asyncio.to_thread(make_before, spec, folder)
-            channel = await self._connect(found, name, folder, before, spec, binds)
+            channel = await self._connect(chosen, name, folder, before, spec, binds)
         except BaseException:
-            await _discard(found, name, folder)
+            await _discard(chosen, name, folder)
             raise
 
         async def release() -> None:
             self._live.discard(sandbox)
-            await _discard(found, name, folder)
+            await _discard(chosen, name, folder)
 
         try:
             answer = await start(channel, {"files": {}}, spec)
         except BaseException:
             channel.close()
-            await _discard(found, name, folder)
+            await _discard(chosen, name, folder)
             raise
         sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release)
         self._live.add(sandbox)
         return sandbox
 
     async def _find_engine(self) -> engine.Engine:
-        async with self._finding:
+        async with self._engine_lock:
             if self._engine is None:
                 owner.sweep_folders(_FOLDER_KIND)
                 self._engine = await engine.find_engine(self._config)
         return self._engine
 
     async def _connect(
-        self, found: engine.Engine, name: str, folder: Path, before: Path, spec: SandboxSpec, binds: dict[str, str]
+        self, chosen: engine.Engine, name: str, folder: Path, before: Path, spec: SandboxSpec, binds: dict[str, str]
     ) -> Channel:
         """Start the container and wait until its trusted process has connected."""
         path = folder / "socket"
         command = [f"{rootfs.ENVIRONMENT}/bin/python", "-B", "-c", f"{_BOOT}main({_SOCKET!r})"]
         async with _listening(path) as server:
-            await found.start(name, spec.limits, {**binds, _SOCKET: str(path)}, command)
+            await chosen.start(name, spec.limits, {**binds, _SOCKET: str(path)}, command)
             try:
                 accepting = asyncio.get_running_loop().sock_accept(server)
                 connection, _ = await asyncio.wait_for(accepting, self._config.start_timeout_s)
@@ -131,7 +131,7 @@ def _binds(spec: SandboxSpec) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def _listening(path: Path) -> AsyncIterator[socket.socket]:
-    """A socket at ``path`` for one connection; the folder around it keeps other users of the host away."""
+    """Open a socket at ``path`` for one connection; the folder around it is closed to other users of the host."""
     with socket.socket(socket.AF_UNIX) as server:
         server.setblocking(False)
         server.bind(str(path))
@@ -140,16 +140,16 @@ async def _listening(path: Path) -> AsyncIterator[socket.socket]:
         yield server
 
 
-async def _discard(found: engine.Engine, name: str, folder: Path) -> None:
+async def _discard(chosen: engine.Engine, name: str, folder: Path) -> None:
     with contextlib.suppress(SandboxError):
-        await found.remove(name)
+        await chosen.remove(name)
     await asyncio.to_thread(owner.remove_tree, folder)
 
 
 def make_before(spec: SandboxSpec, folder: Path) -> Path:
-    """The tree with the sandbox's files written over it; its unchanged files are links to the layer's own.
+    """Make the tree with the sandbox's files written over it; unchanged files are hard links to the layer's own.
 
-    Everything in it is readable by everybody, because the process inside is another user; the folder around it is not.
+    Everybody can read everything in it, because the process inside is another user; the folder around it is closed.
 
     Raises:
         InputError: a file lies outside of the tree.
@@ -167,7 +167,7 @@ def _link(source: str, target: str) -> None:
     status = os.lstat(source)
     is_readable = stat.S_ISLNK(status.st_mode) or bool(status.st_mode & stat.S_IROTH)
     with contextlib.suppress(OSError):
-        # Fails on another file system and for files of somebody else.
+        # Fails on another file system and for files of other users.
         if is_readable:
             os.link(source, target, follow_symlinks=False)
             return
@@ -177,7 +177,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _locate(before: Path, path: str) -> Path:
-    """Where ``path`` lies in ``before``; its last part may be a link, which is replaced, not followed."""
+    """Resolve ``path`` in ``before``; its last part may be a link, which is replaced, not followed."""
     root = os.path.realpath(before)
     parent = os.path.realpath(os.path.join(root, os.path.dirname(path)))
     is_below = parent == root or parent.startswith(root + os.sep)
@@ -187,7 +187,7 @@ def _locate(before: Path, path: str) -> Path:
 
 
 def _write_over(path: Path, text: str | None) -> None:
-    """Replace ``path``, never write into it: it may be a file of the layer."""
+    """Replace ``path`` without writing into it: it may be a file of the layer."""
     mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o644
     if path.is_dir() and not path.is_symlink() and text is None:
         shutil.rmtree(path)

@@ -1,13 +1,13 @@
-"""The fallback for machines that refuse namespaces: a copy of the tree and what a process can wall off itself.
+"""The fallback for machines that deny namespaces: a copy of the tree, and the walls a process can build itself.
 
-What it does: each sandbox has its own copy; commands get no capability, cannot gain privileges, have no socket, and
-bounded memory, file size and output; every process that descends from a sandbox is ended with its command and the
-folder is removed, even when the host is killed. Where the kernel has Landlock (5.19 or newer), commands open no file
-but the system's, the environment's and their own, and (6.12 or newer) signal no process but their own. What it does
-**not**: code inside sees the processes of the host, can fill the disk and start as many processes as the user may,
-and without Landlock reads and writes what the host user can. Its outcomes differ from those of other back ends (no
-loopback, no ``/dev/shm``), and tests always run cold. Trajectories carry the name ``degraded``; evaluation refuses it
-unless told. Snapshots are copies on disk.
+Guarantees: each sandbox has its own copy; commands get no capability, cannot gain privileges, have no socket, and
+bounded memory, file size and output; every process that descends from a sandbox ends with its command and the
+folder is removed, even when the host is killed. With Landlock (Linux 5.19 or newer), commands open only files of the
+system, the environment and their own, and (6.12 or newer) signal only their own processes. It does **not** isolate:
+code inside sees the processes of the host, can fill the disk and start as many processes as the user may, and without
+Landlock reads and writes the host user's files. Its outcomes differ from those of other back ends (no loopback, no
+``/dev/shm``), and tests always run cold. Trajectories carry the name ``degraded``; evaluation rejects it unless
+configured. Snapshots are copies on disk.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class DegradedBackend:
     """Implements :class:`~repairgym.sandbox.base.SandboxBackend` without namespaces."""
 
     def __init__(self, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
-        """``max_snapshot_bytes``: what all snapshots together may keep; it lies on disk."""
+        """``max_snapshot_bytes``: bound on the bytes of all snapshots, which lie on disk."""
         self.name = "degraded"
         self.missing_walls: tuple[str, ...] = ()
-        """What this kernel cannot do for it; known once a sandbox was made."""
+        """Protections that this kernel lacks; known once a sandbox was made."""
         self._live: set[GuestSandbox] = set()
         self._snapshots: set[KeptSnapshot] = set()
         self._quota = Quota(max_snapshot_bytes)
         self._is_swept = False
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """A fresh copy of the tree (or of what ``snapshot`` holds) and a process that serves it.
+        """Make a copy of the tree (or of ``snapshot``) and a process that serves it.
 
         Raises:
-            InputError: ``spec`` names an environment without an interpreter, or ``snapshot`` is none of ``spec``.
+            InputError: the environment has no interpreter, or ``snapshot`` does not belong to ``spec``.
             SandboxError: the copy could not be made.
         """
         kept = None if snapshot is None else check_snapshot(self.name, spec, snapshot)
@@ -128,7 +128,7 @@ class DegradedBackend:
 
 @dataclass(frozen=True)
 class _Copy:
-    """What sandboxes are made from a snapshot with."""
+    """Data from which a snapshot's sandboxes are made."""
 
     folder: Path
     origin: Path
@@ -136,7 +136,7 @@ class _Copy:
 
 
 def _moved(sessions: Mapping[str, SessionState], origin: Path, folder: Path) -> dict[str, SessionState]:
-    """``sessions`` with the paths of ``folder`` instead of those of ``origin``: both names are unique words."""
+    """Replace ``origin`` by ``folder`` in the paths of ``sessions``: both names are unique words."""
     old, new = str(origin), str(folder)
     return {
         name: replace(state, text=state.text.replace(old.encode(), new.encode()), cwd=state.cwd.replace(old, new))
@@ -162,7 +162,7 @@ class _Brancher:
 
 
 async def _end(process: ServingProcess, folder: Path) -> None:
-    """Wait until the server has ended its processes and removed its folder."""
+    """Wait until the server has ended its processes, and remove its folder."""
     await process.end()
     await asyncio.to_thread(owner.remove_tree, folder)
 

@@ -1,8 +1,8 @@
-"""A container engine (podman or docker) as its command line offers it.
+"""A container engine (podman or docker), driven through its command line.
 
-Reads :class:`~repairgym.config.sandbox.ContainerConfig`, makes containers by name. Invariants: containers are ended by
-their own name, never by the process of a command line (which a container outlives); each carries its owner as a label,
-and those whose owner is gone are removed before the first new one is made; no container has a network.
+Reads :class:`~repairgym.config.sandbox.ContainerConfig`, makes containers by name. Guarantees: containers are ended by
+name, never by the process of a command line (which a container outlives); each carries its owner as a label, and
+containers of dead owners are removed before the first new one is made; no container has a network.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ OWNER_LABEL = "repairgym.owner"
 _INNER_ID = 1000
 _ENGINES = ("podman", "docker")
 _FEWEST_PROCESSES = 16
-"""An engine's own start-up needs about ten threads in the container."""
+"""The engine itself needs about ten threads in the container to start."""
 _SERVER_BYTES = 128 << 20
-"""Memory of the trusted process, beyond what the sandbox may use."""
+"""Memory of the trusted process, in addition to the sandbox's bound."""
 
 
 class Engine:
-    """One engine that answers."""
+    """A working engine."""
 
     def __init__(self, name: str, config: ContainerConfig) -> None:
         self.name = name
@@ -40,10 +40,10 @@ class Engine:
         self._image = ""
 
     async def run(self, *arguments: str, stdin: bytes = b"") -> str:
-        """Standard output of one command.
+        """Run one command and return its standard output.
 
         Raises:
-            SandboxUnavailableError: the engine is not there or does not answer in time.
+            SandboxUnavailableError: the engine is missing or does not answer in time.
             SandboxError: the command failed.
         """
         command = [self.name, *self._global_options(), *arguments]
@@ -71,21 +71,21 @@ class Engine:
         return ["--runtime", self._config.runtime] if self.name == "podman" and self._config.runtime else []
 
     async def sweep(self) -> list[str]:
-        """Remove the containers of processes that are gone; returns their names."""
+        """Remove the containers of dead owners; return their names."""
         gone = [name for name, owner in (await self.owners()).items() if owner is not None and owner.is_gone()]
         for name in gone:
             await self.remove(name)
         return gone
 
     async def owners(self) -> dict[str, Owner | None]:
-        """Names of all containers that some process of ours made, and that process."""
+        """Return the names of all labeled containers with their owners."""
         label = f'index .Labels "{OWNER_LABEL}"' if self.name == "podman" else f'.Label "{OWNER_LABEL}"'
         layout = f"{{{{.Names}}}} {{{{{label}}}}}"
         lines = (await self.run("ps", "--all", "--filter", f"label={OWNER_LABEL}", "--format", layout)).splitlines()
         return {name: Owner.parse(text) for name, _, text in (line.partition(" ") for line in lines)}
 
     async def image(self) -> str:
-        """The image of all sandboxes: an empty root, over which the host's own folders are shown read-only."""
+        """Return the image of all sandboxes: an empty root on which the host's own folders are mounted read-only."""
         if not self._image:
             archive = root_archive()
             name = f"localhost/repairgym-root:{hashlib.sha256(archive).hexdigest()[:16]}"
@@ -95,7 +95,7 @@ class Engine:
         return self._image
 
     async def remove(self, name: str) -> None:
-        """Kill the container ``name`` and drop what it wrote; one that is gone already is fine."""
+        """Kill the container ``name`` and delete its files; do nothing when it is gone."""
         grace = ("--time", "0") if self.name == "podman" else ()
         try:
             await self.run("rm", "--force", "--volumes", *grace, name)
@@ -104,7 +104,7 @@ class Engine:
                 raise
 
     async def start(self, name: str, limits: SandboxLimits, binds: dict[str, str], command: list[str]) -> None:
-        """Start a container that runs ``command`` and is removed when that ends.
+        """Start a container that runs ``command`` and is removed at its end.
 
         Args:
             name: Unique name.
@@ -165,25 +165,25 @@ def _limit_options(limits: SandboxLimits) -> list[str]:
     memory = limits.memory_bytes + limits.disk_bytes + _SERVER_BYTES
     options = ["--memory", str(memory), "--memory-swap", str(memory)]
     options += ["--pids-limit", str(max(limits.num_processes + 1, _FEWEST_PROCESSES))]
-    # Named, because an engine's own default may be more than this process may grant (no CAP_SYS_RESOURCE).
+    # Explicit, because an engine's default may exceed what this process may grant (no CAP_SYS_RESOURCE).
     for name, kind, wanted in (("nofile", resource.RLIMIT_NOFILE, 4096), ("nproc", resource.RLIMIT_NPROC, 16_384)):
         hard = resource.getrlimit(kind)[1]
         bound = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         options += ["--ulimit", f"{name}={bound}:{bound}"]
-    # Everybody may write: podman cannot give a tmpfs to another user than root.
+    # Writable by everybody: podman cannot give a tmpfs to another user than root.
     for target, mode in ((rootfs.TESTBED, "0777"), ("/tmp", "1777")):
         options += ["--tmpfs", f"{target}:rw,exec,nosuid,nodev,size={limits.disk_bytes},mode={mode}"]
     return [*options, "--shm-size", str(limits.disk_bytes)]
 
 
 def shown_folders() -> dict[str, str]:
-    """Path inside -> path of the host for the system's own folders; symbolic links are in :func:`root_archive`."""
+    """Return path inside -> path of the host for the system's folders; symbolic links are in :func:`root_archive`."""
     paths = (*rootfs.SYSTEM_FOLDERS, *rootfs.ETC_BINDS)
     return {path: path for path in paths if os.path.exists(path) and not os.path.islink(path)}
 
 
 def root_archive() -> bytes:
-    """The empty root as a tar archive: folders to mount on, links of this host's root, the few files of ``/etc``."""
+    """Return the empty root as a tar archive: mount points, links of this host's root, the few files of ``/etc``."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for folder in (*rootfs.MOUNT_POINTS, "usr", "opt/env", "opt/repairgym", ".repairgym"):

@@ -1,8 +1,8 @@
-"""A trusted process that serves one sandbox, as the host starts, reaches and ends it.
+"""The trusted process that serves one sandbox, on the host's side.
 
-Reads a command line, makes a :class:`ServingProcess` with a channel. Invariants: the process holds no descriptor of the
-host but its socket and its log; it ends when the host hangs up; nothing here forks (``vfork`` and ``execve`` only), so
-the size of the calling process does not matter.
+Reads a command line, makes a :class:`ServingProcess` with a channel. Guarantees: the process holds no descriptor of the
+host except its socket and its log; it ends when the host hangs up; nothing here forks (``vfork`` and ``execve`` only),
+so the size of the calling process does not matter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUM_LOG_BYTES = 4000
 
 
 class ServingProcess:
-    """A process and the channel to it; ``log`` is what it wrote to its standard error."""
+    """A process, the channel to it and its log."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel, log_fd: int) -> None:
         self._process = process
@@ -30,7 +30,7 @@ class ServingProcess:
 
     @classmethod
     async def start(cls, describe: Callable[[int], list[str]]) -> ServingProcess:
-        """Start the command that ``describe`` makes for the number of its socket.
+        """Start the command that ``describe`` returns for the number of its socket.
 
         Raises:
             OSError: there is no such program.
@@ -40,11 +40,11 @@ class ServingProcess:
 
     @property
     def log(self) -> str:
-        """What the process wrote to its standard error, at most 4000 bytes of it."""
+        """The process's standard error, at most its first 4000 bytes."""
         return os.pread(self._log_fd, _NUM_LOG_BYTES, 0).decode(errors="replace").strip()
 
     async def end(self) -> None:
-        """Hang up and wait until the process has ended; it is killed after 30 s. Call it once."""
+        """Hang up and wait for the end of the process; kill it after 30 s. Call it once."""
         self.channel.close()
         try:
             await asyncio.to_thread(self._process.wait, _END_TIMEOUT_S)
@@ -56,7 +56,7 @@ class ServingProcess:
 
 
 def _start(describe: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
-    """The process, our end of its socket and a descriptor of its log."""
+    """Return the process, our end of its socket and a descriptor of its log."""
     ours, theirs = socket.socketpair()
     log_fd = os.memfd_create("repairgym-sandbox-log")
     try:

@@ -1,7 +1,6 @@
-"""Where the interpreter of an environment really lives.
+"""The host folders that an environment's interpreter needs in order to start inside a sandbox.
 
-Reads the symbolic links of ``<environment>/bin/python``, makes the host folders that must be visible inside a sandbox
-for it to start.
+Reads the symbolic links of ``<environment>/bin/python``.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ _MAX_LINKS = 40
 
 
 def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
-    """Prefix folders that a sandbox with a root of its own has to show: those of :func:`find_prefixes`.
+    """Return the folders of :func:`find_prefixes` for a sandbox with its own root.
 
     Raises:
         InputError: ``environment`` has no interpreter.
-        SandboxError: the interpreter lies where the sandbox has a folder of its own.
+        SandboxError: the interpreter lies in a folder that the sandbox replaces.
     """
     folders = find_prefixes(environment)
     reserved = [folder for folder in folders if folder == "/" or _is_below(folder, _RESERVED_FOLDERS)]
@@ -34,7 +33,7 @@ def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
 
 
 def find_prefixes(environment: Path) -> tuple[str, ...]:
-    """Prefix folders of the interpreter behind a virtual environment that ``/usr`` does not hold.
+    """Return the prefix folders of the interpreter behind a virtual environment, except those below ``/usr``.
 
     Raises:
         InputError: ``environment`` has no interpreter.
@@ -48,7 +47,7 @@ def find_prefixes(environment: Path) -> tuple[str, ...]:
 
 
 def _links(path: Path) -> list[Path]:
-    """``path`` and each place on the way its links lead through, last the real one with all folders resolved."""
+    """Return ``path``, each link that it leads through, and last the real path with all folders resolved."""
     chain = []
     for _ in range(_MAX_LINKS):
         chain.append(path)

@@ -26,13 +26,13 @@ from repairgym.sandbox.guest_sandbox import GuestSandbox, start
 
 @dataclass(frozen=True)
 class _State:
-    """What sandboxes are made from a snapshot with."""
+    """Data from which a snapshot's sandboxes are made."""
 
     zygote: Zygote
     snapshot: int
     lineage: Lineage
     openings: set[asyncio.Future[Channel]] = field(default_factory=set)
-    """Forks that are being made from it; the zygote has to keep it for as long."""
+    """Unfinished forks of it; the zygote has to hold it until they are done."""
 
 
 class _Brancher:
@@ -46,7 +46,7 @@ class _Brancher:
         self._num_kept_bytes = 0
 
     async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
-        """Freeze the upper and mount the testbed anew above it, while no command can run."""
+        """Freeze the upper and remount the testbed above it, while no command can run."""
         quota = self._backend.quota
         quota.check()
         async with channel.hold() as request:
@@ -67,18 +67,15 @@ class _Brancher:
 
         async def drop() -> None:
             if state.openings:
-                # Whoever forked does not wait for that.
-                self._backend.run_behind(_drop(state))
+                # The caller of a fork does not wait for this.
+                self._backend.run_in_background(_drop(state))
             else:
                 await _drop(state)
 
         return KeptSnapshot(self._backend.name, self._spec, state, states, num_bytes, quota, drop)
 
     async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
-        """See :meth:`repairgym.sandbox.branching.Brancher.restore`; the first request to each waits until it is made.
-
-        Nothing here waits: what can fail because of the sandbox itself has succeeded when a snapshot is there.
-        """
+        """See :meth:`repairgym.sandbox.branching.Brancher.restore`; the first request to each waits for its making."""
         kept = check_snapshot(self._backend.name, self._spec, snapshot)
         return tuple(self._backend.branch(kept, self._spec)[0] for _ in range(count))
 
@@ -94,8 +91,8 @@ class NamespaceBackend:
     """Implements :class:`~repairgym.sandbox.base.SandboxBackend`.
 
     Args:
-        max_zygotes: Resident interpreters kept; the longest idle one without a live sandbox goes first.
-        max_snapshot_bytes: What all snapshots together may keep; it lies in memory.
+        max_zygotes: Bound on resident interpreters; the longest idle one without a live sandbox is evicted first.
+        max_snapshot_bytes: Bound on the bytes of all snapshots, which lie in memory.
     """
 
     def __init__(self, max_zygotes: int = 16, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
@@ -104,13 +101,13 @@ class NamespaceBackend:
         self._pool = ZygotePool(max_zygotes)
         self._groups: ControlGroups | None = None
         self._openings: set[asyncio.Future[Channel]] = set()
-        self._behind: set[asyncio.Future[Any]] = set()
-        """What goes on after the call that began it: removals of groups, drops of snapshots."""
+        self._background: set[asyncio.Future[Any]] = set()
+        """Removals of groups and drops of snapshots that outlast the call that began them."""
         self._channels: set[Channel] = set()
 
     @property
     def control_groups(self) -> str:
-        """``v2``, ``v1`` or ``none (why)``: what bounds memory and processes of a sandbox together."""
+        """Bound on memory and processes of a sandbox together: ``v2``, ``v1`` or ``none (why)``."""
         if self._groups is None:
             self._groups = ControlGroups()
         return self._groups.kind + (f" ({self._groups.reason})" if self._groups.reason else "")
@@ -124,8 +121,8 @@ class NamespaceBackend:
         """See :meth:`repairgym.sandbox.base.SandboxBackend.create`.
 
         Raises:
-            InputError: no interpreter in the environment, no such tree, a file outside of it, or no snapshot of it.
-            SandboxUnavailableError: this machine refuses namespaces.
+            InputError: no interpreter in the environment, no such tree, a file outside of it, or a wrong snapshot.
+            SandboxUnavailableError: this machine denies namespaces.
             SandboxError: the sandbox could not be made.
         """
         if snapshot is not None:
@@ -143,7 +140,7 @@ class NamespaceBackend:
         return await _opened(*self._begin(zygote, spec, Lineage(has_files=bool(spec.files)), None))
 
     def branch(self, kept: KeptSnapshot, spec: SandboxSpec) -> tuple[Sandbox, asyncio.Future[Channel]]:
-        """A sandbox from the snapshot ``kept``, and what ends when it is made.
+        """Begin a sandbox from the snapshot ``kept``; return it with the future of its channel.
 
         Raises:
             SandboxLostError: the back end was closed since the snapshot was taken.
@@ -162,7 +159,7 @@ class NamespaceBackend:
     def _begin(
         self, zygote: Zygote, spec: SandboxSpec, line: Lineage, kept: KeptSnapshot | None
     ) -> tuple[Sandbox, asyncio.Future[Channel]]:
-        """Let a sandbox be made; what it holds is released when it is closed."""
+        """Begin the making of a sandbox; its close releases what it holds."""
         number, groups = zygote.new_number(), list[Group]()
         zygote.num_live += 1
         snapshot = None if kept is None else kept.state.snapshot
@@ -191,7 +188,7 @@ class NamespaceBackend:
         line: Lineage,
         snapshot: int | None,
     ) -> Channel:
-        """A channel to the sandbox ``number``, once that is made; its control group is put into ``groups``."""
+        """Make the sandbox ``number`` and return its channel; its control group is added to ``groups``."""
         group = self._create_group(spec.limits)
         groups += [] if group is None else [group]
         channel = await zygote.fork(number, group, snapshot)
@@ -211,36 +208,36 @@ class NamespaceBackend:
             raise SandboxError(f"no control group could be made for a sandbox: {error}") from error
 
     async def _release(self, zygote: Zygote, number: int, groups: list[Group]) -> None:
-        # A method, so that a live sandbox keeps the back end and its processes alive.
+        # A method, because a live sandbox has to keep the back end and its processes alive.
         zygote.num_live -= 1
         await zygote.drop(sandboxes=[number])
         for group in groups:
-            # A group can go once the kernel has ended what was in it.
-            self.run_behind(asyncio.to_thread(group.remove))
+            # A group can be removed once the kernel has ended its processes.
+            self.run_in_background(asyncio.to_thread(group.remove))
 
-    def run_behind(self, work: Coroutine[Any, Any, object]) -> None:
-        """Let ``work`` go on by itself; closing the back end waits for it."""
+    def run_in_background(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run ``work`` in the background; closing the back end waits for it."""
         task = asyncio.ensure_future(work)
-        self._behind.add(task)
-        task.add_done_callback(self._behind.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def close(self) -> None:
         """End all sandboxes and resident processes; safe to call twice."""
         await self._pool.cancel()
-        # First of all: a command that ends because everything is being ended must not count as one that was killed.
+        # First: a command that ends because of this close must not count as killed.
         for channel in list(self._channels):
             channel.close()
         self._channels.clear()
         await asyncio.gather(*self._openings, return_exceptions=True)
         await self._pool.close()
-        await asyncio.gather(*self._behind)
+        await asyncio.gather(*self._background)
         if self._groups is not None:
             await asyncio.to_thread(self._groups.close)
             self._groups = None
 
 
 async def _opened(sandbox: Sandbox, opening: asyncio.Future[Channel]) -> Sandbox:
-    """``sandbox`` once it is made; what it holds is released when that fails."""
+    """Wait for the making of ``sandbox``; release what it holds when that fails."""
     try:
         await opening
     except BaseException:

@@ -1,8 +1,8 @@
-"""Who made something that outlives a process, and whether that process is gone: so that leftovers can be swept.
+"""Owners of folders and groups that can outlive their process, and the removal of what dead owners left.
 
-Reads ``/proc``, makes :class:`Owner` values, their text form and folders that carry one. Invariants: nothing of a live
-process is ever swept, nor of one that this process cannot see (another pid namespace of the same machine); a process
-number that was given to another process does not keep leftovers alive.
+Reads ``/proc``, makes :class:`Owner` values, their text form and folders that carry one. Guarantees: nothing of a live
+process is removed, nor of one that this process cannot see (another pid namespace of the same machine); a process
+number that another process received later does not protect leftovers.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ OWNER_FILE = "owner"
 
 
 class Owner(NamedTuple):
-    """One process, for all time."""
+    """One process, identified across reboots and reused process numbers."""
 
     boot_id: str
-    """Random name of the kernel's run: changes with each boot."""
+    """Random name that changes with each boot."""
     pid_namespace: int
     """Inode of the pid namespace in which ``pid`` counts."""
     pid: int
     start_ticks: int
-    """When the process started, in clock ticks since boot."""
+    """Start of the process, in clock ticks since boot."""
 
     @classmethod
     def of_this_process(cls) -> Owner:
-        """The calling process."""
+        """Return the owner that is the calling process."""
         ticks = _start_ticks(os.getpid())
         assert ticks is not None
         return cls(_boot_id(), os.stat("/proc/self/ns/pid").st_ino, os.getpid(), ticks)
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """The owner that ``str`` made into ``text``; None when it is something else."""
+        """Parse the text form of an owner; None when ``text`` is something else."""
         parts = text.strip().split(":")
         if len(parts) != 4 or not all(part.isdigit() for part in parts[1:]):
             return None
@@ -48,7 +48,7 @@ class Owner(NamedTuple):
         return ":".join(map(str, self))
 
     def is_gone(self) -> bool:
-        """True when the process has certainly ended."""
+        """Return True when the process has certainly ended."""
         if self.boot_id != _boot_id():
             return True
         if self.pid_namespace != os.stat("/proc/self/ns/pid").st_ino:
@@ -57,19 +57,19 @@ class Owner(NamedTuple):
 
 
 def make_folder(kind: str) -> Path:
-    """A new private folder that names this process as its owner."""
+    """Make a private folder that names this process as its owner."""
     folder = Path(tempfile.mkdtemp(prefix=f"repairgym-{kind}-"))
     (folder / OWNER_FILE).write_text(str(Owner.of_this_process()))
     return folder
 
 
 def sweep_folders(kind: str) -> list[Path]:
-    """Remove what :func:`make_folder` made for processes that are gone; returns the removed folders."""
+    """Remove the folders of :func:`make_folder` whose owners are gone; return their paths."""
     swept = []
     for folder in Path(tempfile.gettempdir()).glob(f"repairgym-{kind}-*"):
         try:
             status = folder.lstat()
-            # Others may put anything into a temporary folder.
+            # Other users may put anything into a temporary folder.
             is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
             owner = Owner.parse((folder / OWNER_FILE).read_text()) if is_ours else None
         except OSError:
@@ -81,7 +81,7 @@ def sweep_folders(kind: str) -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove ``folder`` however deep code inside made it; what cannot be removed stays."""
+    """Remove ``folder``, however deep code inside made it; ignore errors."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
     except RecursionError:
@@ -96,7 +96,7 @@ def _boot_id() -> str:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Field 22 of ``/proc/<pid>/stat``; None when there is no such process."""
+    """Return field 22 of ``/proc/<pid>/stat``; None when there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""What every back end must do: checks that run the same way against each of them.
+"""Requirements on every back end, as checks that run the same way against each of them.
 
-Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :func:`make_tree`), makes nothing; a check
-that does not hold raises ``AssertionError``. A new back end is done when all of :data:`CHECKS` hold for it.
+Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :func:`make_tree`); a failed check raises
+``AssertionError``. A new back end is complete when it passes all of :data:`CHECKS`.
 """
 
 from repairgym.sandbox.conformance import attacks, commands, files, isolation, patches, sessions, snapshots, suites
@@ -23,6 +23,6 @@ NOT_HELD: dict[tuple[str, str], str] = {
     ("container", "host_processes_and_kernel"): "a process may raise its own oom_score_adj",
     ("container", "many_small_files"): "engines bound the bytes of a tmpfs and the memory, not the number of files",
 }
-"""(back end, check) -> why it does not hold there. What a back end has no operation for is not listed."""
+"""(back end, check) -> reason why it fails there. Checks of operations that a back end lacks are not listed."""
 
 __all__ = ["CHECKS", "NOT_HELD", "Check", "Site", "make_environment", "make_tree"]

@@ -59,7 +59,7 @@ for tool in ('su', 'sudo', 'newuidmap', 'mount', 'pkexec'):
     path = shutil.which(tool)
     if path and subprocess.run([path, '-c', 'id'], capture_output=True, stdin=-3).stdout[:5] == b'uid=0': print(tool)
 for name, text in (('uid_map', '0 0 1'), ('gid_map', '0 0 1'), ('setgroups', 'allow'), ('attr/current', 'x')):
-    try: open('/proc/self/' + name, 'wb', 0).write(text.encode())  # unbuffered: the kernel refuses the write
+    try: open('/proc/self/' + name, 'wb', 0).write(text.encode())  # unbuffered: the kernel denies the write
     except OSError: continue
     print('wrote', name)
 """
@@ -120,7 +120,7 @@ async def _require_silence(sandbox: Sandbox, program: str, *arguments: str) -> N
 
 
 async def host_processes_and_kernel(site: Site) -> None:
-    """Neither processes of the host nor files of the kernel that tell or change something are in reach."""
+    """Processes of the host and revealing or writable files of the kernel are out of reach."""
     marker = f"repairgym-host-process-{os.getpid()}"
     process = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 60; : {marker}")
     try:
@@ -132,20 +132,20 @@ async def host_processes_and_kernel(site: Site) -> None:
 
 
 async def device_nodes(site: Site) -> None:
-    """No device but the harmless ones exists, and none can be made."""
+    """Only harmless devices exist, and none can be made."""
     async with site.sandbox() as sandbox:
         result = await python(sandbox, _DEVICES)
         require(result.exit_status == 0 and not result.stdout.strip(), "no device", result)
 
 
 async def identities(site: Site) -> None:
-    """No way to become somebody else: not by calls, set-user-id files, tools of the system or maps."""
+    """No call, set-user-id file, system tool or id map leads to another user."""
     async with site.sandbox() as sandbox:
         await _require_silence(sandbox, _IDENTITY)
 
 
 async def tracing(site: Site) -> None:
-    """No process is traced, read or robbed of its descriptors, not even one's own child."""
+    """No process can trace or read another, or take its descriptors, not even its own child."""
     async with site.sandbox() as sandbox:
         await _require_silence(sandbox, _SIBLING)
 
@@ -158,7 +158,7 @@ async def socket_families(site: Site) -> None:
 
 
 async def host_sockets(site: Site) -> None:
-    """Sockets that lie in folders of the host (daemons, agents) are not there."""
+    """Sockets in folders of the host (daemons, agents) are absent."""
     with tempfile.TemporaryDirectory(prefix="repairgym-socket-") as folder, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{folder}/socket")
         server.listen()
@@ -179,31 +179,31 @@ async def shared_memory(site: Site) -> None:
     libc, key = ctypes.CDLL(None), 0x6D000000 | os.getpid()
     made = libc.shmget(key, 4096, 0o1666)
     try:
-        async with site.sandbox() as one, site.sandbox() as two:
-            result = await python(one, attach.format(key=key, flags=0))
+        async with site.sandbox() as first, site.sandbox() as second:
+            result = await python(first, attach.format(key=key, flags=0))
             require(result.stdout == b"False\n", "nothing of the host's", result)
-            result = await python(one, attach.format(key=key + 1, flags=0o1600))
+            result = await python(first, attach.format(key=key + 1, flags=0o1600))
             require(result.stdout == b"True\n", "own shared memory", result)
-            result = await python(two, attach.format(key=key + 1, flags=0))
+            result = await python(second, attach.format(key=key + 1, flags=0))
             require(result.stdout == b"False\n", "nothing of the other's", result)
     finally:
         libc.shmctl(made, 0, None)
 
 
 async def everybody_killed(site: Site) -> None:
-    """``kill -9 -1`` ends the command only: the sandbox, its neighbours and the host go on."""
-    async with site.sandbox() as one, site.sandbox() as two:
-        await shell(two, "echo kept > kept")
+    """``kill -9 -1`` ends the command only: the sandbox, its neighbors and the host survive."""
+    async with site.sandbox() as first, site.sandbox() as second:
+        await shell(second, "echo kept > kept")
         for number in ("KILL", "STOP", "TERM", "INT", "SEGV"):
             await shell(
-                one, f"trap '' INT TERM; kill -{number} -1; kill -{number} 1; kill -{number} 0", timeout_s=_SHORT_S
+                first, f"trap '' INT TERM; kill -{number} -1; kill -{number} 1; kill -{number} 0", timeout_s=_SHORT_S
             )
-        require((await shell(one, "echo fine")).stdout == b"fine\n", "a sandbox that works", "none")
-        require((await shell(two, "cat kept")).stdout == b"kept\n", "a neighbour that works", "none")
+        require((await shell(first, "echo fine")).stdout == b"fine\n", "a sandbox that works", "none")
+        require((await shell(second, "cat kept")).stdout == b"kept\n", "a neighbor that works", "none")
 
 
 async def other_sandboxes(site: Site) -> None:
-    """Files, processes and sockets of another sandbox are out of reach, at any path that leads to its own."""
+    """Files, processes and sockets of another sandbox are out of reach on every path."""
     program = (
         "import glob, socket, sys\n"
         "word = sys.argv[1].encode()\n"
@@ -221,16 +221,16 @@ async def other_sandboxes(site: Site) -> None:
         "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.bind('\\0repairgym-neighbour'); s.listen(); "
         "open('/testbed/s', 'w').write(sys.argv[1]); open('/tmp/s', 'w').write(sys.argv[1]); time.sleep(60)"
     )
-    async with site.sandbox() as one, site.sandbox() as two:
-        running = asyncio.ensure_future(python(one, serve, secret, timeout_s=20))
+    async with site.sandbox() as first, site.sandbox() as second:
+        running = asyncio.ensure_future(python(first, serve, secret, timeout_s=20))
         await asyncio.sleep(1)
-        await _require_silence(two, program, secret)
+        await _require_silence(second, program, secret)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
 async def poisoned_layers(site: Site) -> None:
-    """Nothing that code writes changes how its layer is read below another one: forks see what the parent saw."""
+    """No file of untrusted code changes the reading of its layer below another: forks see the parent's files."""
     async with site.sandbox() as sandbox:
         result = await python(sandbox, _POISON)
         require(result.exit_status == 0, "success", result)
@@ -244,7 +244,7 @@ async def poisoned_layers(site: Site) -> None:
 
 
 async def control_groups(site: Site) -> None:
-    """There is no control group to leave for: the file system of them is not mounted, and neither is ``/sys``."""
+    """No other control group is in reach: neither their file system nor ``/sys`` is mounted."""
     async with site.sandbox() as sandbox:
         await _require_silence(sandbox, _GROUPS)
 
@@ -266,7 +266,7 @@ async def limits_stay(site: Site) -> None:
 
 
 async def many_small_files(site: Site) -> None:
-    """The number of files is bounded too, and the sandbox is usable when they are gone."""
+    """The number of files is bounded too, and the sandbox is usable after their removal."""
     program = (
         "import os\nos.mkdir('many')\ncount = 0\n"
         "try:\n    while count < 200000:\n        open('many/%d' % count, 'w').close(); count += 1\n"
@@ -279,7 +279,7 @@ async def many_small_files(site: Site) -> None:
 
 
 async def endless_output_of_many(site: Site) -> None:
-    """``yes`` from many processes on both streams neither fills memory nor holds up the deadline."""
+    """``yes`` from many processes on both streams neither fills memory nor delays the deadline."""
     async with site.sandbox(limits=SandboxLimits(output_bytes=4096)) as sandbox:
         script = "for i in 1 2 3 4 5 6; do yes & yes >&2 & done; exec yes"
         result = await shell(sandbox, script, timeout_s=_SHORT_S)
@@ -290,7 +290,7 @@ async def endless_output_of_many(site: Site) -> None:
 
 
 async def process_bound_of_sessions(site: Site) -> None:
-    """A fork bomb in a session ends with its command; the session goes on."""
+    """A fork bomb in a session ends with its command; the session continues."""
     async with site.sandbox(limits=SandboxLimits(num_processes=40)) as sandbox:
         session = await sandbox.open_session()
         result = await session.run("bomb() { bomb | bomb & }; bomb; sleep 30", timeout_s=_SHORT_S)

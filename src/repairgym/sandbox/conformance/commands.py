@@ -18,14 +18,14 @@ async def exit_status(site: Site) -> None:
 
 
 async def signal(site: Site) -> None:
-    """Death by signal is told apart from an exit status."""
+    """Death by signal is distinguished from an exit status."""
     async with site.sandbox() as sandbox:
         result = await shell(sandbox, "kill -SEGV $$")
         require((result.exit_status, result.signal) == (None, 11), "signal 11", result)
 
 
 async def unknown_program(site: Site) -> None:
-    """A program that is not there is status 127, not trouble of the sandbox."""
+    """A missing program is status 127, not a failure of the sandbox."""
     async with site.sandbox() as sandbox:
         result = await sandbox.exec(("no-such-program",), timeout_s=TIMEOUT_S)
         require(result.exit_status == 127 and b"no-such-program" in result.stderr, "status 127", result)
@@ -42,7 +42,7 @@ async def streams(site: Site) -> None:
 
 
 async def large_streams(site: Site) -> None:
-    """Megabytes in both directions at once do not stand still, also when nobody reads the input."""
+    """Megabytes in both directions at once cause no deadlock, also when nobody reads the input."""
     data = bytes(range(256)) * 40_000
     async with site.sandbox(limits=SandboxLimits(output_bytes=1 << 24)) as sandbox:
         result = await sandbox.exec(("cat",), timeout_s=TIMEOUT_S, stdin=data)
@@ -55,7 +55,7 @@ async def large_streams(site: Site) -> None:
 
 
 async def closed_streams(site: Site) -> None:
-    """A program that closes its streams early, or ends while a child keeps them open, is waited for all the same."""
+    """The sandbox waits for a program that closes its streams early, or ends while a child keeps them open."""
     async with site.sandbox() as sandbox:
         result = await shell(sandbox, "echo before; exec >&- 2>&- <&-; sleep 0.2; exit 5")
         require((result.exit_status, result.stdout) == (5, b"before\n"), "status 5 and 'before'", result)
@@ -64,7 +64,7 @@ async def closed_streams(site: Site) -> None:
 
 
 async def odd_arguments(site: Site) -> None:
-    """Arguments, variables and folders may hold any text; a folder that is not there is status 126 or 127."""
+    """Arguments, variables and folders may hold any text; a missing folder is status 126 or 127."""
     words = ("two words", "", "$HOME", "'\"\\", "line\nbreak", "grüße 🚲", "-x")
     async with site.sandbox() as sandbox:
         result = await sandbox.exec(("printf", "%s\\0", *words), timeout_s=TIMEOUT_S, env={"ODD": "a\nb=c"})
@@ -74,7 +74,7 @@ async def odd_arguments(site: Site) -> None:
 
 
 async def resource_usage(site: Site) -> None:
-    """Processor time and memory of a command and what it started are told."""
+    """Processor time and memory of a command and its children are reported."""
     program = (
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'x = b\"x\" * (64 << 20); sum(range(3000000))'])"
     )
@@ -87,7 +87,7 @@ async def resource_usage(site: Site) -> None:
 
 
 async def folder_and_variables(site: Site) -> None:
-    """Working folder and variables are what was asked for; nothing of the host's environment is passed on."""
+    """Working folder and variables are as requested; the host's environment is not inherited."""
     os.environ["REPAIRGYM_CONFORMANCE_SECRET"] = "leaked"
     try:
         async with site.sandbox() as sandbox:
@@ -99,7 +99,7 @@ async def folder_and_variables(site: Site) -> None:
 
 
 async def deadline(site: Site) -> None:
-    """At the deadline everything ends, also what ignores SIGTERM in a session of its own."""
+    """At the deadline everything ends, also a process that ignores SIGTERM in its own session."""
     program = (
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -116,7 +116,7 @@ async def deadline(site: Site) -> None:
 
 
 async def daemons_end(site: Site) -> None:
-    """A process that stays behind in the background ends with its command."""
+    """A background process ends with its command."""
     async with site.sandbox() as sandbox:
         result = await shell(sandbox, "(setsid sleep 987.5 >/dev/null 2>&1 &) ; setsid sleep 987.5 & echo started")
         require(result.stdout == b"started\n", "'started'", result)
@@ -137,7 +137,7 @@ async def _require_alone(sandbox: object, text: str) -> None:
 
 
 async def output_bound(site: Site) -> None:
-    """Of endless output the head and the tail are kept, and all of it is counted."""
+    """Endless output keeps its head and tail, and is counted completely."""
     limits = SandboxLimits(output_bytes=1000)
     async with site.sandbox(limits=limits) as sandbox:
         result = await python(sandbox, "print('head', 'x' * 5_000_000, 'tail')")
@@ -155,7 +155,7 @@ async def file_bound(site: Site) -> None:
 
 
 async def memory_bound(site: Site) -> None:
-    """No command gets more memory than its limit; where the kernel ends it, the result says so."""
+    """No command gets more memory than its limit; the result reports an end by the kernel."""
     limits = SandboxLimits(memory_bytes=256 << 20, disk_bytes=16 << 20)
     async with site.sandbox(limits=limits) as sandbox:
         result = await python(sandbox, "b'x' * (1 << 30)")

@@ -1,4 +1,4 @@
-"""Files: the tree, what is written over it, what changed, and what stays out of reach."""
+"""Files: the tree, files written over it, changes, and paths out of reach."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def tree_and_files(site: Site) -> None:
 
 
 async def read_and_write(site: Site) -> None:
-    """What the host writes, programs see, and the other way round."""
+    """Programs see the host's files, and the host sees theirs."""
     async with site.sandbox() as sandbox:
         await sandbox.write_file("new/folder/data.bin", bytes(range(256)))
         await sandbox.write_file("empty", b"")
@@ -70,7 +70,7 @@ async def changed_files(site: Site) -> None:
 
 
 async def replaced_folders(site: Site) -> None:
-    """A folder that was removed, made again or replaced by a file loses the files it had."""
+    """A folder that is removed, made again or replaced by a file loses its files."""
     async with site.sandbox() as sandbox:
         script = "rm -r shop/old && mkdir shop/old && echo z > shop/old/z.txt; rm -r tests && echo flat > tests"
         result = await shell(sandbox, script)
@@ -84,16 +84,16 @@ async def replaced_folders(site: Site) -> None:
 
 async def write_isolation(site: Site) -> None:
     """Two sandboxes of one tree do not see each other's writes, and the tree stays as it was."""
-    async with site.sandbox() as one, site.sandbox() as two:
-        await shell(one, "echo one > shop/old/a.txt; echo one > /tmp/mark-of-one; rm run.sh")
-        require(await two.read_file("shop/old/a.txt") == b"a\n", "the tree's text", "the other's")
-        require(await two.changed_files() == {}, "no change", "the other's change")
+    async with site.sandbox() as first, site.sandbox() as second:
+        await shell(first, "echo one > shop/old/a.txt; echo one > /tmp/mark-of-one; rm run.sh")
+        require(await second.read_file("shop/old/a.txt") == b"a\n", "the tree's text", "the other's")
+        require(await second.changed_files() == {}, "no change", "the other's change")
     require((site.tree / "run.sh").exists(), "the tree as it was", "a deleted file")
     require((site.tree / "shop/old/a.txt").read_text() == "a\n", "the tree as it was", "a changed file")
 
 
 async def more_than_comes_out(site: Site) -> None:
-    """Changes beyond the bound, and a file where there is no room or no folder, are told apart from trouble of ours."""
+    """Changes beyond the bound, a lack of room and a file in the way are errors of the content, not of the sandbox."""
     limits = site.limits.model_copy(update={"disk_bytes": 8 << 20})
     async with site.sandbox(limits=limits) as sandbox:
         # Holes need no room, so more can be there than the bound.
@@ -104,11 +104,11 @@ async def more_than_comes_out(site: Site) -> None:
         await shell(sandbox, "rm hole*; rm run.sh; mkdir run.sh; rm -r shop; echo x > shop")
         await require_raises(IsADirectoryError, sandbox.write_file("run.sh", b"x"))
         await require_raises(NotADirectoryError, sandbox.write_file("shop/prices.py", b"x"))
-        require("shop" in await sandbox.changed_files(), "a sandbox that goes on", "one that does not")
+        require("shop" in await sandbox.changed_files(), "a sandbox that continues", "none")
 
 
 async def full_disk(site: Site) -> None:
-    """What the host writes into a sandbox without room fails because of what is in it."""
+    """A write of the host into a full sandbox is an error of the content."""
     limits = site.limits.model_copy(update={"disk_bytes": 8 << 20})
     async with site.sandbox(limits=limits) as sandbox:
         await shell(sandbox, "head -c 9000000 /dev/zero > fill; true")

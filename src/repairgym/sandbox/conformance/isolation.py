@@ -1,4 +1,4 @@
-"""Walls: what code in an isolating sandbox must not be able to do."""
+"""Isolation: operations that must fail in an isolating sandbox."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ if importlib.metadata.version('iniconfig') == '99.0':
 
 
 async def no_privileges(site: Site) -> None:
-    """No capability, no way to get one, no root, and system calls that could lead out are refused."""
+    """No capability, no way to get one, no root, and no system call that could lead out."""
     async with site.sandbox() as sandbox:
         status = (await shell(sandbox, "cat /proc/self/status")).stdout.decode()
         for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
@@ -84,7 +84,7 @@ async def no_privileges(site: Site) -> None:
 
 
 async def no_network(site: Site) -> None:
-    """No port and no abstract socket of the host is in reach; the sandbox's own loopback works."""
+    """No port or abstract socket of the host is in reach; the sandbox's own loopback works."""
     program = (
         "import socket, sys\n"
         "own = socket.create_server(('127.0.0.1', 0))\n"
@@ -107,14 +107,14 @@ async def no_network(site: Site) -> None:
 
 
 async def no_upgrades(site: Site) -> None:
-    """The installer of Python cannot change a package of the environment: not from an index, not from a wheel here."""
+    """The installer of Python cannot change a package of the environment, from an index or a local wheel."""
     async with site.sandbox() as sandbox:
         result = await python(sandbox, _UPGRADES)
         require(result.exit_status == 0 and not result.stdout, "no upgrade, and two that were tried", result)
 
 
 async def no_host_files(site: Site) -> None:
-    """Neither secrets nor other folders of the host are visible, and what is visible is read-only."""
+    """Secrets and other folders of the host are invisible, and everything visible is read-only."""
     with tempfile.TemporaryDirectory(prefix="repairgym-secret-") as folder:
         secret = Path(folder, "secret")
         secret.write_text("secret")
@@ -133,15 +133,15 @@ async def no_host_files(site: Site) -> None:
 
 async def private_folders(site: Site) -> None:
     """``/tmp`` and ``/dev/shm`` are the sandbox's own and empty."""
-    async with site.sandbox() as one, site.sandbox() as two:
-        result = await shell(one, "ls -A /tmp /dev/shm; echo x > /tmp/x; echo y > /dev/shm/y")
+    async with site.sandbox() as first, site.sandbox() as second:
+        result = await shell(first, "ls -A /tmp /dev/shm; echo x > /tmp/x; echo y > /dev/shm/y")
         require(result.stdout.split() == [b"/dev/shm:", b"/tmp:"], "empty folders", result)
-        result = await shell(two, "ls -A /tmp /dev/shm")
+        result = await shell(second, "ls -A /tmp /dev/shm")
         require(result.stdout.split() == [b"/dev/shm:", b"/tmp:"], "empty folders", result)
 
 
 async def disk_bound(site: Site) -> None:
-    """Everything a sandbox writes has one bound, and the sandbox stays usable at it."""
+    """All files of a sandbox have one bound, and the sandbox stays usable at it."""
     async with site.sandbox(limits=SandboxLimits(disk_bytes=8 << 20)) as sandbox:
         script = "for i in 1 2 3 4 5 6; do head -c 3000000 /dev/zero > fill$i; done; head -c 3000000 /dev/zero > /tmp/f"
         result = await shell(sandbox, script)
@@ -151,17 +151,17 @@ async def disk_bound(site: Site) -> None:
 
 
 async def process_bound(site: Site) -> None:
-    """A fork bomb stops at the limit of its own sandbox and hurts no other."""
+    """A fork bomb stops at the limit of its own sandbox and affects no other."""
     limits = SandboxLimits(num_processes=40)
-    async with site.sandbox(limits=limits) as one, site.sandbox(limits=limits) as two:
-        result = await python(one, _FORK_BOMB)
+    async with site.sandbox(limits=limits) as first, site.sandbox(limits=limits) as second:
+        result = await python(first, _FORK_BOMB)
         require(10 < int(result.stdout) < 40, "fewer than 40 processes", result)
-        require((await shell(two, "echo fine")).stdout == b"fine\n", "a second sandbox that works", "none")
-        require((await shell(one, "echo fine")).stdout == b"fine\n", "a sandbox that works again", "none")
+        require((await shell(second, "echo fine")).stdout == b"fine\n", "a second sandbox that works", "none")
+        require((await shell(first, "echo fine")).stdout == b"fine\n", "a sandbox that works again", "none")
 
 
 async def other_processes(site: Site) -> None:
-    """Only the sandbox's own processes are visible, and the trusted one cannot be ended, traced or read."""
+    """Only the sandbox's own processes are visible, and the trusted process cannot be ended, traced or read."""
     program = (
         "import os, signal\n"
         "for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGSTOP): os.kill(1, number)\n"

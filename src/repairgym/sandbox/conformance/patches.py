@@ -1,4 +1,4 @@
-"""Lists and diffs: what git makes of them, and what hostile trees cannot do to them."""
+"""Lists and diffs: agreement with git, and robustness against hostile trees."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _HOSTILE = r"""
 import os, shutil, socket
 os.mkfifo('pipe'); os.mkfifo('shop/pipe')
 try: socket.socket(socket.AF_UNIX).bind('socket')
-except PermissionError: os.mkfifo('socket')  # a back end may refuse sockets
+except PermissionError: os.mkfifo('socket')  # a back end may deny sockets
 os.unlink('run.sh'); os.mkfifo('run.sh')
 open('huge', 'wb').truncate(60 << 20)
 open('binary', 'wb').write(b'a\0b')
@@ -93,7 +93,7 @@ def _apply(tree: Path, target: Path, files: dict[str, str | None], patch: bytes)
 
 
 async def diff_round_trip(site: Site) -> None:
-    """``git apply`` of the patch on the tree gives what the sandbox has: names, bytes, modes, links."""
+    """``git apply`` of the patch on the tree gives the sandbox's files: names, bytes, modes, links."""
     async with site.sandbox(_START) as sandbox:
         require((await sandbox.diff()).patch == b"", "no patch at the start", await sandbox.diff())
         result = await python(sandbox, _CHANGES)
@@ -111,7 +111,7 @@ async def diff_round_trip(site: Site) -> None:
 
 
 async def diff_of_hostile_trees(site: Site) -> None:
-    """Pipes, sockets, huge files, loops and links out of the tree are told, not read; the sandbox stays usable."""
+    """Pipes, sockets, huge files, loops and links out of the tree are reported, not read; the sandbox stays usable."""
     async with site.sandbox() as sandbox:
         result = await python(sandbox, _HOSTILE)
         require(result.exit_status == 0, "success", result)

@@ -1,4 +1,4 @@
-"""Shell sessions: what stays between commands, what cannot be forged, and what survives a deadline."""
+"""Shell sessions: state between commands, forgery, deadlines."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ async def _run(session: ShellSession, command: str, timeout_s: float = TIMEOUT_S
 async def session_state(site: Site) -> None:
     """Folder, variables of every kind, functions, aliases, options and ``$?`` stay; each session has its own."""
     async with site.sandbox() as sandbox:
-        one, two = await sandbox.open_session(), await sandbox.open_session("two", {"EXTRA": "x y"})
+        first, second = await sandbox.open_session(), await sandbox.open_session("two", {"EXTRA": "x y"})
         start = "cd shop; export A=$'x\\ny'; b='it'\"'\"'s'; c=(1 '2 3'); declare -A d=([k]=v); f() { echo f $b; }; "
-        await _run(one, start + "alias hi='echo alias'; shopt -s expand_aliases; set -o pipefail; unset TZ; (exit 7)")
+        await _run(first, start + "alias hi='echo alias'; shopt -s expand_aliases; set -o pipefail; unset TZ; (exit 7)")
         result = await _run(
-            one, 'echo "$?$A|$b|${c[1]}|${d[k]}|${TZ-none}"; f; hi; echo ${PWD##*/}; sh -c \'echo "$A"\''
+            first, 'echo "$?$A|$b|${c[1]}|${d[k]}|${TZ-none}"; f; hi; echo ${PWD##*/}; sh -c \'echo "$A"\''
         )
         expected = b"7x\ny|it's|2 3|v|none\nf it's\nalias\nshop\nx\ny\n"
         require(result.stdout == expected, repr(expected), result)
-        require((await _run(one, "false | true")).exit_status == 1, "pipefail", "none")
-        require(one.cwd.endswith("/shop"), "the folder 'shop'", one.cwd)
-        result = await _run(two, "echo ${A-none} $EXTRA; pwd")
+        require((await _run(first, "false | true")).exit_status == 1, "pipefail", "none")
+        require(first.cwd.endswith("/shop"), "the folder 'shop'", first.cwd)
+        result = await _run(second, "echo ${A-none} $EXTRA; pwd")
         require(
-            result.stdout.startswith(b"none x y\n") and not two.cwd.endswith("/shop"), "a session of its own", result
+            result.stdout.startswith(b"none x y\n") and not second.cwd.endswith("/shop"), "a session of its own", result
         )
-        require(await sandbox.open_session() is one, "the same session under the same name", "another")
+        require(await sandbox.open_session() is first, "the same session under the same name", "another")
 
 
 async def session_streams(site: Site) -> None:
-    """Standard input, both streams and the status of each command are its own; long commands are read."""
+    """Each command has its own standard input, streams and status; long commands work."""
     async with site.sandbox() as sandbox:
         session = await sandbox.open_session()
         result = await _run(session, "cat; echo oops >&2; exit 3", stdin=bytes(range(256)))
@@ -47,7 +47,7 @@ async def session_streams(site: Site) -> None:
 
 
 async def session_status_cannot_be_forged(site: Site) -> None:
-    """Nothing that a command prints, writes to a descriptor or redefines changes the status that is reported."""
+    """Nothing that a command prints, writes to a descriptor or redefines changes the reported status."""
     frame = r"printf '\0repairgym-state\0/forged\0exit 0\0repairgym-end\0'"
     attacks = (
         "echo 0; for fd in 1 2 3 4 5 198 199; do echo 0 >&$fd; done 2>/dev/null; exit 9",
@@ -66,7 +66,7 @@ async def session_status_cannot_be_forged(site: Site) -> None:
 
 
 async def session_survives_a_bad_state(site: Site) -> None:
-    """A state that cannot be restored costs what it held; the session itself goes on."""
+    """A broken state loses its content; the session itself continues."""
     broken = r"printf '\0repairgym-state\0/\0if then ( \"\0repairgym-end\0' >&199; exec true"
     async with site.sandbox() as sandbox:
         session = await sandbox.open_session()
@@ -78,7 +78,7 @@ async def session_survives_a_bad_state(site: Site) -> None:
 
 
 async def session_deadline(site: Site) -> None:
-    """At the deadline the whole tree ends; the session lives on and says when it lost what the command did to it."""
+    """At the deadline the process tree ends; the session survives and reports the loss of the command's state."""
     async with site.sandbox() as sandbox:
         session = await sandbox.open_session()
         await _run(session, "cd shop; export KEPT=1; kept() { echo kept $KEPT; }")
@@ -93,7 +93,7 @@ async def session_deadline(site: Site) -> None:
 
 
 async def session_output_bound(site: Site) -> None:
-    """Endless output is bounded and counted per stream, and the session goes on."""
+    """Endless output is bounded and counted per stream, and the session continues."""
     async with site.sandbox(limits=SandboxLimits(output_bytes=1000)) as sandbox:
         session = await sandbox.open_session()
         result = await _run(session, "echo head; head -c 1000000 /dev/zero; echo tail; echo oops >&2")

@@ -1,4 +1,4 @@
-"""Where conformance checks run, and what they say when one does not hold."""
+"""The site of conformance checks, and the helpers that run programs and raise on a failed check."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TREE = {
 
 
 def make_environment(folder: Path) -> Path:
-    """Make ``folder`` an environment that has this interpreter and nothing else: it starts faster than a whole one."""
+    """Make ``folder`` an environment with this interpreter and no packages, which starts faster than a full one."""
     interpreter = Path(sys.executable).resolve()
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").symlink_to(interpreter)
@@ -63,7 +63,7 @@ def make_tree(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Site:
-    """A back end and what its sandboxes are made from."""
+    """A back end and the inputs of its sandboxes."""
 
     backend: SandboxBackend
     environment: Path
@@ -74,7 +74,7 @@ class Site:
     async def sandbox(
         self, files: dict[str, str | None] | None = None, limits: SandboxLimits | None = None
     ) -> AsyncIterator[Sandbox]:
-        """A fresh sandbox that is closed afterwards."""
+        """Make a sandbox and close it afterwards."""
         spec = SandboxSpec(
             environment=self.environment, tree=self.tree, files=files or {}, limits=limits or self.limits
         )
@@ -87,31 +87,31 @@ class Site:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that a back end must do."""
+    """One requirement on a back end."""
 
     name: str
     run: Callable[[Site], Awaitable[None]]
     is_isolating_only: bool = False
-    """True when only back ends that isolate can do it."""
+    """True when it applies only to back ends that isolate."""
     needs_snapshots: bool = False
-    """True when only back ends that have snapshots and forks can do it."""
+    """True when it applies only to back ends with snapshots and forks."""
 
 
 def checks(
     *functions: Callable[[Site], Awaitable[None]], is_isolating_only: bool = False, needs_snapshots: bool = False
 ) -> tuple[Check, ...]:
-    """Checks named after their functions."""
+    """Make checks named after their functions."""
     return tuple(Check(function.__name__, function, is_isolating_only, needs_snapshots) for function in functions)
 
 
-def require(is_true: bool, what: str, got: object) -> None:
+def require(is_true: bool, expected: str, got: object) -> None:
     """Raise unless ``is_true``.
 
     Raises:
-        AssertionError: says what was expected and what was got.
+        AssertionError: with the expected and the actual value.
     """
     if not is_true:
-        raise AssertionError(f"expected {what}, got {got!r}")
+        raise AssertionError(f"expected {expected}, got {got!r}")
 
 
 async def shell(sandbox: Sandbox, script: str, timeout_s: float = TIMEOUT_S) -> ExecResult:
@@ -128,7 +128,7 @@ async def require_raises(kind: type[Exception], call: Awaitable[object]) -> None
     """Raise unless ``call`` raises ``kind``.
 
     Raises:
-        AssertionError: it gave a result.
+        AssertionError: it returned.
     """
     try:
         await call

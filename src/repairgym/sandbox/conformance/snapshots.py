@@ -1,4 +1,4 @@
-"""Snapshots and forks: independence, what they carry, chains, bounds."""
+"""Snapshots and forks: independence, content, chains, bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _CHAIN = 12
 
 
 async def snapshot_independence(site: Site) -> None:
-    """A snapshot keeps what was, whatever its sandbox does afterwards, and even when that is closed."""
+    """A snapshot keeps its state whatever its sandbox does afterwards, its close included."""
     async with site.sandbox({"start.txt": "start\n"}) as sandbox:
         await shell(
             sandbox, "echo one > one; rm run.sh; mv shop/old shop/older; echo tmp > /tmp/kept 2>/dev/null; true"
@@ -47,7 +47,7 @@ async def snapshots_are_of_one_tree(site: Site) -> None:
 
 
 async def forks(site: Site) -> None:
-    """Forks start from one state, sessions included, and do not see each other; the parent goes on."""
+    """Forks start from one state, sessions included, and do not see each other; the parent continues."""
     async with site.sandbox() as sandbox:
         session = await sandbox.open_session()
         await session.run("cd shop; A=5; f() { echo f$A; }; echo 1 > n; echo t > $HOME/note", timeout_s=TIMEOUT_S)
@@ -66,7 +66,7 @@ async def forks(site: Site) -> None:
 
 
 async def chains(site: Site) -> None:
-    """Snapshots of snapshots add up: every generation sees what all before it did, deletions too."""
+    """Snapshots of snapshots accumulate: every generation sees the changes of all before it, deletions too."""
     async with site.sandbox() as sandbox:
         current = sandbox
         for generation in range(_CHAIN):
@@ -88,7 +88,7 @@ async def chains(site: Site) -> None:
 
 
 async def snapshot_of_a_closed_sandbox(site: Site) -> None:
-    """A sandbox that is closed has no snapshots."""
+    """A closed sandbox has no snapshots."""
     async with site.sandbox() as sandbox:
         await sandbox.close()
         await require_raises(SandboxError, sandbox.snapshot())

@@ -48,7 +48,7 @@ async def outcomes(site: Site) -> None:
 
 
 async def warm_equals_cold(site: Site) -> None:
-    """A run in a fork of the warm interpreter says what a new interpreter says."""
+    """A run in a fork of the warm interpreter agrees with a new interpreter."""
     warm, cold = await _run(site, *_EXPECTED), await _run(site, *_EXPECTED, is_cold=True)
     require(_summary(warm) == _summary(cold), "equal outcomes", (_summary(warm), _summary(cold)))
     require(warm.exit_status == cold.exit_status == 1, "exit status 1", (warm.exit_status, cold.exit_status))
@@ -66,7 +66,7 @@ async def whole_suite(site: Site) -> None:
 
 
 async def selectors(site: Site) -> None:
-    """The id of a file, class or parametrised function stands for its tests."""
+    """The id of a file, class or parametrized function stands for its tests."""
     run = await _run(site, f"{_FILE}::test_words", f"{_FILE}::TestCase", "tests/test_import.py")
     require(run.outcome(f"{_FILE}::test_words") is TestOutcome.PASSED, "passed", run.results)
     require(run.outcome(f"{_FILE}::TestCase") is TestOutcome.PASSED, "passed", run.results)
@@ -85,7 +85,7 @@ async def test_deadline(site: Site) -> None:
 
 
 async def run_deadline(site: Site) -> None:
-    """A run that is stopped keeps what it has."""
+    """A stopped run keeps its results."""
     names = tuple(f"tests/test_slow.py::test_{name}" for name in ("first", "endless", "last"))
     for timeout_s in (2.0, 10.0, 40.0):
         run = await _run(site, *names, timeout_s=timeout_s)
@@ -98,7 +98,7 @@ async def run_deadline(site: Site) -> None:
 
 
 async def crash(site: Site) -> None:
-    """A test that kills the interpreter is missing; what ran before it counts."""
+    """A test that kills the interpreter is missing; earlier results count."""
     names = ("tests/test_crash.py::test_before", "tests/test_crash.py::test_crash")
     run = await _run(site, *names)
     require(run.signal == 6, "signal 6", run)
@@ -115,7 +115,7 @@ async def traced_functions(site: Site) -> None:
 
 
 async def changes_are_seen(site: Site) -> None:
-    """A test run sees what was changed before, also when the same sandbox ran tests already."""
+    """A test run sees earlier changes, also when the same sandbox ran tests already."""
     name = f"{_FILE}::test_wrong"
     async with site.sandbox() as sandbox:
         first = await sandbox.run_tests(TestRequest(test_ids=(name,)))
@@ -139,7 +139,7 @@ async def broken_files(site: Site) -> None:
 
 
 async def other_tests(site: Site) -> None:
-    """A test that was not asked for decides alike where another calls it, unexplained; one that was is explained."""
+    """An unrequested test decides alike when another calls it, unexplained; a requested one is explained."""
     text = """
 def test_called():
     values = [1]

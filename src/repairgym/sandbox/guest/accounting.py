@@ -1,9 +1,9 @@
-"""What the untrusted processes of one command used, as the kernel counts it.
+"""Resource usage of the untrusted processes of one command, as the kernel counts it.
 
 Reads descriptors of a control group that the host opened (none when this machine has no writable control groups),
-makes :class:`Usage`. Invariants: a process enters the group by writing ``0`` to a descriptor whose rights are the
-opener's, before it gives up its own descriptors, so nothing untrusted ever runs outside of the group; no path of a
-control group is visible in a sandbox.
+makes :class:`Usage`. Guarantees: a process enters the group by writing ``0`` to a descriptor with the opener's rights,
+before it gives up its own descriptors, so nothing untrusted ever runs outside of the group; no path of a control group
+is visible in a sandbox.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KIB = 1024
 
 
 class Usage(NamedTuple):
-    """What a command used."""
+    """Resource usage of a command."""
 
     cpu_s: float
     peak_memory_bytes: Optional[int]
@@ -26,18 +26,18 @@ class Usage(NamedTuple):
 
 
 class Accounting:
-    """Counts one command at a time; without descriptors only what ``wait4`` tells."""
+    """A counter of one command at a time; without descriptors it has only the counts of ``wait4``."""
 
     def __init__(
         self, join: Sequence[int] = (), events: Optional[int] = None, peak: Optional[int] = None, is_reset: bool = False
     ) -> None:
-        """Descriptors of the group.
+        """Take the descriptors of the group.
 
         Args:
             join: Files into which a process writes ``0`` to enter the group.
             events: The file with the line ``oom_kill N``.
-            peak: The most bytes used so far.
-            is_reset: Whether a write to ``peak`` sets it back.
+            peak: The file with the most bytes used so far.
+            is_reset: True when a write to ``peak`` resets it.
         """
         self._join = list(join)
         self._events = events
@@ -49,7 +49,7 @@ class Accounting:
 
     @property
     def has_memory_bound(self) -> bool:
-        """Whether the kernel bounds the memory of all processes together."""
+        """True when the kernel bounds the memory of all processes together."""
         return self._events is not None
 
     def enter(self) -> None:
@@ -62,7 +62,7 @@ class Accounting:
             os.write(fd, b"0")
 
     def begin(self) -> None:
-        """A command starts."""
+        """Start counting a command."""
         self._cpu_s = children_cpu_s()
         self._largest_bytes = 0
         self._num_kills = self._read_kills()
@@ -71,11 +71,11 @@ class Accounting:
                 os.write(self._peak, b"0")
 
     def note(self, usage: Any) -> None:
-        """Remember what ``wait4`` said of one process."""
+        """Add what ``wait4`` reported of one process."""
         self._largest_bytes = max(self._largest_bytes, usage.ru_maxrss * _KIB)
 
     def end(self) -> Usage:
-        """The command and all it started has ended."""
+        """Return the usage, after the command and all its processes have ended."""
         peak = _read_number(self._peak)
         if peak is None and self._largest_bytes:
             peak = self._largest_bytes
@@ -90,7 +90,7 @@ class Accounting:
 
 
 def open_accounting(description: Any, fds: List[int]) -> Accounting:
-    """The group that the host described: ``{"num_join", "has_events", "has_peak", "is_reset"}`` and its descriptors."""
+    """Open the group of a description ``{"num_join", "has_events", "has_peak", "is_reset"}`` and its descriptors."""
     rest = list(fds)
     join = [rest.pop(0) for _ in range(description.get("num_join", 0))]
     events = rest.pop(0) if description.get("has_events") else None
@@ -99,7 +99,7 @@ def open_accounting(description: Any, fds: List[int]) -> Accounting:
 
 
 def children_cpu_s() -> float:
-    """Processor time of the children that this process has waited for, and of theirs."""
+    """Return the processor time of the children that this process has waited for, and of their children."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -18,13 +18,13 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from . import syscalls
 
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_ALLOW, _DENY = 0x7FFF0000, 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_FIRST_ARGUMENT, _OFFSET_SECOND_ARGUMENT = 0, 4, 16, 24
 _CLONE_NAMESPACES = 0x7E020000
 _FAMILIES = (1, 2, 10, 16)
-"""Unix, IPv4, IPv6, netlink. The others reach out of the sandbox (vsock) or are seldom used and often broken code."""
+"""Unix, IPv4, IPv6, netlink. The others reach out of the sandbox (vsock) or are rare code with frequent flaws."""
 _TERMINAL_INPUTS = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: they type into a terminal."""
+"""TIOCSTI and TIOCLINUX, which type into a terminal."""
 _X32_BIT = 0x40000000
 
 # fmt: off
@@ -56,7 +56,7 @@ _EVERYWHERE: Dict[str, int] = {
     "quotactl_fd": 443, "process_madvise": 440, "memfd_secret": 447, "open_tree_attr": 467,
 }
 # fmt: on
-# Where the namespaces are the host's: no socket (pairs are made by another call), no shared memory by number.
+# In the namespaces of the host: no socket (pairs come from another call), no shared memory by number.
 _HOST_REACHING: Dict[str, Dict[str, int]] = {
     "x86_64": {"socket": 41, "shmget": 29, "semget": 64, "msgget": 68, "mq_open": 240},
     "aarch64": {"socket": 198, "shmget": 194, "semget": 190, "msgget": 186, "mq_open": 180},
@@ -65,11 +65,11 @@ _CLONE3 = 435
 
 
 class _Machine(NamedTuple):
-    """What differs between architectures."""
+    """Differences between architectures."""
 
     arch: int
     """AUDIT_ARCH"""
-    refused: Dict[str, int]
+    denied: Dict[str, int]
     clone: int
     sockets: Tuple[int, int]
     """socket, socketpair"""
@@ -87,15 +87,15 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def _answer(code: int) -> bytes:
-    return _instruction(_RETURN, _REFUSE | code)
+    return _instruction(_RETURN, _DENY | code)
 
 
 def _check_argument(number: int, offset: int, tests: List[bytes]) -> List[bytes]:
-    """Judge call ``number`` by ``tests`` of the argument at ``offset``; they end with an answer."""
+    """Decide call ``number`` by ``tests`` of the argument at ``offset``, which end with an answer."""
     return [_instruction(_JUMP_EQUAL, number, 0, len(tests) + 1), _instruction(_LOAD, offset), *tests]
 
 
-def _refuse_when(test: int, values: Sequence[int]) -> List[bytes]:
+def _deny_when(test: int, values: Sequence[int]) -> List[bytes]:
     tests = []
     for value in values:
         tests += [_instruction(test, value, 0, 1), _answer(errno.EPERM)]
@@ -109,23 +109,23 @@ def _allow_only(values: Sequence[int]) -> List[bytes]:
     return [*tests, _answer(errno.EPERM)]
 
 
-def refused_calls(machine: str) -> Dict[str, int]:
-    """Names and numbers of the calls that are refused on ``machine`` whatever their arguments are."""
-    return {**_MACHINES[machine].refused, **_EVERYWHERE}
+def denied_calls(machine: str) -> Dict[str, int]:
+    """Return names and numbers of the calls that are denied on ``machine`` with any arguments."""
+    return {**_MACHINES[machine].denied, **_EVERYWHERE}
 
 
 def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> bytes:
-    """The program for ``machine`` (default: this one); empty when there is no table for it.
+    """Make the program for ``machine`` (default: this one); empty when there is no table for it.
 
     Args:
         machine: As in ``uname``.
-        is_in_host_namespaces: Also refuse what namespaces would have taken away: sockets and System V memory.
+        is_in_host_namespaces: Also deny what namespaces would isolate: sockets and System V memory.
     """
     name = machine or os.uname().machine
     if name not in _MACHINES:
         return b""
     table = _MACHINES[name]
-    refused = {**refused_calls(name), **(_HOST_REACHING[name] if is_in_host_namespaces else {})}
+    denied = {**denied_calls(name), **(_HOST_REACHING[name] if is_in_host_namespaces else {})}
     program = [
         _instruction(_LOAD, _OFFSET_ARCH),
         _instruction(_JUMP_EQUAL, table.arch, 1, 0),
@@ -134,14 +134,14 @@ def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> b
         _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, 0, 1),
         _answer(errno.EPERM),
     ]
-    for number in refused.values():
+    for number in denied.values():
         program += [_instruction(_JUMP_EQUAL, number, 0, 1), _answer(errno.EPERM)]
     # The flags of clone3 lie in memory that a filter cannot read; ENOSYS makes the C library use clone.
     program += [_instruction(_JUMP_EQUAL, _CLONE3, 0, 1), _answer(errno.ENOSYS)]
-    program += _check_argument(table.clone, _OFFSET_FIRST_ARGUMENT, _refuse_when(_JUMP_SET, (_CLONE_NAMESPACES,)))
+    program += _check_argument(table.clone, _OFFSET_FIRST_ARGUMENT, _deny_when(_JUMP_SET, (_CLONE_NAMESPACES,)))
     for number in table.sockets:
         program += _check_argument(number, _OFFSET_FIRST_ARGUMENT, _allow_only(_FAMILIES))
-    program += _check_argument(table.ioctl, _OFFSET_SECOND_ARGUMENT, _refuse_when(_JUMP_EQUAL, _TERMINAL_INPUTS))
+    program += _check_argument(table.ioctl, _OFFSET_SECOND_ARGUMENT, _deny_when(_JUMP_EQUAL, _TERMINAL_INPUTS))
     program.append(_instruction(_RETURN, _ALLOW))
     return b"".join(program)
 
@@ -160,13 +160,13 @@ _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEVICE
 
 
 def build_ruleset(readable: Sequence[str], writable: Sequence[str]) -> Optional[int]:
-    """A descriptor of the rules: ``readable`` files and folders, ``writable`` ones, nothing else.
+    """Make a descriptor of the rules: ``readable`` files and folders, ``writable`` ones, nothing else.
 
-    Paths that are not there are left out. From version 6 on, a held process reaches no abstract socket and signals no
-    process but those that came from it.
+    Missing paths are skipped. From version 6 on, a restricted process reaches no abstract socket and signals only its
+    descendants.
 
     Returns:
-        None where the kernel cannot do it.
+        None where the kernel lacks support.
     """
     version = syscalls.landlock_version()
     if version < _OLDEST_VERSION:

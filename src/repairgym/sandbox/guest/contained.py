@@ -1,9 +1,9 @@
-"""The trusted process of a sandbox whose walls somebody else drew (bubblewrap, a container engine).
+"""The trusted process of a sandbox that another program isolates (bubblewrap, a container engine).
 
-Reads how to reach the host from its argument, makes a :class:`.server.Server` over ``/testbed``. It has no capability
-and the same user as untrusted code. Invariants: it is the first process of its pid namespace, so untrusted code can
-neither end it nor outlive it; it is not dumpable, so untrusted code reads neither its memory nor its descriptors; the
-tree as it was at the start is reached through a descriptor only, never by a path.
+Reads the connection to the host from its argument, makes a :class:`.server.Server` over ``/testbed``. It has no
+capability and the same user as untrusted code. Guarantees: it is the first process of its pid namespace, so untrusted
+code can neither end it nor outlive it; it is not dumpable, so untrusted code reads neither its memory nor its
+descriptors; the start tree is reached through a descriptor only, never by a path.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .reaping import NamespaceReaper
 from .spawner import GUEST_ENVIRONMENT
 
 _WHOLE_USER_NAMESPACE = ["0", "0", "4294967295"]
-"""The map of the first user namespace, the host's."""
+"""The id map of the host's user namespace."""
 _GIT_TRUST = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}
-"""In a container ``/testbed`` itself belongs to root, and git would refuse to work in it."""
+"""In a container ``/testbed`` itself belongs to root, and git would reject it."""
 
 
 def become_trusted() -> None:
-    """Shut this process off from untrusted processes of the same user.
+    """Protect this process from untrusted processes of the same user.
 
     Raises:
         RuntimeError: this is not the first process of a pid namespace.
@@ -36,13 +36,13 @@ def become_trusted() -> None:
     if os.getpid() != 1:
         raise RuntimeError(f"got process id {os.getpid()}, expected 1: this sandbox has no pid namespace of its own")
     syscalls.set_undumpable()
-    # The kernel keeps signals without a handler away from the first process; Python installs one for SIGINT.
+    # The kernel drops signals without a handler for the first process; Python installs a handler for SIGINT.
     for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGPIPE else signal.SIG_IGN)
 
 
 def describe_place(before: str, upper: Optional[str], environment: Dict[str, str]) -> server.Place:
-    """The place of the calling process; ``before`` and ``upper`` are ``/proc/self/fd`` paths."""
+    """Return the place of the calling process; ``before`` and ``upper`` are ``/proc/self/fd`` paths."""
     return server.Place(
         testbed=rootfs.TESTBED,
         python=isolation.PYTHON,
@@ -57,13 +57,13 @@ def describe_place(before: str, upper: Optional[str], environment: Dict[str, str
 
 
 def serve(connection: socket.socket, place: server.Place, limits: Dict[str, Any]) -> None:
-    """Say that the sandbox is ready, then answer until the host hangs up."""
+    """Report that the sandbox is ready, then answer until the host hangs up."""
     wire.send(connection, {"has_pytest": importlib.util.find_spec("pytest") is not None})
     server.Server(connection, place, limits).serve()
 
 
 def main() -> None:
-    """Serve descriptors that were inherited; the argument is JSON ``{"connection", "before", "upper", "limits"}``."""
+    """Serve inherited descriptors; the argument is JSON ``{"connection", "before", "upper", "limits"}``."""
     request = json.loads(sys.argv[1])
     connection = socket.socket(fileno=request["connection"])
     for name in ("connection", "before", "upper"):
@@ -81,12 +81,12 @@ def main() -> None:
 def _confine_in_container(limits: Dict[str, Any]) -> None:
     with open("/proc/self/uid_map") as file:
         is_host_user = file.read().split() == _WHOLE_USER_NAMESPACE
-    # There RLIMIT_NPROC would count processes of the host's user 1000; the engine bounds the container's processes.
+    # For a host user, RLIMIT_NPROC would count processes of the host's user 1000; the engine bounds the container's.
     isolation.confine({**limits, "num_processes": None} if is_host_user else limits)
 
 
 def _copy_tree(source: str, target: str) -> None:
-    """Fill ``target``, which is there and belongs to somebody else."""
+    """Fill ``target``, which exists and belongs to another user."""
     with os.scandir(source) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -96,7 +96,7 @@ def _copy_tree(source: str, target: str) -> None:
 
 
 def main_in_container(path: str) -> None:
-    """Serve the host that listens on the socket at ``path``: it sends the tree at the start as a descriptor."""
+    """Serve the host that listens on the socket at ``path`` and sends the start tree as a descriptor."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     try:

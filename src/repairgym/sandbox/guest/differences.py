@@ -1,8 +1,8 @@
-"""What differs between the testbed at its start and now, with everything a patch needs; and what a folder holds.
+"""Differences of the testbed from its start, with everything a patch needs, and listings of folders.
 
 Reads two views of the testbed and the copy-on-write layers between them, makes :class:`Difference` and entry records.
-Invariants: only regular files are opened, links are read and never followed, nothing else is touched; bytes held are
-bounded whatever the code inside made; names are any bytes the kernel allows. No untrusted process runs meanwhile.
+Guarantees: only regular files are opened, links are read and never followed; bytes held are bounded whatever the code
+inside made; names are any bytes the kernel allows. No untrusted process runs meanwhile.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from .files import MAX_PATH_BYTES, SKIPPED_FOLDERS, TooLargeError, open_regular,
 
 _SKIPPED = SKIPPED_FOLDERS | {".git"}
 FILE_BYTES = 4 << 20
-"""Largest file whose content is part of a difference."""
+"""Bound on the content of one file in a difference."""
 TOTAL_BYTES = 64 << 20
-"""Content of all differences together."""
+"""Bound on the content of all differences together."""
 MAX_ENTRIES = 200_000
 _CHUNK_BYTES = 1 << 20
 _KINDS = {stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFDIR: "folder"}
@@ -33,11 +33,11 @@ class Side(NamedTuple):
     mode: int = 0
     num_bytes: int = 0
     content: Optional[bytes] = None
-    """Bytes of a file, target of a link; None when left out."""
+    """Bytes of a file, target of a link; None when omitted."""
 
 
 class Difference(NamedTuple):
-    """A path that is not what it was."""
+    """A path that differs from its start."""
 
     path: str
     before: Side
@@ -54,12 +54,12 @@ def _look(path: str) -> Side:
 
 def _is_same_file(before: str, after: str) -> bool:
     try:
-        with open(open_regular(before), "rb") as one, open(open_regular(after), "rb") as two:
+        with open(open_regular(before), "rb") as old, open(open_regular(after), "rb") as new:
             while True:
-                left, right = one.read(_CHUNK_BYTES), two.read(_CHUNK_BYTES)
-                if left != right:
+                chunk = old.read(_CHUNK_BYTES)
+                if chunk != new.read(_CHUNK_BYTES):
                     return False
-                if not left:
+                if not chunk:
                     return True
     except PermissionError:
         return False
@@ -77,21 +77,21 @@ def _names(root: str, folder: str) -> List[str]:
 
 
 class Differences:
-    """Walks two views of the testbed."""
+    """A walk over two views of the testbed."""
 
     def __init__(self, before: str, after: str, layers: Sequence[str]) -> None:
-        """``layers``: copy-on-write layers between the views; what none of them names is unchanged (none: see all)."""
+        """``layers``: copy-on-write layers between the views; other paths are unchanged (no layers: compare all)."""
         self._before = before
         self._after = after
         self._layers = layers
         self._room = TOTAL_BYTES
-        self.found: List[Difference] = []
+        self.differences: List[Difference] = []
 
     def walk(self) -> None:
-        """Compare everything; not by recursion, because code inside decides how deep it goes.
+        """Compare everything, without recursion, because code inside decides the depth.
 
         Raises:
-            TooLargeError: more paths differ than can be told.
+            TooLargeError: more than `MAX_ENTRIES` paths differ.
         """
         pending = [("", True)]
         while pending:
@@ -105,7 +105,7 @@ class Differences:
                 if "folder" in (before.kind, after.kind):
                     pending.append((path, is_pruned and before.kind == after.kind))
                 self._compare(path, before, after)
-        self.found.sort()
+        self.differences.sort()
 
     def _sides(self, path: str) -> Tuple[Side, Side]:
         if len(os.fsencode(path)) > MAX_PATH_BYTES:
@@ -118,10 +118,10 @@ class Differences:
     def _compare(self, path: str, before: Side, after: Side) -> None:
         if {before.kind, after.kind} <= {"folder", _ABSENT} or self._is_same(path, before, after):
             return
-        if len(self.found) >= MAX_ENTRIES:
+        if len(self.differences) >= MAX_ENTRIES:
             raise TooLargeError(f"more than {MAX_ENTRIES} paths differ")
         sides = (self._fill(self._before, path, before), self._fill(self._after, path, after))
-        self.found.append(Difference(path, *sides))
+        self.differences.append(Difference(path, *sides))
 
     def _is_same(self, path: str, before: Side, after: Side) -> bool:
         if before.kind != after.kind:
@@ -135,7 +135,7 @@ class Differences:
         return True
 
     def _fill(self, root: str, path: str, side: Side) -> Side:
-        """``side`` with its content, if there is room for it."""
+        """Add the content to ``side``, if there is room for it."""
         full = os.path.join(root, path)
         if side.kind == "link":
             content = os.fsencode(os.readlink(full))
@@ -152,12 +152,12 @@ class Differences:
 
 
 def find_differences(before: str, after: str, layers: Sequence[str]) -> Tuple[Dict[str, Any], List[bytes]]:
-    """Answer to the operation ``diff``: ``{"paths": [[path, side, side]]}`` and the contents in that order.
+    """Answer the operation ``diff``: ``{"paths": [[path, side, side]]}`` and the contents in that order.
 
     A side is ``[kind, mode, number of bytes, index of its content or None]``.
 
     Raises:
-        TooLargeError: more paths differ than can be told.
+        TooLargeError: more than `MAX_ENTRIES` paths differ.
     """
     walker = Differences(before, after, layers)
     walker.walk()
@@ -170,33 +170,33 @@ def find_differences(before: str, after: str, layers: Sequence[str]) -> Tuple[Di
             blobs.append(side.content)
         return [side.kind, side.mode, side.num_bytes, index]
 
-    paths = [[found.path, describe(found.before), describe(found.after)] for found in walker.found]
+    paths = [[item.path, describe(item.before), describe(item.after)] for item in walker.differences]
     return {"paths": paths}, blobs
 
 
 def list_entries(root: str, path: str, is_recursive: bool) -> List[List[Any]]:
-    """Entries below ``path``, each ``[path, kind, mode, number of bytes, target of a link]``, sorted by path.
+    """List the entries below ``path``: ``[path, kind, mode, number of bytes, target of a link]``, sorted by path.
 
     Raises:
         PermissionError: ``path`` leads out of ``root``.
         FileNotFoundError: there is no such folder.
-        NotADirectoryError: it is no folder.
-        TooLargeError: there are too many.
+        NotADirectoryError: it is not a folder.
+        TooLargeError: there are more than `MAX_ENTRIES`.
     """
     top = os.path.realpath(root) if os.path.normpath(path) == "." else resolve(root, path)
-    found: List[List[Any]] = []
+    entries: List[List[Any]] = []
     pending = [(top, "" if os.path.normpath(path) == "." else os.path.normpath(path))]
     while pending:
         folder, shown = pending.pop()
         open_up(folder)
         for name in sorted(os.listdir(folder)):
-            if len(found) >= MAX_ENTRIES:
+            if len(entries) >= MAX_ENTRIES:
                 raise TooLargeError(f"got more than {MAX_ENTRIES} entries below {path!r}; list a folder below it")
             full = os.path.join(folder, name)
             side = _look(full)
             target = os.readlink(full) if side.kind == "link" else ""
             is_reachable = len(os.fsencode(full)) <= MAX_PATH_BYTES
-            found.append([os.path.join(shown, name), side.kind, side.mode, side.num_bytes, target])
+            entries.append([os.path.join(shown, name), side.kind, side.mode, side.num_bytes, target])
             if side.kind == "folder" and is_recursive and is_reachable:
                 pending.append((full, os.path.join(shown, name)))
-    return sorted(found)
+    return sorted(entries)

@@ -1,9 +1,9 @@
 """The namespaces and mounts of one sandbox, and the privileges of the code in it.
 
 Reads the size limits, makes (in a process just forked from a zygote, first of a new pid namespace) the sandbox's
-``/testbed``, ``/tmp``, ``/proc``, ``/dev/shm``, network and identity. Invariants: after :func:`isolate` the calling
-process has no privilege over its mounts or network; everything that untrusted code writes lies in one tmpfs of bounded
-size; the layers below ``/testbed`` cannot be reached by path.
+``/testbed``, ``/tmp``, ``/proc``, ``/dev/shm``, network and identity. Guarantees: after :func:`isolate` the calling
+process has no privilege over its mounts or network; all files of untrusted code lie in one tmpfs of bounded size; the
+layers below ``/testbed`` cannot be reached by path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Layers(NamedTuple):
     before: str
     """The tree with the sandbox's files written over it."""
     scratch: str
-    """What the names of a lineage are relative to."""
+    """Base of the names of a lineage."""
 
 
 def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: lineage.Lineage) -> Layers:
@@ -106,7 +106,7 @@ def write_layer(layer: str, tree: str, files: Dict[str, Optional[str]]) -> None:
 
 
 def _mount_system() -> int:
-    """Mount ``/proc`` (read-only) and ``/dev/pts``; returns a descriptor of a writable proc that no path leads to."""
+    """Mount ``/proc`` (read-only) and ``/dev/pts``; return a descriptor of a writable proc without a path."""
     rootfs.mount_proc(rootfs.RAW_PROC)
     syscalls.mount(rootfs.RAW_PROC, "/proc", None, syscalls.MS_BIND)
     flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -133,7 +133,7 @@ def set_limits(limits: Dict[str, Any]) -> None:
 
 
 def drop_privileges() -> None:
-    """Give up every capability and system call that untrusted code must not have; there is no way back."""
+    """Drop, for good, every capability and system call that untrusted code must not have."""
     syscalls.set_no_new_privileges()
     syscalls.drop_capabilities()
     syscalls.set_dumpable()

@@ -1,10 +1,9 @@
 """The trusted process of a degraded sandbox: the same server as in a namespace, on a copy of the tree.
 
 Reads one ``start`` frame from the descriptor given as argument, makes ``testbed``, ``before``, ``tmp`` and ``guest`` in
-the folder that the frame names. Untrusted code is held by Landlock where the kernel has it, by seccomp (no socket, no
-System V memory) and by resource limits. Invariants: whatever way the host goes, the processes that came from here are
-ended and the folder is removed (a process that gives itself another parent outside of the tree cannot escape: this one
-is the subreaper).
+the folder that the frame names. Untrusted code is restricted by Landlock where the kernel has it, by seccomp (no
+socket, no System V memory) and by resource limits. Guarantees: however the host ends, all descendants of this process
+are ended and the folder is removed (orphans cannot escape: this process is the subreaper).
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _READABLE = (
 )
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 _PARTS = ("testbed", "tmp")
-"""What a snapshot holds."""
+"""Folders in a snapshot."""
 
 
 def _confinement(folder: str, header: Dict[str, Any], seccomp_program: bytes) -> Callable[[Dict[str, Any]], None]:
-    """What turns a child into an untrusted process."""
+    """Return a function that turns a child into an untrusted process."""
     readable: List[str] = [*_READABLE, *header["binds"], os.path.realpath(f"{folder}/guest/repairgym_guest")]
     readable += [f"{folder}/guest", os.path.dirname(os.path.dirname(header["python"]))]
     writable = [*_DEVICES, f"{folder}/testbed", f"{folder}/tmp"]
@@ -42,7 +41,7 @@ def _confinement(folder: str, header: Dict[str, Any], seccomp_program: bytes) ->
         # RLIMIT_NPROC counts every process of the host user, so it cannot bound one sandbox here.
         isolation.set_limits({**limits, "num_processes": None})
         syscalls.set_no_new_privileges()
-        # Made anew for each process: no descriptor of the trusted process reaches its children.
+        # Made for each process: no descriptor of the trusted process reaches its children.
         ruleset = confinement.build_ruleset(readable, writable)
         if ruleset is not None:
             syscalls.landlock_restrict(ruleset)
@@ -102,7 +101,7 @@ def _put(root: str, path: str, text: Optional[str]) -> None:
 
 
 def main() -> None:
-    """Serve the socket whose number is the first argument until the host hangs up, then clear up."""
+    """Serve the socket whose number is the first argument until the host hangs up, then clean up."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     syscalls.set_child_subreaper()
     syscalls.set_undumpable()
@@ -124,5 +123,5 @@ def main() -> None:
         DescendantReaper().end_all()
         try:
             shutil.rmtree(header["folder"], ignore_errors=True)
-        except RecursionError:  # untrusted code decides how deep it goes
+        except RecursionError:  # untrusted code decides the depth
             os.execvp("rm", ["rm", "-rf", "--", header["folder"]])

@@ -1,8 +1,8 @@
-"""One untrusted process: started, fed, read with bounds, ended with all its descendants.
+"""The run of one untrusted process, from its fork to the end of all its descendants.
 
-Reads a child function and limits, makes a :class:`Finished`. Invariants: the exit status comes from the kernel, never
-from what the process wrote; when :func:`run` returns, no process that the child started is left; memory used for
-output is bounded whatever the process writes.
+Reads a child function and limits, makes a :class:`Finished`. Guarantees: the exit status comes from the kernel, never
+from the process's output; when :func:`run` returns, no descendant of the child is left; memory for output is bounded
+whatever the process writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Finished(NamedTuple):
-    """How a process ended and what it wrote."""
+    """The end of a process and its output."""
 
     status: Optional[int]
     """Wait status of the kernel; None when the deadline passed."""
@@ -37,10 +37,10 @@ class Finished(NamedTuple):
     duration_s: float
     usage: Usage
     is_starved: bool
-    """The deadline passed while its processes hardly got a processor: says nothing about them."""
+    """The deadline passed while its processes hardly got a processor, so it says nothing about them."""
     waited_s: float = 0.0
-    """Of ``duration_s``: how long the process that waited longest stood ready without a processor, as far as it and
-    its children were there to be asked when it ended."""
+    """Part of ``duration_s`` in which the longest waiting process was ready but had no processor, as far as it and its
+    children were alive at the end."""
 
     @property
     def exit_status(self) -> Optional[int]:
@@ -63,7 +63,7 @@ def _child(pipes: Pipes, accounting: Accounting, prepare: Callable[[], None], bo
         # Masks are inherited, and a host may have one: all processes of Ray block SIGINT.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         prepare()
-        # From here on the code is untrusted; without this byte the trouble is ours.
+        # From here on the code is untrusted; without this byte the failure is ours.
         os.write(READY_FD, b".")
         os.close(READY_FD)
         status = body()
@@ -74,7 +74,7 @@ def _child(pipes: Pipes, accounting: Accounting, prepare: Callable[[], None], bo
 
 
 class _Run:
-    """State of one running process."""
+    """One running process."""
 
     def __init__(
         self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], reaper: Reaper, accounting: Accounting
@@ -163,7 +163,7 @@ class _Run:
 
     def _reap(self) -> None:
         if self._is_to_reap():
-            self.waited_s = scheduled_below().waiting_s  # what is reaped has no counts any more
+            self.waited_s = scheduled_below().waiting_s  # a reaped process has no counts any more
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -176,14 +176,14 @@ class _Run:
                 self._status = status
 
     def _is_to_reap(self) -> bool:
-        """True when the child has ended and its status was not read yet."""
+        """Return True when the child has ended and its status was not read yet."""
         try:
             return self._status is None and os.waitid(os.P_PID, self._pid, _HAS_ENDED) is not None
         except ChildProcessError:
             return False
 
     def finish(self, is_timed_out: bool) -> Optional[int]:
-        """End everything, drain the pipes; returns the wait status (None when timed out)."""
+        """End everything and drain the pipes; return the wait status (None when timed out)."""
         statuses = self._reaper.end_all(self._accounting.note)
         for fd in list(self._readers):
             while self._read(fd):
@@ -205,7 +205,7 @@ class _Run:
             raise RuntimeError(f"a process could not be confined: {self.buffers[1].value().decode(errors='replace')}")
 
     def terminate(self, watched: int) -> None:
-        """Ask everything to end and give it a moment."""
+        """Send SIGTERM to all processes and wait a moment."""
         self._reaper.signal_all(signal.SIGTERM)
         self.wait(Deadline(_TERM_GRACE_S, scheduled_below, before=scheduled_below()), watched)
 
@@ -230,8 +230,8 @@ def run(
         timeout_s: Deadline (:class:`.deadlines.Deadline`); then SIGTERM, a grace of 0.3 s, SIGKILL to the whole tree.
         limits: Bytes kept of stdout, stderr and the record pipe.
         watched: Descriptor of the host connection.
-        reaper: How descendants are ended.
-        accounting: Where the child is counted and bounded.
+        reaper: Ends the descendants.
+        accounting: Counts and bounds the child.
 
     Raises:
         EOFError: the host hung up; the caller has to end.
@@ -260,6 +260,6 @@ def run(
 
 
 def scheduled_below() -> Scheduled:
-    """Counts of all that was ever started below this process: children that nobody waited for end up with it."""
+    """Read the counts of all processes ever started below this one, which inherits the orphans."""
     there = scheduled(descendants())
     return there._replace(running_s=there.running_s + children_cpu_s())

@@ -3,15 +3,15 @@
 Reads a request (the JSON form of ``TestRequest`` and a ``record_key``), makes signed JSON lines (:mod:`.signing`): one
 ``{"id", "phase", "outcome", "message", "duration_s", "is_forged"}`` per phase (setup, call, teardown) of each test, one
 without a phase per test that could not be collected, ``{"id", "functions"}`` when calls are traced, one
-``{"selected": [ids]}`` and one ``{"finished": exit status}``. Invariants: a line is written when its phase has ended,
-so a run that is killed keeps what it has; a test that was asked for and is unknown does not keep others from running.
+``{"selected": [ids]}`` and one ``{"finished": exit status}``. Guarantees: a line is written at the end of its phase, so
+a killed run keeps its finished phases; an unknown requested test does not stop the others.
 
-What holds against code of the tree, which runs in this very process: it cannot write a line without the key, which is
-in no global, no argument vector and no environment variable; ``is_forged`` tells that a phase raised here and was
-reported as passed by pytest, whose classes that code can replace; what this file calls is bound before that code runs.
-What does not hold: code that reads the memory of its process (``gc``, frames, ``ctypes``, ``/proc/self/mem``) finds key
-and recorder and can forge a line. Two things outside stand against it: canary tests whose outcomes only the host knows
-(``repairgym.grading.canaries``) and detectors that refuse new uses of these doors (``repairgym.grading.exploits``).
+Protection against code of the tree, which runs in the same process: it cannot write a line without the key, which is
+in no global, no argument vector and no environment variable; ``is_forged`` marks a phase that raised here but that
+pytest, whose classes that code can replace, reported as passed; functions called here are bound before that code runs.
+Not protected: code that reads the memory of its process (``gc``, frames, ``ctypes``, ``/proc/self/mem``) can find key
+and recorder and forge a line. Two defenses outside cover this: canary tests whose outcomes only the host knows
+(`repairgym.grading.canaries`) and detectors that reject new uses of these mechanisms (`repairgym.grading.exploits`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 
 
 def _report_message(report: Any) -> str:
-    """What a failed or skipped report says."""
+    """Return the message of a failed or skipped report."""
     longrepr = report.longrepr
     crash = getattr(longrepr, "reprcrash", None)
     if crash is not None:
@@ -46,7 +46,7 @@ def _report_message(report: Any) -> str:
 
 
 def _collect_message(report: Any) -> str:
-    """The exception in a collection failure: in pytest's text its lines start with ``E``."""
+    """Return the exception of a collection failure: in pytest's text its lines start with ``E``."""
     text = str(report.longrepr)
     lines = [line[1:].strip() for line in text.splitlines() if line.startswith("E ")]
     named = [line for line in lines if _EXCEPTION.match(line)]
@@ -54,7 +54,7 @@ def _collect_message(report: Any) -> str:
 
 
 def _outcome(report: Any) -> str:
-    """Our word for one phase of a test; an expected failure is a pass."""
+    """Return the outcome of one phase of a test; an expected failure is a pass."""
     if hasattr(report, "wasxfail") and report.outcome == "skipped":
         return "passed"
     if report.outcome == "failed" and report.when != "call":
@@ -63,7 +63,7 @@ def _outcome(report: Any) -> str:
 
 
 def _is_raised_by_test(traceback: Any, testbed: str) -> bool:
-    """True when the innermost frame in the tree belongs to a file that grading restores, or none is in the tree."""
+    """Return True when the innermost frame in the tree is in a file that grading restores, or no frame is in it."""
     innermost = ""
     while traceback is not None:
         path = os.path.realpath(traceback.tb_frame.f_code.co_filename)
@@ -76,7 +76,7 @@ def _is_raised_by_test(traceback: Any, testbed: str) -> bool:
 
 
 class Recorder:
-    """Pytest plugin: selects the requested tests, bounds each one in time, writes the records."""
+    """Pytest plugin that selects the requested tests, bounds each one in time and writes the records."""
 
     def __init__(self, request: Dict[str, Any], testbed: str, record_fd: int) -> None:
         self._requested: List[str] = request["test_ids"]
@@ -96,14 +96,14 @@ class Recorder:
 
     def _write(self, record: Dict[str, Any]) -> None:
         if _getpid() != self._pid:
-            return  # a child that a test forked and that came back into pytest
+            return  # a child that a test forked and that returned into pytest
         self._sign_and_write(record)
 
     # --- collection ---
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_load_initial_conftests(self) -> Iterator[None]:
-        """A conftest that cannot be imported is an error of every requested test."""
+        """Report a conftest that cannot be imported as an error of every requested test."""
         outcome: Any = yield
         if outcome.excinfo is not None:
             error = outcome.excinfo[1]
@@ -114,19 +114,19 @@ class Recorder:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> None:
-        """Compile and import what was asked for, as the first test file would."""
+        """Compile and import the requested files and modules, as the first test file would."""
         run_checks(self._request, self._testbed, self._write)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_pycollect_makeitem(self, collector: Any, name: str) -> Optional[List[Any]]:
-        """Functions and classes that hold no requested test are not even collected: most of a run's time goes there."""
+        """Skip functions and classes without a requested test: their collection would take most of a run's time."""
         node_id = f"{collector.nodeid}::{name}"
         if not self._requested or not self._wanted.isdisjoint(selectors(node_id)):
             return None
         return None if any(wanted.startswith(node_id + "::") for wanted in self._wanted) else []
 
     def pytest_collectreport(self, report: Any) -> None:
-        """Remember what could not be collected."""
+        """Remember a failed collection."""
         if report.failed:
             self._broken[report.nodeid] = _collect_message(report)
 
@@ -158,7 +158,7 @@ class Recorder:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
-        """One test from its setup to its teardown."""
+        """Trace one test from its setup to its teardown."""
         self._current = item.nodeid
         self._is_forged = False
         self._deadline = deadline_of_this_process(self._timeout_s)
@@ -181,7 +181,7 @@ class Recorder:
         self._is_forged = False
 
     def _note(self, when: str, outcome: Any) -> None:
-        """Remember whether a phase raised, as seen here and not in a report."""
+        """Remember a phase that raised, as seen here and not in a report."""
         self._raised.discard(when)
         if outcome.excinfo is not None:
             self._raised.add(when)
@@ -192,7 +192,7 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, exitstatus: Any) -> None:
-        """The run came to its end by itself."""
+        """Report the regular end of the run."""
         self._write({"finished": int(exitstatus)})
 
     @contextlib.contextmanager

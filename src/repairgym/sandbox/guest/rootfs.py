@@ -1,8 +1,8 @@
 """The root file system that a zygote and its sandboxes see.
 
-Reads a :class:`Layout` (host paths), makes a mount tree and enters it. Invariants: everything from the host is
-read-only and without set-user-id; the root itself is read-only; of the host's ``/etc`` nothing is visible but what
-``ETC_BINDS`` names; the pinned tree is visible only to trusted code.
+Reads a :class:`Layout` (host paths), makes a mount tree and enters it. Guarantees: everything from the host is
+read-only and without set-user-id; the root itself is read-only; only ``ETC_BINDS`` of the host's ``/etc`` are visible;
+the pinned tree is visible only to trusted code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from . import syscalls
 ENVIRONMENT = "/opt/env"
 GUEST = "/opt/repairgym/repairgym_guest"
 PRIVATE = "/.repairgym"
-"""What only trusted code sees, and only until :func:`hide_private`."""
+"""Visible only to trusted code, and only until :func:`hide_private`."""
 TREE = "/.repairgym/tree"
 START = "/.repairgym/start"
 SCRATCH = "/.repairgym/scratch"
-"""Holds a mount point per depth of a sandbox's lineage (:mod:`.lineage`)."""
+"""Parent of a mount point per depth of a sandbox's lineage (:mod:`.lineage`)."""
 RAW_PROC = "/.repairgym/proc"
 TESTBED = "/testbed"
 
@@ -48,7 +48,7 @@ _DEVICE_LINKS = {
 
 
 class Layout(NamedTuple):
-    """What a zygote's root is made from; all paths are absolute host paths."""
+    """The sources of a zygote's root, as absolute host paths."""
 
     environment: str
     tree: str
@@ -68,20 +68,20 @@ class _Root:
         self._links: Dict[str, str] = {}
 
     def bind(self, source: str, target: str, attributes: int = _READ_ONLY) -> None:
-        """Show ``source`` at ``target``; one that is absent is left out."""
+        """Show ``source`` at ``target``; skip an absent one."""
         if os.path.islink(source):
             self._links[target] = os.readlink(source)
         elif os.path.exists(source):
             self._mounts.append((target, syscalls.clone_mount(source, attributes)))
 
     def link(self, target: str, destination: str) -> None:
-        """A symbolic link at ``target``."""
+        """Add a symbolic link at ``target``."""
         self._links[target] = destination
 
     def bind_owned(self, source: str, target: str) -> None:
         """Show ``source`` with the files of the host user owned by the namespace's user.
 
-        Where the file system cannot do that (overlayfs, network), world-readable files are readable all the same.
+        Where the file system cannot do that (overlayfs, network), only world-readable files are readable.
         """
         try:
             self._mounts.append((target, syscalls.clone_mount(source, _READ_ONLY, self._userns_fd)))
@@ -91,7 +91,7 @@ class _Root:
             self.bind(source, target)
 
     def bind_tree(self, source: str, target: str) -> None:
-        """Show the tree; copy it when its files could not be copied up from a lower layer."""
+        """Show the tree; copy it when overlayfs could not copy its files up from a lower layer."""
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         if _is_owned(source) and self._can_map(source, target):
             os.close(fd)
@@ -136,9 +136,9 @@ class _Root:
 
 
 def _is_owned(folder: str) -> bool:
-    """Whether everything in ``folder`` belongs to user and group 0 as this process sees them.
+    """Return True when everything in ``folder`` belongs to user and group 0 as this process sees them.
 
-    The kernel refuses to copy up what belongs to somebody that the namespace does not know (EOVERFLOW).
+    The kernel cannot copy up files of users that the namespace does not know (EOVERFLOW).
     """
     paths = [folder]
     for parent, folders, files in os.walk(folder):
@@ -160,7 +160,7 @@ def _attach(fd: int, target: str) -> None:
 def assemble(layout: Layout, userns_fd: Optional[int], owner: Optional[int]) -> str:
     """Mount the root in the current (own) mount namespace and return its path.
 
-    ``userns_fd`` and ``owner`` are given when layers have to be idmapped to another host user.
+    ``userns_fd`` and ``owner`` are given when layers need an idmap to another host user.
     """
     syscalls.mount("none", "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     root = _Root(userns_fd, owner)
@@ -195,5 +195,5 @@ def hide_private() -> None:
 
 
 def mount_proc(target: str) -> None:
-    """A proc of the current pid namespace."""
+    """Mount a proc of the current pid namespace at ``target``."""
     syscalls.mount("proc", target, "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)

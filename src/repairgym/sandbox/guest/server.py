@@ -1,9 +1,9 @@
 """The trusted process of a sandbox: answers the host's requests one at a time until the host hangs up.
 
-Reads frames (:mod:`.wire`) with an ``op``, makes answers; a back end adds operations of its own through
-:attr:`Place.operations`. Invariants: one request at a time, and between two requests
-no untrusted process is alive; untrusted code gets none of this process's descriptors; trouble of this process is an
-``error`` in the answer, whatever untrusted code does is a result.
+Reads frames (:mod:`.wire`) with an ``op``, makes answers; a back end adds its own operations through
+:attr:`Place.operations`. Guarantees: one request at a time, and no untrusted process is alive between two requests;
+untrusted code gets none of this process's descriptors; a failure of this process is an ``error`` in the answer, a
+failure of untrusted code is a result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Operation = Callable[[Dict[str, Any], List[bytes]], Answer]
 
 
 class Place(NamedTuple):
-    """Where a sandbox's parts are and how its code is confined: what differs between back ends."""
+    """The parts of a sandbox that differ between back ends: paths, confinement, operations."""
 
     testbed: str
     python: str
@@ -37,22 +37,22 @@ class Place(NamedTuple):
     before: str
     """The tree as it was at the start."""
     upper: Optional[str]
-    """Copy-on-write upper of the testbed, when there is one: what no layer names is unchanged."""
+    """Copy-on-write upper of the testbed, when there is one; paths that no layer names are unchanged."""
     reaper: Reaper
     confine: Callable[[Dict[str, Any]], None]
-    """Limits the calling (child) process and drops its privileges."""
+    """Function that limits the calling (child) process and drops its privileges."""
     run_warm: Optional[Callable[[bytes, str], int]]
-    """Runs a test request in a fork of this process; None when the runners are not loaded here."""
+    """Function that runs a test request in a fork of this process; None when the runners are not loaded here."""
     layers: Callable[[], Sequence[str]] = tuple
-    """Further copy-on-write layers, where a sandbox has more than one."""
+    """Further copy-on-write layers, where a sandbox has several."""
     accounting: Accounting = Accounting()
-    """Counts and bounds the untrusted processes of a command."""
+    """Counter and bounds of a command's untrusted processes."""
     operations: Dict[str, Operation] = {}
-    """What only this back end does, by the name of the operation."""
+    """Operations of this back end alone, by name."""
 
 
 class Server:
-    """Serves one sandbox over ``connection``."""
+    """A server of one sandbox over ``connection``."""
 
     def __init__(self, connection: socket.socket, place: Place, limits: Dict[str, Any]) -> None:
         self._connection = connection
@@ -103,8 +103,8 @@ class Server:
         )
 
     def _command_bounds(self) -> Dict[str, Any]:
-        # Programs that reserve far more addresses than they use (JVM, node) run where the kernel bounds the memory
-        # itself. Tests keep both bounds: one greedy test gets a MemoryError and must not end the whole run.
+        # Programs that reserve far more addresses than they use (JVM, node) need no bound on addresses where the kernel
+        # bounds the memory. Tests keep both bounds: a greedy test gets a MemoryError and must not end the whole run.
         is_counted = self._place.accounting.has_memory_bound
         return {**self._limits, "memory_bytes": None} if is_counted else self._limits
 
@@ -133,9 +133,9 @@ class Server:
         num_bytes = self._limits["output_bytes"]
         limits = [num_bytes, num_bytes, sessions.STATE_BYTES]
         finished = self._run(body, stdin, header["timeout_s"], limits, self._command_bounds())
-        left = sessions.parse_state(finished.records.value(), finished.records.is_truncated)
-        answer = {**_command_answer(finished), "is_state_restored": left is None, "cwd": left.cwd if left else ""}
-        return answer, [finished.stdout.value(), finished.stderr.value(), left.text if left else b""]
+        saved = sessions.parse_state(finished.records.value(), finished.records.is_truncated)
+        answer = {**_command_answer(finished), "is_state_restored": saved is None, "cwd": saved.cwd if saved else ""}
+        return answer, [finished.stdout.value(), finished.stderr.value(), saved.text if saved else b""]
 
     def _tests(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
         run_warm = None if header["is_cold"] else self._place.run_warm
@@ -185,13 +185,13 @@ class Server:
         return differences.find_differences(self._place.before, self._place.testbed, self._layers())
 
     def _layers(self) -> Sequence[str]:
-        """Copy-on-write layers between the start and now."""
+        """Return the copy-on-write layers between the start and now."""
         upper = self._place.upper
         return (*(() if upper is None else (upper,)), *self._place.layers())
 
 
 def _locate(path: str, testbed: str) -> str:
-    """``path`` with ``/testbed`` replaced by where the testbed is."""
+    """Replace ``/testbed`` in ``path`` by the testbed's real place."""
     if path == "/testbed" or path.startswith("/testbed/"):
         return testbed + path[len("/testbed") :]
     return os.path.join(testbed, path)
@@ -221,7 +221,7 @@ def _command_answer(finished: process.Finished) -> Dict[str, Any]:
 
 
 def _execute(argv: List[str], cwd: str, environment: Dict[str, str]) -> int:
-    """Become ``argv``; returns a shell-like exit status when that fails."""
+    """Become ``argv``; return a shell-like exit status when that fails."""
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.chdir(cwd)

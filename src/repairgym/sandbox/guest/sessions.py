@@ -1,14 +1,13 @@
-"""A shell session without a resident shell: each command is a new bash that first becomes what the last one was.
+"""A shell session without a resident shell: each command is a new bash that first restores the last one's state.
 
 Reads the state that the previous bash wrote (opaque bytes that the host keeps), makes the text that restores it and
-parses what the next one leaves. Invariants: the exit status of a command is the kernel's wait status of its bash, so
-nothing that is printed or written can forge it; no process is alive between two commands, so files can be resolved, and
-the sandbox frozen or forked, with its sessions; a state is untrusted and only ever read by a process that is as
-untrusted as the one that wrote it; a command that leaves no whole state (deadline, signal, ``exec``) leaves the one
-before it in force.
+parses the state that the next bash writes. Guarantees: the exit status of a command is the kernel's wait status of its
+bash, so no output can forge it; no process is alive between two commands, so files can be resolved, and the sandbox
+frozen or forked, with its sessions; a state is untrusted, and only a process as untrusted as its writer reads it;
+after a command without a complete state (deadline, signal, ``exec``) the previous state stays valid.
 
 Kept: working folder, variables (exported or not, arrays too), functions, aliases, ``set`` and ``shopt`` options, traps
-but ``EXIT``, umask, ``$?``. Not kept: background processes, open descriptors, positional parameters.
+except ``EXIT``, umask, ``$?``. Not kept: background processes, open descriptors, positional parameters.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import os
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
 STATE_BYTES = 1 << 20
-"""Largest state that is kept."""
+"""Bound on a state."""
 _IN_FD, _OUT_FD = 198, 199
 """High numbers, because scripts use low ones for themselves."""
 _BEGIN, _END = b"\0repairgym-state\0", b"\0repairgym-end\0"
 
 _OWN_VARIABLES = "REPAIRGYM_FLAG REPAIRGYM_FLAGS REPAIRGYM_SAVED REPAIRGYM_STATUS"
-# What bash computes by itself. Unset before the others are listed: some would start counting anew when assigned.
+# Variables that bash computes. Unset before the others are listed: an assignment would reset some counters.
 _COMPUTED_VARIABLES = (
     "BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_CMDS BASH_COMMAND BASH_EXECUTION_STRING BASH_LINENO BASH_SOURCE "
     "BASH_SUBSHELL COMP_WORDBREAKS DIRSTACK EPOCHREALTIME EPOCHSECONDS FUNCNAME GROUPS HISTCMD LINENO PIPESTATUS "
@@ -59,14 +58,14 @@ _LAST_STATUS = "\n[[ $- == *e* ]] || return %d\n"
 
 
 class State(NamedTuple):
-    """What a bash left."""
+    """The saved state of a bash."""
 
     cwd: str
     text: bytes
 
 
 def parse_state(data: bytes, is_truncated: bool) -> Optional[State]:
-    """The last whole state in what a bash wrote; None when there is none."""
+    """Return the last complete state in the output of a bash; None when there is none."""
     before, _, _ = data.rpartition(_END)
     _, begin, body = before.rpartition(_BEGIN)
     cwd, separator, text = body.partition(b"\0")
@@ -76,14 +75,14 @@ def parse_state(data: bytes, is_truncated: bool) -> Optional[State]:
 
 
 def restoring_text(state: bytes, command: bytes, last_status: int) -> bytes:
-    """What the new bash reads: the command first, so that it runs even when the state is damaged."""
+    """Return the input of the new bash: the command first, so that it runs even when the state is damaged."""
     quoted = b"'" + command.replace(b"'", b"'\\''") + b"'"
     close = f"exec {_IN_FD}<&-\n".encode()
     return close + b"REPAIRGYM_COMMAND=" + quoted + b"\n" + state + (_LAST_STATUS % last_status).encode()
 
 
 def attach(text: bytes, record_fd: int) -> None:
-    """In the child: ``text`` on one descriptor of the new bash, the record pipe on the other."""
+    """In the child, give the new bash ``text`` on one descriptor and the record pipe on the other."""
     os.dup2(record_fd, _OUT_FD, inheritable=True)
     os.close(record_fd)
     source = os.memfd_create("repairgym-session", 0)
@@ -95,17 +94,17 @@ def attach(text: bytes, record_fd: int) -> None:
 
 
 def command_line() -> List[str]:
-    """The bash that restores a state, runs the command and saves its own state."""
+    """Return the command line of a bash that restores a state, runs the command and saves its own state."""
     return ["bash", "--norc", "--noprofile", "-c", _BOOT, "bash", _SAVE]
 
 
 def starting_environment(state: bytes, environment: Dict[str, str]) -> Dict[str, str]:
-    """Variables of the new bash: later ones come from the state alone, or what was unset would come back."""
+    """Return the variables of the new bash; with a state only that sets them, or unset variables would return."""
     return {"PATH": environment.get("PATH", os.defpath)} if state else environment
 
 
 def split_request(blobs: List[bytes]) -> Tuple[bytes, bytes, bytes]:
-    """Standard input, command and state of a request.
+    """Split a request into standard input, command and state.
 
     Raises:
         ValueError: the command has a NUL byte, which no shell can read.

@@ -1,8 +1,8 @@
-"""Records with a signature, so that a line written by anything but the recorder is seen.
+"""Records with a signature, so that lines that the recorder did not write are detected.
 
-Reads a key (hex, fresh for each run, made by the host) and records; makes lines ``<signature> <json>``. Invariant: the
-signature covers the number of the line, so lines can be neither repeated, nor reordered, nor left out in the middle.
-An empty key signs like any other: the warm-up of the zygote has none.
+Reads a key (hex, fresh for each run, made by the host) and records; makes lines ``<signature> <json>``. Guarantees: the
+signature covers the number of the line, so lines can be neither repeated, nor reordered, nor omitted in the middle.
+An empty key is valid: the warm-up of the zygote has none.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def writer(
     blake: Any = hashlib.blake2b,
     signature: Callable[[bytes, int, bytes, Any], bytes] = _signature,
 ) -> Callable[[Dict[str, Any]], None]:
-    """A function that signs a record and writes it to ``record_fd``.
+    """Return a function that signs a record and writes it to ``record_fd``.
 
-    Its functions are default arguments: they are bound when this module is loaded, and code that later replaces
-    ``json.dumps`` or ``os.write`` changes nothing here.
+    Default arguments bind its functions when this module is loaded, so code that later replaces ``json.dumps`` or
+    ``os.write`` changes nothing here.
     """
     key, number = bytes.fromhex(key_hex), 0
 
@@ -48,9 +48,9 @@ def writer(
 
 
 def verify(key_hex: str, data: bytes) -> Tuple[List[Dict[str, Any]], int]:
-    """The records of ``data`` that the recorder wrote, and the number of lines that it did not write.
+    """Return the signed records of ``data`` and the number of forged lines.
 
-    A last line without its end belongs to a run that was killed: it is neither a record nor a forgery.
+    A last line without its end comes from a killed run: it is neither a record nor a forgery.
     """
     records: List[Dict[str, Any]] = []
     num_forged = 0

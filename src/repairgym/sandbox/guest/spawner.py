@@ -1,11 +1,11 @@
 """The resident spawner: a small process that starts one zygote per (environment, tree), each in its own namespaces.
 
 Reads requests ``{"environment", "tree", "binds"}`` with two descriptors (control socket, log) from the host, makes
-zygotes. Runs on the host's interpreter with ``-I -S``. Invariants: it holds no code of a task; it ends, and every
-zygote with it, when the host closes the socket or dies in any other way.
+zygotes. Runs on the host's interpreter with ``-I -S``. Guarantees: it holds no code of a task; it ends, with every
+zygote, when the host closes the socket or dies.
 
-Identity: an ordinary user becomes root of a user namespace of its own. Real root maps an id that nobody uses instead,
-because a process that is user 0 outside could write ``/proc/sys`` without any capability.
+Identity: an ordinary user becomes root of its own user namespace. Real root maps an unused id instead, because a
+process that is user 0 outside could write ``/proc/sys`` without any capability.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import reaping, rootfs, syscalls, wire
 UNUSED_HOST_ID = 1_900_000_000
 """Host user and group that a zygote started by root becomes."""
 OOM_SCORE = 800
-"""``oom_score_adj`` of what is in a sandbox, at least."""
+"""Least ``oom_score_adj`` of the processes in a sandbox."""
 _ZYGOTE_NAMESPACES = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWPID
@@ -60,8 +60,8 @@ def write_id_maps(process: str, inner: int, user: int, group: int) -> None:
             file.write(text)
 
 
-def _user_namespace_of_nobody() -> int:
-    """A descriptor of a new user namespace whose root is :data:`UNUSED_HOST_ID`; needs real root."""
+def _unused_user_namespace() -> int:
+    """Make a user namespace whose root is :data:`UNUSED_HOST_ID` and return its descriptor; needs real root."""
     ready_read, ready_write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -81,9 +81,9 @@ def _user_namespace_of_nobody() -> int:
 
 
 def enter_as_root(layout: rootfs.Layout) -> str:
-    """Assemble the root and become the user that nobody is, root of a user namespace; returns the root's path."""
+    """Assemble the root and become the unused user, root of a user namespace; return the root's path."""
     os.setgroups([])
-    userns_fd = _user_namespace_of_nobody()
+    userns_fd = _unused_user_namespace()
     syscalls.unshare(syscalls.CLONE_NEWNS)
     root = rootfs.assemble(layout, userns_fd, UNUSED_HOST_ID)
     syscalls.setns(userns_fd, syscalls.CLONE_NEWUSER)
@@ -102,7 +102,7 @@ def _enter_as_user(layout: rootfs.Layout) -> str:
 
 
 def _start_zygote(layout: rootfs.Layout, control: int, log: int) -> None:
-    """Become the parent of a zygote; returns when it has ended."""
+    """Become the parent of a zygote; return when it has ended."""
     syscalls.set_parent_death_signal(signal.SIGKILL)
     root = enter_as_root(layout) if os.getuid() == 0 else _enter_as_user(layout)
     syscalls.set_parent_death_signal(signal.SIGKILL)
@@ -131,9 +131,9 @@ def _exec_zygote(root: str, control: int, log: int) -> None:
 
 
 def _raise_oom_score() -> None:
-    """When memory runs out, what is in a sandbox ends before the process that trains.
+    """Make the kernel end sandboxes before the training process when memory runs out.
 
-    A host that stands higher already (Ray's workers do) stays: where root has set that, it cannot be lowered here.
+    A higher score of the host (Ray's workers have one) stays: where root has set it, it cannot be lowered here.
     """
     with open("/proc/self/oom_score_adj", "r+") as file:
         score = max(int(file.read()), OOM_SCORE)
@@ -173,7 +173,7 @@ def _receive_request(host: socket.socket) -> Optional[Tuple[Dict[str, Any], int,
 def main(host_fd: int, host_pid: int, folders: str) -> None:
     """Serve the host until it is gone, then remove its control groups (``folders``: a JSON list).
 
-    Only this process is left to do that when the host is killed.
+    When the host is killed, only this process is left to do that.
     """
     try:
         _serve(socket.socket(fileno=host_fd), syscalls.pidfd_open(host_pid))

@@ -1,13 +1,13 @@
-"""What bubblewrap shows of a sandbox: mounts made ready in a mount namespace of their own, then bwrap over them.
+"""The mounts of a bubblewrap sandbox, prepared in their own mount namespace; the process then becomes bwrap.
 
 Reads one JSON argument from the host and the ``start`` frame from its socket; mounts the read-only root of
-:mod:`.rootfs`, one tmpfs of bounded size for everything that is written, and the copy-on-write testbed; then becomes
-bwrap, whose first process is :mod:`.contained`. Runs on the host's interpreter with ``-I -S``. Invariants: it runs no
-code of a task; nothing it mounts is visible outside of its mount namespace or outlives it; what it executes has no
-capability and is an unprivileged user, also when the host is root.
+:mod:`.rootfs`, one tmpfs of bounded size for all writable files, and the copy-on-write testbed; then becomes
+bwrap, whose first process is :mod:`.contained`. Runs on the host's interpreter with ``-I -S``. Guarantees: it runs no
+code of a task; its mounts are invisible outside of its mount namespace and do not outlive it; the program it becomes
+has no capability and is an unprivileged user, also when the host is root.
 
-Older bwrap (below 0.11) mounts no overlays, and its tmpfs overlays have no size bound in any version; both are why the
-writable parts are mounted here.
+The writable parts are mounted here because bwrap below 0.11 mounts no overlays, and its tmpfs overlays have no size
+bound in any version.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Testbed(NamedTuple):
     """The tree with the sandbox's files written over it."""
     upper: str
     arguments: List[str]
-    """What makes bwrap show ``/testbed``."""
+    """Arguments that make bwrap show ``/testbed``."""
 
 
 def main() -> None:
-    """Stage the sandbox that the first argument describes and become bwrap; trouble is told to the host."""
+    """Stage the sandbox that the first argument describes and become bwrap; report a failure to the host."""
     request = json.loads(sys.argv[1])
     connection = socket.socket(fileno=request["connection"])
     try:
@@ -65,10 +65,10 @@ def main() -> None:
 
 
 def _enter(layout: rootfs.Layout, is_root: bool) -> str:
-    """Assemble the root in a mount namespace that this process may change; returns its path.
+    """Assemble the root in a mount namespace that this process may change; return its path.
 
-    An ordinary user comes here through an outer bwrap, already root of a user namespace: where a security module lets
-    only bwrap make one, that is the one. Real root becomes an unprivileged user first.
+    For an ordinary user, an outer bwrap has already made this process root of a user namespace, because some security
+    modules let only bwrap make one. Real root becomes an unprivileged user first.
     """
     if not is_root:
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -109,14 +109,14 @@ def _mount_scratch(scratch: str, disk_bytes: int) -> None:
 
 
 def _hold(folder: str) -> int:
-    """An inheritable descriptor of ``folder``."""
+    """Open an inheritable descriptor of ``folder``."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     os.set_inheritable(fd, True)
     return fd
 
 
 def bwrap_arguments(root: str, testbed: List[str], served: str) -> List[str]:
-    """The command line of bwrap; later mounts cover earlier ones, sources are paths of the staged root."""
+    """Return the command line of bwrap; later mounts cover earlier ones, sources are paths of the staged root."""
     scratch = root + rootfs.SCRATCH
     arguments = ["bwrap", *(f"--unshare-{name}" for name in _NAMESPACES)]
     arguments += ["--uid", _INNER_ID, "--gid", _INNER_ID, "--hostname", "repairgym", "--cap-drop", "ALL", "--clearenv"]

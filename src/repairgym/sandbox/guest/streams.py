@@ -1,6 +1,6 @@
-"""Pipes between the trusted process and an untrusted child, and buffers that stay small whatever is written.
+"""Pipes between the trusted process and an untrusted child, and buffers of bounded size.
 
-Invariant: the child has the descriptors 0 to :data:`READY_FD` and no other.
+Guarantees: the child has the descriptors 0 to :data:`READY_FD` and no other.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from . import syscalls
 RECORD_FD = 3
 """Descriptor of the record pipe in the child."""
 READY_FD = 4
-"""Where the child says that it is confined; closed before untrusted code runs."""
+"""Descriptor on which the child reports that it is confined; closed before untrusted code runs."""
 
 
 class BoundedBuffer:
-    """Keeps the first and the last bytes of a stream and counts all of them."""
+    """The first and the last bytes of a stream, and the count of all."""
 
     def __init__(self, limit: int) -> None:
         self._num_head = limit // 2
@@ -43,7 +43,7 @@ class BoundedBuffer:
         return self.num_bytes > self._num_head + self._num_tail
 
     def value(self) -> bytes:
-        """The kept bytes, with a note where bytes are missing."""
+        """Return the kept bytes, with a note in place of dropped bytes."""
         if not self.is_truncated:
             return bytes(self._head + self._tail)
         num_dropped = self.num_bytes - self._num_head - self._num_tail
@@ -62,7 +62,7 @@ class Pipes:
         self.ready = os.pipe()
 
     def become_child(self) -> None:
-        """In the child: descriptors 0 to 4 are the pipes, nothing else is open."""
+        """In the child, make the pipes descriptors 0 to 4 and close all others."""
         sources = (self.stdin[0], self.stdout[1], self.stderr[1], self.records[1], self.ready[1])
         # Moved away first: a source may have one of the target numbers.
         moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, READY_FD + 1) for fd in sources]
@@ -71,7 +71,7 @@ class Pipes:
         syscalls.close_range(READY_FD + 1)
 
     def become_parent(self) -> None:
-        """In the parent: close the child's ends, make ours non-blocking."""
+        """In the parent, close the child's ends and make ours non-blocking."""
         for fd in (self.stdin[0], self.stdout[1], self.stderr[1], self.records[1], self.ready[1]):
             os.close(fd)
         for fd in (self.stdin[1], self.stdout[0], self.stderr[0], self.records[0], self.ready[0]):

@@ -1,7 +1,7 @@
 """Linux system calls that Python before 3.12 lacks, through the C library.
 
-Reads nothing, makes thin functions that raise ``OSError``. Invariant: everything is resolved at import, so nothing is
-loaded after a root file system changed or privileges were dropped. Numbers above 423 are equal on all architectures.
+Makes thin functions that raise ``OSError``. Guarantees: everything is resolved at import, so nothing is loaded after
+the root file system changed or privileges were dropped. Numbers above 423 are equal on all architectures.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def pivot_root(new_root: str) -> None:
 
 
 def clone_mount(source: str, attributes: int, userns_fd: int | None = None) -> int:
-    """A detached copy of the mounts at ``source`` with ``attributes`` set, idmapped by ``userns_fd`` when given.
+    """Make a detached copy of the mounts at ``source`` with ``attributes`` set, idmapped by ``userns_fd`` when given.
 
     Returns:
         A file descriptor for :func:`attach_mount`.
@@ -123,7 +123,7 @@ def clone_mount(source: str, attributes: int, userns_fd: int | None = None) -> i
 
 
 def attach_mount(fd: int, target: str) -> None:
-    """Attach what :func:`clone_mount` returned at ``target`` and close it."""
+    """Attach the result of :func:`clone_mount` at ``target`` and close it."""
     try:
         arguments = (ctypes.c_int(fd), b"", ctypes.c_int(AT_FDCWD), _text(target))
         _syscall(f"move_mount {target}", _SYS_MOVE_MOUNT, *arguments, ctypes.c_uint(MOVE_MOUNT_F_EMPTY_PATH))
@@ -132,7 +132,7 @@ def attach_mount(fd: int, target: str) -> None:
 
 
 def pidfd_open(pid: int) -> int:
-    """A descriptor that is readable once ``pid`` has ended."""
+    """Open a descriptor that is readable once ``pid`` has ended."""
     return _syscall("pidfd_open", _SYS_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
 
 
@@ -142,27 +142,27 @@ def _prctl(what: str, option: int, *arguments: int) -> None:
 
 
 def set_parent_death_signal(number: int) -> None:
-    """The signal that this process gets when its parent ends; cleared by the kernel on each change of credentials."""
+    """Set the signal for the end of the parent; the kernel clears it on each change of credentials."""
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, number)
 
 
 def set_dumpable() -> None:
-    """Give this process its own ``/proc/self`` back after a change of credentials."""
+    """Make ``/proc/self`` accessible to this process again after a change of credentials."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
 
 
 def set_undumpable() -> None:
-    """Keep processes without ``CAP_SYS_PTRACE`` away from this one's memory, descriptors and environment."""
+    """Deny processes without ``CAP_SYS_PTRACE`` this one's memory, descriptors and environment."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
 def set_no_new_privileges() -> None:
-    """No execve ever grants privileges again."""
+    """Make every later execve grant no privileges."""
     _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
 
 
 def set_child_subreaper() -> None:
-    """Orphaned descendants become children of this process."""
+    """Make orphaned descendants children of this process."""
     _prctl("PR_SET_CHILD_SUBREAPER", _PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -175,13 +175,13 @@ def set_seccomp_filter(program: bytes) -> None:
 
 
 def landlock_version() -> int:
-    """Version of Landlock that the kernel offers; 0 when it is missing or switched off."""
+    """Return the kernel's version of Landlock; 0 when it is missing or disabled."""
     arguments = (ctypes.c_void_p(None), ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_CREATE_RULESET_VERSION))
     return max(0, int(_libc.syscall(ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), *arguments)))
 
 
 def landlock_create(attributes: bytes) -> int:
-    """A descriptor of a rule set that handles ``attributes`` (``struct landlock_ruleset_attr``)."""
+    """Make a rule set that handles ``attributes`` (``struct landlock_ruleset_attr``) and return its descriptor."""
     size = ctypes.c_size_t(len(attributes))
     return _syscall("landlock_create", _SYS_LANDLOCK_CREATE_RULESET, attributes, size, ctypes.c_uint(0))
 
@@ -194,12 +194,12 @@ def landlock_allow(ruleset: int, rights: int, folder: int) -> None:
 
 
 def landlock_restrict(ruleset: int) -> None:
-    """Hold this thread and its descendants to ``ruleset`` from now on; needs ``no_new_privs``."""
+    """Restrict this thread and its descendants to ``ruleset``; needs ``no_new_privs``."""
     _syscall("landlock_restrict_self", _SYS_LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
 
 
 def drop_bounding_set() -> None:
-    """Empty the capability bounding set; the first number the kernel does not know ends it."""
+    """Empty the capability bounding set, up to the first number that the kernel does not know."""
     for capability in range(64):
         try:
             _prctl("PR_CAPBSET_DROP", _PR_CAPBSET_DROP, capability)

@@ -1,8 +1,8 @@
-"""Which functions of given files were executed.
+"""A tracer of the executed functions of given files.
 
 Reads paths of source files, makes ``path::first_line`` ids (``co_firstlineno``, the first decorator's line if there is
-one). Invariants: module and class bodies, comprehensions and lambdas are not functions here; files that are not named
-cost one dictionary look-up per call (per code object from Python 3.12 on).
+one). Module and class bodies, comprehensions and lambdas do not count as functions. Other files cost one dictionary
+look-up per call (per code object from Python 3.12 on).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CO_OPTIMIZED = 1
 
 
 class FunctionTracer:
-    """Collects ids between :meth:`start` and :meth:`stop`; does nothing when there are no paths."""
+    """A collector of ids between :meth:`start` and :meth:`stop`; does nothing without paths."""
 
     def __init__(self, root: str, paths: Sequence[str]) -> None:
         self._relative = {os.path.realpath(os.path.join(root, path)): path for path in paths}
@@ -51,7 +51,7 @@ class FunctionTracer:
             self._note(frame.f_code)
 
     def start(self) -> None:
-        """Begin collecting."""
+        """Start collecting."""
         self._executed = set()
         if not self._relative:
             return
@@ -63,7 +63,7 @@ class FunctionTracer:
             sys.setprofile(self._on_profile)
 
     def stop(self) -> List[str]:
-        """End collecting; returns the sorted ids."""
+        """Stop collecting; return the sorted ids."""
         if self._relative and self._monitoring is not None:
             self._monitoring.set_events(self._monitoring.PROFILER_ID, 0)
         elif self._relative:

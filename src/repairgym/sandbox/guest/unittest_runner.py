@@ -1,10 +1,10 @@
-"""Runs unittest in this process and reports each phase of a test in the same signed records as pytest's.
+"""Unittest in this process; each phase of a test is reported in the same signed records as pytest's.
 
 Reads a request whose ids are pytest's (``tests/test_a.py::TestB::test_c``), makes the records of :mod:`.recorder` on
-a given descriptor. Invariants: only files that the request names are imported, by their dotted name from the
-repository root; a test counts as finished after its clean-up; an exception of a test method is a failure, one of
-``setUp``, ``tearDown`` or a class or module fixture an error, as in pytest. What holds against code of the tree is
-what :mod:`.recorder` says, but for phases that raised and were reported as passed: unittest tells nobody.
+a given descriptor. Guarantees: only files that the request names are imported, by their dotted name from the
+repository root; a test counts as finished after its cleanup; an exception of a test method is a failure, one of
+``setUp``, ``tearDown`` or a class or module fixture an error, as in pytest. The protection is that of
+:mod:`.recorder`, except for phases that raised and were reported as passed, which unittest does not reveal.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _RANKS = {"passed": 0, "skipped": 1, "failed": 2, "error": 3}
 
 
 class _Expired(BaseException):
-    """The test's time is over; no ``except Exception`` of the code under test stops it."""
+    """The test's deadline has passed; ``except Exception`` in the code under test does not catch it."""
 
 
 def _phase(traceback: Any) -> str:
-    """The phase whose frame of :mod:`unittest` is the outermost one."""
+    """Return the phase whose frame of :mod:`unittest` is the outermost."""
     while traceback is not None:
         phase = _PHASE_OF_FRAME.get(traceback.tb_frame.f_code.co_name)
         if phase is not None:
@@ -49,7 +49,7 @@ def _message(error: Any) -> str:
 
 
 class RecordingResult(unittest.TestResult):
-    """Writes the phases of each test when it has ended."""
+    """A result that writes the phases of each test at its end."""
 
     def __init__(self, request: Dict[str, Any], testbed: str, record_fd: int) -> None:
         super().__init__()
@@ -63,16 +63,16 @@ class RecordingResult(unittest.TestResult):
         self.has_problem = False
 
     def select(self, path: str, tests: List[unittest.TestCase]) -> None:
-        """Note the tests of a file that will run."""
+        """Register the tests of a file that will run."""
         for test in tests:
             module = type(test).__module__
             self._paths[module] = path
-            # A class or module fixture that raises is named like this.
+            # A class or module fixture that raises has this name.
             for name in (module, f"{module}.{type(test).__qualname__}"):
                 self._members.setdefault(name, []).append(self.id_of(test))
 
     def id_of(self, test: unittest.TestCase) -> str:
-        """The node id of ``test``."""
+        """Return the node id of ``test``."""
         kind = type(test)
         names = kind.__qualname__.replace(".", "::")
         return f"{self._paths[kind.__module__]}::{names}::{test._testMethodName}"
@@ -83,19 +83,19 @@ class RecordingResult(unittest.TestResult):
         self._write({"id": test_id, "outcome": "error", "message": message, "duration_s": 0.0})
 
     def run_checks(self, request: Dict[str, Any], testbed: str) -> None:
-        """Compile and import what was asked for."""
+        """Compile and import the requested files and modules."""
         run_checks(request, testbed, self._write)
 
     def write_selected(self, test_ids: List[str]) -> None:
-        """Report what will run."""
+        """Report the selected tests."""
         self._write({"selected": test_ids})
 
     def write_finished(self, status: int) -> None:
-        """Report that the run came to its end."""
+        """Report the regular end of the run."""
         self._write({"finished": status})
 
     def startTest(self, test: unittest.TestCase) -> None:
-        """The deadline begins."""
+        """Start the deadline."""
         super().startTest(test)
         self._phases = {phase: {"outcome": "passed", "message": ""} for phase in _PHASES}
         self._started = _monotonic()
@@ -106,7 +106,7 @@ class RecordingResult(unittest.TestResult):
         self._tracer.start()
 
     def stopTest(self, test: unittest.TestCase) -> None:
-        """The phases are known."""
+        """Report the phases."""
         functions = self._tracer.stop()
         signal.setitimer(signal.ITIMER_REAL, 0)
         duration_s, test_id = _monotonic() - self._started, self.id_of(test)
@@ -167,10 +167,10 @@ def _tests(suite: Any) -> Iterator[unittest.TestCase]:
 
 
 def _load(loader: unittest.TestLoader, path: str) -> List[unittest.TestCase]:
-    """The tests of a file.
+    """Load the tests of a file.
 
     Raises:
-        BaseException: whatever its import raises.
+        BaseException: its import raised it.
     """
     name = path[: -len(".py")].replace("/", ".")
     __import__(name)
@@ -178,14 +178,14 @@ def _load(loader: unittest.TestLoader, path: str) -> List[unittest.TestCase]:
 
 
 def _files(wanted: Set[str], testbed: str) -> List[str]:
-    """The files that hold the wanted tests; all files that look like tests when none is named."""
+    """Return the files of the wanted tests; without any, all files named like tests."""
     if wanted:
         paths = {name.partition("::")[0] for name in wanted}
         return sorted(path for path in paths if path.endswith(".py") and os.path.isfile(os.path.join(testbed, path)))
-    found = []
+    files = []
     for folder, _, names in os.walk(testbed):
-        found += [os.path.relpath(os.path.join(folder, name), testbed) for name in names if _is_test_file(name)]
-    return sorted(found)
+        files += [os.path.relpath(os.path.join(folder, name), testbed) for name in names if _is_test_file(name)]
+    return sorted(files)
 
 
 def _is_test_file(name: str) -> bool:
@@ -193,16 +193,16 @@ def _is_test_file(name: str) -> bool:
 
 
 def _write_broken(result: RecordingResult, wanted: Set[str], path: str, message: str) -> None:
-    """A file that cannot be imported is an error of each test that was asked for in it."""
+    """Report a file that cannot be imported as an error of each requested test in it."""
     for name in sorted(wanted) or [path]:
         if name == path or name.startswith(path + "::"):
             result.write_error(name, message)
 
 
 def run(request: Dict[str, Any], testbed: str, record_fd: int) -> int:
-    """Run the requested tests; returns 0 when all passed, else 1."""
+    """Run the requested tests; return 0 when all passed, else 1."""
     enter(request, testbed, "unittest")
-    # Where `python -m unittest` finds test files: after the sources, which the tests are to import.
+    # As with `python -m unittest`, but after the sources, which the tests have to import.
     sys.path.append(testbed)
     wanted: Set[str] = set(request["test_ids"])
     result = RecordingResult(request, testbed, record_fd)

@@ -1,7 +1,7 @@
 """Frames between the host and the trusted process of a sandbox: a JSON header and any number of byte strings.
 
 Layout: ``>II`` (header length, total blob length), the header (JSON object, its ``blobs`` key lists the blob lengths),
-the blobs. Invariant: a frame is whole or the connection counts as lost (:class:`EOFError`).
+the blobs. A connection that ends inside a frame counts as lost (:class:`EOFError`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Frame = Tuple[Header, List[bytes]]
 
 
 def pack(header: Header, blobs: Sequence[bytes] = ()) -> bytes:
-    """One frame as bytes."""
+    """Pack one frame into bytes."""
     text = json.dumps({**header, "blobs": [len(blob) for blob in blobs]}).encode()
     return b"".join((PREFIX.pack(len(text), sum(map(len, blobs))), text, *blobs))
 
 
 def unpack(text: bytes, body: bytes) -> Frame:
-    """Header and blobs of a frame whose two parts were read."""
+    """Split the two parts of a frame into header and blobs."""
     header = json.loads(text)
     blobs, start = [], 0
     for length in header.pop("blobs"):
@@ -61,7 +61,7 @@ def send(connection: socket.socket, header: Header, blobs: Sequence[bytes] = ())
 
 
 def describe_error(error: BaseException) -> Header:
-    """The header that reports trouble of a trusted process."""
+    """Return the header that reports a failure of a trusted process."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     code = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
     return {"error": type(error).__name__, "code": code, "message": str(error), "traceback": text}

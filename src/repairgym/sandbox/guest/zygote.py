@@ -1,9 +1,8 @@
 """The zygote: the first process of an environment's namespaces, with pytest imported, from which sandboxes are forked.
 
 Reads one message with descriptors per request (the first one is the sandbox's socket) from its control socket, makes
-sandboxes. Runs on the environment's
-interpreter. Invariants: it never runs code of the tree; each sandbox has its own pid namespace; when the control socket
-closes the zygote ends, and the kernel ends every sandbox with it.
+sandboxes. Runs on the environment's interpreter. Guarantees: it never runs code of the tree; each sandbox has its own
+pid namespace; when the control socket closes, the zygote ends and the kernel ends every sandbox with it.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _serve_sandbox(connection: socket.socket, accounting: Accounting) -> None:
 
 
 class Zygote:
-    """Answers the requests of the host; each brings descriptors, the first one a socket."""
+    """The server of the host's requests; each brings descriptors, the first one a socket."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -84,7 +83,7 @@ class Zygote:
                 os.close(fd)
 
     def _fork(self, request: Dict[str, Any], fds: List[int]) -> None:
-        """A sandbox in a new pid namespace, made from the mount namespace of a snapshot when one is named."""
+        """Fork a sandbox into a new pid namespace, from the mount namespace of the requested snapshot if any."""
         syscalls.unshare(syscalls.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
@@ -95,7 +94,7 @@ class Zygote:
             finally:
                 os._exit(0)
         self._sandboxes[request["id"]] = pid
-        # A process can leave for a new pid namespace only from the one it lives in.
+        # Another new pid namespace can be made only from the own one.
         syscalls.setns(self._own_pid_namespace, syscalls.CLONE_NEWPID)
 
     def _become_child(self, snapshot: Optional[int]) -> None:
@@ -107,7 +106,7 @@ class Zygote:
             os.close(fd)
 
     def _remount(self, request: Dict[str, Any], fds: List[int]) -> None:
-        """Mount a resting sandbox's testbed anew above its frozen upper, and keep its mount namespace as a snapshot."""
+        """Remount a resting sandbox's testbed above its frozen upper, and keep its mount namespace as a snapshot."""
         connection = socket.socket(fileno=os.dup(fds[0]))
         try:
             namespace = f"/proc/{self._sandboxes[request['id']]}/ns/mnt"
@@ -120,10 +119,10 @@ class Zygote:
             connection.close()
 
     def _mount_in(self, namespace: int, line: Lineage) -> None:
-        """Go into the mount namespace of a sandbox, mount its testbed, come back.
+        """Enter the mount namespace of a sandbox, mount its testbed, and return.
 
-        This process itself, because a fork of it takes longer than everything else that a snapshot does. Nothing of
-        the sandbox is executed or opened meanwhile.
+        This process does it itself, because a fork takes longer than the rest of a snapshot. Nothing of the sandbox is
+        executed or opened meanwhile.
         """
         syscalls.setns(namespace, syscalls.CLONE_NEWNS)
         try:
@@ -132,11 +131,11 @@ class Zygote:
             try:
                 syscalls.setns(self._own_mount_namespace, syscalls.CLONE_NEWNS)
             except OSError:
-                # Whatever came next would happen among the mounts of a stranger.
+                # Everything after this would use the mounts of a sandbox.
                 os._exit(1)
 
     def _drop(self, request: Dict[str, Any], _: List[int]) -> None:
-        """Forget sandboxes that are closed and snapshots that nobody needs."""
+        """Forget closed sandboxes and unneeded snapshots."""
         for sandbox in request.get("sandboxes", ()):
             self._sandboxes.pop(sandbox, None)
         for snapshot in request.get("snapshots", ()):
