@@ -1,4 +1,4 @@
-r"""Runs mini-swe-agent, as it comes from PyPI, on our tasks against `repairgym serve`, and writes what `repairgym grade` reads.
+r"""Runs the released mini-swe-agent on our tasks against `repairgym serve`, and writes what `repairgym grade` reads.
 
     repairgym serve --policy shell-oracle --tasks tasks port=8000 &
     python examples/mini_swe_agent.py tasks out --mini VENV/bin/mini \
@@ -7,7 +7,7 @@ r"""Runs mini-swe-agent, as it comes from PyPI, on our tasks against `repairgym 
     repairgym trajectories import runs/mini out --tasks tasks --graded out/preds-graded
 
 The agent works in a copy of the task's tree that is a git repository with one commit; its submission is the diff.
-Commands run on this machine without a sandbox: take a scripted model, or a container around the whole of this.
+Commands run on this machine without a sandbox: use a scripted model, or run all of this in a container.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ ENVIRONMENT = {
     "MSWEA_CONFIGURED": "true",  # no questions at the first start
     "MSWEA_COST_TRACKING": "ignore_errors",  # our models cost nothing
     "MSWEA_SILENT_STARTUP": "1",
-    "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "3",  # what goes wrong on this machine stays wrong
+    "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "3",  # failures on this machine are permanent
     "OPENAI_API_KEY": os.environ.get("REPAIRGYM_SERVE_TOKEN", "none"),
 }
 
 
 def check_out(task: Task, store: LayerStore, folder: Path) -> None:
-    """What the agent may see, as a repository with one commit."""
+    """Write the agent's view of a task as a repository with one commit."""
     shutil.copytree(pinned_tree(task, store), folder, symlinks=True)
     for path, text in task.base_files.items():
         file = folder / path
@@ -50,7 +50,7 @@ def check_out(task: Task, store: LayerStore, folder: Path) -> None:
 
 
 def run_agent(task: Task, arguments: argparse.Namespace, store: LayerStore, out: Path) -> str:
-    """The patch that the agent submits for one task; empty when it submits none."""
+    """Return the patch that the agent submits for one task; empty when it submits none."""
     trajectory = out / f"{task.id.replace('/', '_')}.traj.json"
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "project"

@@ -1,11 +1,11 @@
 r"""Trains with TRL's `GRPOTrainer` on our tasks: our agent, our sandboxes, our grader, TRL's learner.
 
-    pip install 'repairgym[trl]'
+    pip install -e '.[trl]'    # in a checkout of RepairGym
     repairgym tasks build tasks 'packages=["funcy"]' 'sources=["mutations"]'
     OMP_NUM_THREADS=1 python examples/trl_grpo.py tasks out --steps 3
 
-Without `--model` it is the small model that comes with RepairGym, on the CPU. Any Hugging Face folder of a causal LM
-with full attention does; leave out `--cpu` where there is a GPU. docs/howto/trl.md says what TRL's settings mean here.
+Without `--model` it trains the small model that comes with RepairGym, on the CPU. Any Hugging Face folder of a causal
+LM with full attention works; leave out `--cpu` on a machine with a GPU. docs/howto/trl.md explains TRL's settings here.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ def main() -> None:
         print(f"step {number}: {json.dumps(shown)}", flush=True)
     before = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).state_dict()
     after = AutoModelForCausalLM.from_pretrained(arguments.out, dtype=torch.float32).state_dict()
-    moved = max(float((after[name] - before[name]).abs().max()) for name in before)
-    print(f"weights moved by at most {moved:.2e}")
-    if len(steps) != arguments.steps or not all(math.isfinite(entry["loss"]) for entry in steps) or not moved:
-        raise SystemExit("this is no training: steps are missing, a loss is not finite, or no weight has moved")
+    changed = max(float((after[name] - before[name]).abs().max()) for name in before)
+    print(f"weights changed by at most {changed:.2e}")
+    if len(steps) != arguments.steps or not all(math.isfinite(entry["loss"]) for entry in steps) or not changed:
+        raise SystemExit("training failed: steps are missing, a loss is not finite, or no weight has changed")
 
 
 if __name__ == "__main__":

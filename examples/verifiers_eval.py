@@ -1,12 +1,12 @@
-r"""Evaluates a model behind any OpenAI-compatible server on our tasks with verifiers: no more than its own API.
+r"""Evaluates a model behind any OpenAI-compatible server on our tasks, with the API of verifiers.
 
-    pip install 'repairgym[verifiers,serve]'
+    pip install -e '.[verifiers,serve]'    # in a checkout of RepairGym
     repairgym serve --policy runs/demo/checkpoints/rl port=8000 &
-    python examples/verifiers_eval.py tasks --base-url http://127.0.0.1:8000/v1 --model dapo --split train
+    python examples/verifiers_eval.py tasks --base-url http://127.0.0.1:8000/v1 --model rl --split train
 
 verifiers' command does the same; `--no-push` keeps the results on this machine (it uploads them otherwise):
 
-    vf-eval repairgym-verifiers --env.taskset.tasks tasks --env.taskset.split train -m dapo \
+    vf-eval repairgym-verifiers --env.taskset.tasks tasks --env.taskset.split train -m rl \
         --client.base-url http://127.0.0.1:8000/v1 -n 4 -r 2 --no-push --no-rich
 """
 
@@ -18,7 +18,7 @@ import asyncio
 import verifiers.v1 as vf
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-import repairgym_verifiers  # noqa: F401  refuses another version of verifiers
+import repairgym_verifiers  # noqa: F401  rejects another version of verifiers
 
 
 async def evaluate(arguments: argparse.Namespace) -> list[vf.Episode]:
@@ -45,8 +45,8 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     traces = [trace for episode in asyncio.run(evaluate(arguments)) for trace in episode.traces]
     for trace in traces:
-        found = trace.info["repairgym"] if trace.ok else trace.last_error
-        print(f"{trace.task.key}: reward {trace.reward if trace.ok else None}, {trace.num_turns} turns, {found}")
+        result = trace.info["repairgym"] if trace.ok else trace.last_error
+        print(f"{trace.task.key}: reward {trace.reward if trace.ok else None}, {trace.num_turns} turns, {result}")
     valid = [trace for trace in traces if trace.ok]
     if not valid:
         raise SystemExit(f"none of {len(traces)} episodes has a verdict")

@@ -81,8 +81,10 @@ class Site:
 def ray_environ() -> Iterator[None]:
     """What Ray's processes inherit: nothing in the home directory, this checkout, no report to anybody."""
     home = tempfile.mkdtemp(prefix="mr-")
+    Path(home, "ray").mkdir()  # Ray writes the address of the cluster there, and does not make the folder
     changed = {
         "HOME": home,
+        "RAY_TMPDIR": home,
         "RAY_AUTH_MODE": "disabled",
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONPATH": str(SOURCE),
@@ -143,15 +145,15 @@ def site(tmp_path_factory: pytest.TempPathFactory, patient_ray: None) -> Iterato
         "ray_client_server_port": (client_port := free_port()),
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    found = Site(cluster, tmp_path_factory.mktemp("ray"), client_port)
+    new_site = Site(cluster, tmp_path_factory.mktemp("ray"), client_port)
     try:
-        found.tools.mkdir()
+        new_site.tools.mkdir()
         if bwrap := shutil.which("bwrap"):
-            (found.tools / BWRAP).symlink_to(bwrap)
-        fill(found)
+            (new_site.tools / BWRAP).symlink_to(bwrap)
+        fill(new_site)
         for name in ("one", "two"):
-            found.add_node(name)
-        yield found
+            new_site.add_node(name)
+        yield new_site
     finally:
         cluster.shutdown()
         shutil.rmtree(sockets, ignore_errors=True)

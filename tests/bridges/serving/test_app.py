@@ -1,4 +1,4 @@
-"""The protocol: what is answered, what is refused and how, and how much is taken on."""
+"""The protocol: answers, errors, and the bound on requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from repairgym.bridges.serving.models import Completion, PolicyModel, ScriptModel
+from repairgym.bridges.serving.models import ModelReply, PolicyModel, ScriptModel
 from repairgym.bridges.serving.requests import ChatRequest
 from repairgym.inference.renderer import ChatRenderer
 
@@ -30,7 +30,7 @@ async def test_chat_gives_tokens_and_log_probabilities_on_request(model: PolicyM
     assert plain["choices"][0]["message"] == choice["message"]
     assert {"token_ids", "logprobs"}.isdisjoint(plain["choices"][0])
     assert len(choice["token_ids"]) == len(choice["logprobs"]["content"]) == exact["usage"]["completion_tokens"]
-    assert all(one["logprob"] < 0 for one in choice["logprobs"]["content"])
+    assert all(token["logprob"] < 0 for token in choice["logprobs"]["content"])
     assert model.renderer.decode(choice["token_ids"]) == choice["message"]["content"]
     assert exact["prompt_token_ids"] == model.renderer.open_ids("f is wrong")
     assert exact["usage"]["total_tokens"] == len(exact["prompt_token_ids"]) + len(choice["token_ids"])
@@ -38,14 +38,14 @@ async def test_chat_gives_tokens_and_log_probabilities_on_request(model: PolicyM
 
 @pytest.mark.asyncio
 async def test_chat_and_token_completions_are_the_same_policy(model: PolicyModel, connect: Connect) -> None:
-    asked = {"max_tokens": 6, "seed": 7, "return_token_ids": True}
+    settings = {"max_tokens": 6, "seed": 7, "return_token_ids": True}
     async with connect(model) as client:
-        chat = (await client.post("/v1/chat/completions", json=asked | {"messages": HELLO, "logprobs": True})).json()
+        chat = (await client.post("/v1/chat/completions", json=settings | {"messages": HELLO, "logprobs": True})).json()
         prompt = chat["prompt_token_ids"]
-        text = (await client.post("/v1/completions", json=asked | {"prompt": prompt, "logprobs": 1})).json()
+        text = (await client.post("/v1/completions", json=settings | {"prompt": prompt, "logprobs": 1})).json()
         spelled = model.renderer.text(prompt)
-        same = (await client.post("/v1/completions", json=asked | {"prompt": spelled})).json()
-    log_probs = [one["logprob"] for one in chat["choices"][0]["logprobs"]["content"]]
+        same = (await client.post("/v1/completions", json=settings | {"prompt": spelled})).json()
+    log_probs = [token["logprob"] for token in chat["choices"][0]["logprobs"]["content"]]
     assert chat["choices"][0]["token_ids"] == text["choices"][0]["token_ids"] == same["choices"][0]["token_ids"]
     assert text["choices"][0]["logprobs"]["token_logprobs"] == pytest.approx(log_probs, abs=1e-5)
 
@@ -69,7 +69,7 @@ async def test_chat_and_token_completions_are_the_same_policy(model: PolicyModel
         ("nowhere", {}, 404, "Not Found"),
     ],
 )
-async def test_what_cannot_be_done_is_said(
+async def test_unsupported_requests_are_errors(
     model: PolicyModel, connect: Connect, path: str, changes: dict[str, Any], status: int, words: str
 ) -> None:
     async with connect(model) as client:
@@ -79,7 +79,7 @@ async def test_what_cannot_be_done_is_said(
 
 
 @pytest.mark.asyncio
-async def test_a_body_that_is_none(model: PolicyModel, connect: Connect) -> None:
+async def test_bodies_that_are_no_json_or_too_large_are_errors(model: PolicyModel, connect: Connect) -> None:
     async with connect(model, max_body_bytes=100) as client:
         assert (await client.post("/v1/completions", content=b'{"a": ')).status_code == 400
         assert (await client.post("/v1/completions", content=b"1" * 101)).status_code == 413
@@ -99,7 +99,7 @@ async def test_a_full_context_is_an_error_that_clients_know(model: PolicyModel, 
 
 
 @pytest.mark.asyncio
-async def test_a_token_is_asked_for(model: PolicyModel, connect: Connect) -> None:
+async def test_a_token_is_required(model: PolicyModel, connect: Connect) -> None:
     async with connect(model, token="open sesame") as client:
         assert (await client.get("/v1/models")).status_code == 401
         wrong = await client.get("/v1/models", headers={"Authorization": "Bearer open"})
@@ -110,7 +110,7 @@ async def test_a_token_is_asked_for(model: PolicyModel, connect: Connect) -> Non
 
 
 class SlowModel(ScriptModel):
-    """Answers when it is let."""
+    """Answers once its gate is open."""
 
     def __init__(self, renderer: ChatRenderer) -> None:
         super().__init__(lambda conversation, tools: "submit", renderer)
@@ -118,7 +118,7 @@ class SlowModel(ScriptModel):
         self.num_running = 0
         self.most_running = 0
 
-    async def chat(self, request: ChatRequest) -> Completion:
+    async def chat(self, request: ChatRequest) -> ModelReply:
         self.num_running += 1
         self.most_running = max(self.most_running, self.num_running)
         try:
@@ -132,19 +132,21 @@ class SlowModel(ScriptModel):
 async def test_the_queue_is_bounded(renderer: ChatRenderer, connect: Connect) -> None:
     model = SlowModel(renderer)
     async with connect(model, max_concurrent=2, max_waiting=3) as client:
-        asked = [asyncio.create_task(client.post("/v1/chat/completions", json={"messages": HELLO})) for _ in range(8)]
-        done, _ = await asyncio.wait(asked, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-        refused = (await asyncio.gather(*done))[0]
+        requests = [
+            asyncio.create_task(client.post("/v1/chat/completions", json={"messages": HELLO})) for _ in range(8)
+        ]
+        done, _ = await asyncio.wait(requests, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        rejected = (await asyncio.gather(*done))[0]
         model.gate.set()
-        statuses = sorted(response.status_code for response in await asyncio.gather(*asked))
+        statuses = sorted(response.status_code for response in await asyncio.gather(*requests))
     assert statuses == [200] * 5 + [429] * 3
-    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert refused.json()["error"]["code"] == "queue_full"
+    assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "1")
+    assert rejected.json()["error"]["code"] == "queue_full"
     assert model.most_running == 2
 
 
 @pytest.mark.asyncio
-async def test_tool_calls_are_taken_apart(renderer: ChatRenderer, connect: Connect) -> None:
+async def test_tool_calls_are_separated_from_text(renderer: ChatRenderer, connect: Connect) -> None:
     text = 'Let me look.\n<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
     tools = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]
     async with connect(ScriptModel(lambda conversation, tools: text, renderer)) as client:
@@ -159,7 +161,7 @@ async def test_tool_calls_are_taken_apart(renderer: ChatRenderer, connect: Conne
 
 
 @pytest.mark.asyncio
-async def test_scripts_keep_to_the_bound_that_they_are_given(renderer: ChatRenderer, connect: Connect) -> None:
+async def test_scripts_respect_max_tokens(renderer: ChatRenderer, connect: Connect) -> None:
     text = "a long answer " * 100
     async with connect(ScriptModel(lambda conversation, tools: text, renderer)) as client:
         whole = (await client.post("/v1/chat/completions", json={"messages": HELLO})).json()

@@ -1,4 +1,4 @@
-"""Scripts behind the server: found by the report, played from the conversation alone."""
+"""Scripts behind the server: selected by the issue text, played from the conversation alone."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def assert_sampled_by(model: torch.nn.Module, output: dict) -> None:
         assert not stored[~is_sampled].any()
 
 
-def test_rows_are_sampled_by_the_weights_that_the_trainer_holds_now(make_episodes, trainer) -> None:
+def test_rows_are_sampled_by_the_current_weights(make_episodes, trainer) -> None:
     episodes = make_episodes()
     first = episodes.rollout(PROMPTS, trainer)
     assert_sampled_by(trainer.model, first)
@@ -65,7 +65,7 @@ def test_rows_have_trls_form(make_episodes, trainer) -> None:
     assert len({tuple(ids) for ids in output["completion_ids"][:4]}) > 1  # members of a group are sampled apart
 
 
-def test_trouble_is_masked_and_never_a_reward_of_zero(make_episodes, trainer) -> None:
+def test_failures_are_masked_and_never_a_reward_of_zero(make_episodes, trainer) -> None:
     output = make_episodes(4).rollout(PROMPTS, trainer)
     is_invalid = [kind == "invalid" for kind in output["verdict"]]
     assert 0 < sum(is_invalid) < len(PROMPTS)
@@ -85,7 +85,7 @@ def test_a_batch_without_verdicts_stops_the_training(make_episodes, trainer) -> 
         make_episodes(1000).rollout(PROMPTS, trainer)
 
 
-def test_nothing_runs_on_behind_a_training_that_stopped(make_episodes, trainer) -> None:
+def test_no_episode_continues_after_training_stopped(make_episodes, trainer) -> None:
     backend = ScriptedBackend(scripted_answer(), num_failures=1000)
     episodes = make_episodes(backend, max_failures_in_row=2, max_in_flight=2)
     with pytest.raises(SandboxError, match="2 episodes in a row"):
@@ -95,14 +95,14 @@ def test_nothing_runs_on_behind_a_training_that_stopped(make_episodes, trainer) 
     assert backend.num_failures == left
 
 
-def test_held_out_tasks_are_evaluated_on_and_not_trained_on(make_episodes, trainer) -> None:
+def test_held_out_tasks_are_evaluated_and_never_trained_on(make_episodes, trainer) -> None:
     episodes = make_episodes()
     assert episodes.dataset_rows("train") == [{"prompt": "train-0"}, {"prompt": "train-1"}]
     with pytest.raises(TaskError, match="test-0 is a test task"):
         episodes.rollout(["test-0"], trainer)
     trainer.model.eval()
     assert len(episodes.rollout(["test-0"] * 2, trainer)["reward"]) == 2
-    with pytest.raises(InputError, match="no task's id"):
+    with pytest.raises(InputError, match="is not the id of a task"):
         episodes.rollout(["Fix my code"], trainer)
     with pytest.raises(TaskError, match="validation"):
         episodes.dataset_rows("validation")
@@ -120,7 +120,7 @@ def test_held_out_tasks_are_evaluated_on_and_not_trained_on(make_episodes, train
         ("max_completion_length", 100),
     ],
 )
-def test_settings_that_episodes_do_not_honour_are_refused(make_episodes, trainer, name, value) -> None:
+def test_unsupported_settings_are_rejected(make_episodes, trainer, name, value) -> None:
     setattr(trainer.args, name, value)
     with pytest.raises(ConfigError, match=re.escape(f"GRPOConfig.{name}={value}")):
         make_episodes().rollout(PROMPTS, trainer)
@@ -134,19 +134,19 @@ def test_every_trainer_is_checked(make_episodes, trainer) -> None:
         episodes.rollout(PROMPTS[:1], replace(trainer, args=args))
 
 
-def test_tools_of_the_trainer_are_refused(make_episodes, trainer) -> None:
+def test_tools_of_the_trainer_are_rejected(make_episodes, trainer) -> None:
     trainer.tools = [print]
     with pytest.raises(ConfigError, match="leave them out"):
         make_episodes().rollout(PROMPTS, trainer)
 
 
-def test_another_tokenizer_is_refused(make_episodes, trainer) -> None:
+def test_another_tokenizer_is_rejected(make_episodes, trainer) -> None:
     trainer.processing_class = train_tokenizer(["other text altogether"] * 20, 400, 40)
     with pytest.raises(ConfigError, match="tokenizer"):
         make_episodes().rollout(PROMPTS, trainer)
 
 
-def test_sharded_weights_and_adapters_are_refused(make_episodes, trainer) -> None:
+def test_sharded_weights_and_adapters_are_rejected(make_episodes, trainer) -> None:
     episodes = make_episodes()
     trainer.accelerator.distributed_type = type(trainer.accelerator.distributed_type)(value="FSDP")
     with pytest.raises(ConfigError, match="FSDP"):
@@ -160,7 +160,7 @@ def test_sharded_weights_and_adapters_are_refused(make_episodes, trainer) -> Non
 @pytest.mark.parametrize(
     "pipeline", [PipelineConfig(context=ElisionConfig()), PipelineConfig(thinking="dropped"), FullConfig()]
 )
-def test_pipelines_that_fork_are_refused(pipeline) -> None:
+def test_pipelines_that_fork_are_rejected(pipeline) -> None:
     with pytest.raises(ConfigError, match="forks"):
         check_rollout(RolloutConfig.model_construct(**{**RolloutConfig().model_dump(), "pipeline": pipeline}))
 

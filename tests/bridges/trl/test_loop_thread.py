@@ -36,7 +36,7 @@ def stop_by_signal() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, previous)
 
 
-def test_results_and_errors_come_back(thread: LoopThread) -> None:
+def test_results_and_errors_are_returned(thread: LoopThread) -> None:
     async def double(number: int) -> int:
         await asyncio.sleep(0)
         return 2 * number if number else 1 // number
@@ -48,7 +48,7 @@ def test_results_and_errors_come_back(thread: LoopThread) -> None:
 
 
 @pytest.mark.usefixtures("stop_by_signal")
-def test_a_stopped_caller_waits_until_the_work_has_cleaned_up(thread: LoopThread) -> None:
+def test_a_stopped_caller_waits_for_the_cleanup(thread: LoopThread) -> None:
     ended: list[str] = []
 
     async def work() -> None:

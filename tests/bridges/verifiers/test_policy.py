@@ -1,4 +1,4 @@
-"""Model calls of a verifiers rollout: tried again as one call, ended by verifiers, refused; verifiers is not needed."""
+"""Model calls of a verifiers rollout: retried as one call, ended by verifiers, rejected; verifiers is not needed."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ async def ask(fake: HttpFake, renderer: ChatRenderer, *, is_stopped: bool = Fals
 
 
 @pytest.mark.asyncio
-async def test_calls_are_tried_again_as_one_call(renderer: ChatRenderer) -> None:
+async def test_calls_are_retried_as_one_call(renderer: ChatRenderer) -> None:
     fake = Interception([429, 503], SAID)
-    found = await ask(fake, renderer)
-    assert renderer.decode(found.token_ids) == "submit"
-    assert (found.is_stopped, found.policy_version) == (True, UNKNOWN_VERSION)
+    generation = await ask(fake, renderer)
+    assert renderer.decode(generation.token_ids) == "submit"
+    assert (generation.is_stopped, generation.policy_version) == (True, UNKNOWN_VERSION)
     keys = [re.search(r"(?i)idempotency-key: (\w+)", head) for head in fake.heads]
     assert len(keys) == 3
     assert len({key[1] for key in keys if key}) == 1
@@ -65,14 +65,14 @@ async def test_calls_are_tried_again_as_one_call(renderer: ChatRenderer) -> None
 
 
 @pytest.mark.asyncio
-async def test_what_verifiers_has_ended_is_graded(renderer: ChatRenderer) -> None:
+async def test_an_episode_that_verifiers_ended_is_graded(renderer: ChatRenderer) -> None:
     with pytest.raises(PromptTooLongError, match="verifiers has ended the rollout"):
         await ask(Interception([400], SAID, "rollout stopped: max_turns"), renderer, is_stopped=True)
     with pytest.raises(PromptTooLongError, match="too long"):
         await ask(Interception([400], SAID, "maximum context length is 8"), renderer)
     with pytest.raises(ModelServerError, match="status 400") as caught:
         await ask(Interception([400], SAID), renderer)
-    assert type(caught.value) is ModelServerError  # the episode's trouble: other rollouts go on
+    assert type(caught.value) is ModelServerError  # of this episode: other rollouts continue
 
 
 @pytest.mark.asyncio

@@ -221,7 +221,7 @@ def check_cluster(ray: Any, config: ClusterCheckConfig) -> ClusterReport:
 def _ask_all(
     probes: _ProbeGroup, nodes: Sequence[Node], parcel: Parcel, config: ClusterCheckConfig
 ) -> dict[str, dict[str, Any]]:
-    """Return node id -> question -> answer; a node that misses an answer gets no more questions: they would time out."""
+    """Return node id -> question -> answer; a node that misses an answer gets no more questions: they time out."""
     answers: dict[str, dict[str, Any]] = {node.id: {} for node in nodes}
 
     def is_answering(node: Node) -> bool:

@@ -1,8 +1,8 @@
-"""The server: OpenAI's protocol over HTTP in front of one model.
+"""OpenAI's protocol over HTTP in front of one model.
 
-Reads requests; makes replies in OpenAI's form, with vLLM's field names for token ids. Invariants: no more requests run
-and wait than the configuration allows, the rest is told to come back; every error is JSON with a code; an answer that
-nobody waits for any more is not computed further.
+Reads requests; makes replies in OpenAI's form, with vLLM's field names for token ids. Guarantees: no more requests run
+and wait than the configuration allows, others get status 429; every error is JSON with a code; an answer is no longer
+computed once its client has disconnected.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from repairgym import __version__
-from repairgym.bridges.serving.models import Completion, ServedModel
+from repairgym.bridges.serving.models import ModelReply, ServedModel
 from repairgym.bridges.serving.requests import RequestError, SamplingRequest, read_chat_request, read_text_request
 from repairgym.config.serve import ServeConfig
 from repairgym.errors import RepairGymError
 
 _T = TypeVar("_T")
 _CLIENT_GONE = 499
-"""nginx's status for a client that closed the connection; nobody reads it."""
+"""nginx's status for a client that closed the connection."""
 
 
 class ModelServer:
     """The routes in front of one model."""
 
     def __init__(self, model: ServedModel, name: str, config: ServeConfig, token: str = "") -> None:
-        """Serve ``model`` under ``name``; with a ``token`` only to those who know it."""
+        """Serve ``model`` under ``name``; with a ``token`` only to clients that send it."""
         self._model = model
         self._name = name
         self._config = config
@@ -47,7 +47,7 @@ class ModelServer:
         self._created = int(time.time())
 
     def app(self) -> Starlette:
-        """The application."""
+        """Make the application."""
         routes = [
             Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
             Route("/v1/completions", self._guarded(self._complete), methods=["POST"]),
@@ -55,7 +55,7 @@ class ModelServer:
             Route("/version", self._version, methods=["GET"]),
             Route("/health", self._health, methods=["GET"]),
         ]
-        handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {HTTPException: _wrong_path}
+        handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {HTTPException: _not_found}
         return Starlette(routes=routes, exception_handlers=handlers)
 
     def _guarded(self, handler: Callable[[Request], Awaitable[Any]]) -> Callable[[Request], Awaitable[Response]]:
@@ -76,27 +76,27 @@ class ModelServer:
             raise RequestError("wrong or missing token; send it as 'Authorization: Bearer TOKEN'", status=401)
 
     async def _chat(self, request: Request) -> dict[str, Any]:
-        asked = read_chat_request(await self._body(request))
-        done = await self._run(request, asked.sampling, lambda: self._model.chat(asked))
-        choice: dict[str, Any] = {"index": 0, "message": dict(done.message), "finish_reason": _finish_reason(done)}
-        reply = self._reply("chat.completion", asked.sampling, done, choice)
-        if asked.sampling.has_log_probs:
-            tokens = zip(done.generation.token_ids, done.generation.log_probs, strict=True)
+        chat_request = read_chat_request(await self._body(request))
+        reply = await self._run(request, chat_request.sampling, lambda: self._model.chat(chat_request))
+        choice: dict[str, Any] = {"index": 0, "message": dict(reply.message), "finish_reason": _finish_reason(reply)}
+        document = self._document("chat.completion", chat_request.sampling, reply, choice)
+        if chat_request.sampling.has_log_probs:
+            tokens = zip(reply.generation.token_ids, reply.generation.log_probs, strict=True)
             choice["logprobs"] = {"content": [self._token_log_prob(token_id, value) for token_id, value in tokens]}
-        if asked.sampling.has_token_ids:
-            reply["prompt_token_ids"] = list(done.prompt_ids)
-        return reply
+        if chat_request.sampling.has_token_ids:
+            document["prompt_token_ids"] = list(reply.prompt_ids)
+        return document
 
     async def _complete(self, request: Request) -> dict[str, Any]:
-        asked = read_text_request(await self._body(request))
-        done = await self._run(request, asked.sampling, lambda: self._model.complete(asked))
-        choice: dict[str, Any] = {"index": 0, "text": done.text, "finish_reason": _finish_reason(done)}
-        if asked.sampling.has_log_probs:
-            tokens = [self._model.renderer.text([token_id]) for token_id in done.generation.token_ids]
-            choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(done.generation.log_probs)}
-        if asked.sampling.has_token_ids:
-            choice["prompt_token_ids"] = list(done.prompt_ids)
-        return self._reply("text_completion", asked.sampling, done, choice)
+        text_request = read_text_request(await self._body(request))
+        reply = await self._run(request, text_request.sampling, lambda: self._model.complete(text_request))
+        choice: dict[str, Any] = {"index": 0, "text": reply.text, "finish_reason": _finish_reason(reply)}
+        if text_request.sampling.has_log_probs:
+            tokens = [self._model.renderer.text([token_id]) for token_id in reply.generation.token_ids]
+            choice["logprobs"] = {"tokens": tokens, "token_logprobs": list(reply.generation.log_probs)}
+        if text_request.sampling.has_token_ids:
+            choice["prompt_token_ids"] = list(reply.prompt_ids)
+        return self._document("text_completion", text_request.sampling, reply, choice)
 
     async def _models(self, request: Request) -> dict[str, Any]:
         card = {"id": self._name, "object": "model", "created": self._created, "owned_by": "repairgym"}
@@ -110,10 +110,12 @@ class ModelServer:
     async def _health(self, request: Request) -> Response:
         return Response()
 
-    def _reply(self, kind: str, asked: SamplingRequest, done: Completion, choice: dict[str, Any]) -> dict[str, Any]:
-        if asked.has_token_ids:
-            choice["token_ids"] = list(done.generation.token_ids)
-        num_prompt, num_reply = len(done.prompt_ids), len(done.generation.token_ids)
+    def _document(
+        self, kind: str, sampling: SamplingRequest, reply: ModelReply, choice: dict[str, Any]
+    ) -> dict[str, Any]:
+        if sampling.has_token_ids:
+            choice["token_ids"] = list(reply.generation.token_ids)
+        num_prompt, num_completion = len(reply.prompt_ids), len(reply.generation.token_ids)
         return {
             "id": f"{kind}-{uuid.uuid4().hex}",
             "object": kind,
@@ -122,10 +124,10 @@ class ModelServer:
             "choices": [choice],
             "usage": {
                 "prompt_tokens": num_prompt,
-                "completion_tokens": num_reply,
-                "total_tokens": num_prompt + num_reply,
+                "completion_tokens": num_completion,
+                "total_tokens": num_prompt + num_completion,
             },
-            "policy_version": done.generation.policy_version,
+            "policy_version": reply.generation.policy_version,
         }
 
     def _token_log_prob(self, token_id: int, log_prob: float) -> dict[str, Any]:
@@ -133,7 +135,7 @@ class ModelServer:
         return {"token": text, "logprob": log_prob, "bytes": list(text.encode()), "top_logprobs": []}
 
     async def _body(self, request: Request) -> Mapping[str, Any]:
-        """The request's JSON object; no more than the bound of it is ever held."""
+        """Read the request's JSON object; never holds more than the size limit of it."""
         too_large = RequestError(f"a body of more than {self._config.max_body_bytes} bytes", status=413)
         parts, size = [], 0
         async for part in request.stream():
@@ -144,25 +146,25 @@ class ModelServer:
         try:
             body = json.loads(b"".join(parts))
         except (ValueError, RecursionError) as error:
-            raise RequestError(f"the body is no JSON: {error}") from error
+            raise RequestError(f"the body is not JSON: {error}") from error
         if not isinstance(body, dict):
-            raise RequestError("the body is no JSON object")
+            raise RequestError("the body is not a JSON object")
         return body
 
-    async def _run(self, request: Request, asked: SamplingRequest, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Do ``work`` when its turn comes."""
-        if asked.model and asked.model != self._name:
+    async def _run(self, request: Request, sampling: SamplingRequest, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Await ``work`` in its turn."""
+        if sampling.model and sampling.model != self._name:
             raise RequestError(
-                f"model {asked.model!r} is not here; {self._name!r} is", status=404, code="model_not_found"
+                f"model {sampling.model!r} is not served here; {self._name!r} is", status=404, code="model_not_found"
             )
-        async with self._place(), self._running:
-            return await _unless_gone(request, work())
+        async with self._admitted(), self._running:
+            return await _unless_disconnected(request, work())
 
     @asynccontextmanager
-    async def _place(self) -> AsyncIterator[None]:
+    async def _admitted(self) -> AsyncIterator[None]:
         limit = self._config.max_concurrent + self._config.max_waiting
         if self._num_held >= limit:
-            raise RequestError(f"{limit} requests run and wait already; come back later", status=429, code="queue_full")
+            raise RequestError(f"{limit} requests run and wait already; try again later", status=429, code="queue_full")
         self._num_held += 1
         try:
             yield
@@ -170,33 +172,33 @@ class ModelServer:
             self._num_held -= 1
 
 
-def _finish_reason(done: Completion) -> str:
-    if done.message.get("tool_calls"):
+def _finish_reason(reply: ModelReply) -> str:
+    if reply.message.get("tool_calls"):
         return "tool_calls"
-    return "stop" if done.generation.is_stopped else "length"
+    return "stop" if reply.generation.is_stopped else "length"
 
 
-async def _unless_gone(request: Request, work: Awaitable[_T]) -> _T:
-    """The result of ``work``, which is cancelled when the client closes its connection."""
+async def _unless_disconnected(request: Request, work: Awaitable[_T]) -> _T:
+    """Return the result of ``work``; cancels it when the client closes its connection."""
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(_gone(request))
+    watch = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise RequestError("the client has gone", status=_CLIENT_GONE, code="client_gone")
+            raise RequestError("the client has disconnected", status=_CLIENT_GONE, code="client_gone")
         return task.result()
     finally:
-        for one in (task, watch):
-            one.cancel()
+        for pending in (task, watch):
+            pending.cancel()
         await asyncio.gather(task, watch, return_exceptions=True)
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _wrong_path(request: Request, error: Exception) -> Response:
+async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}", "not_found")
 

@@ -1,7 +1,8 @@
-"""What clients ask, checked: chat and text completions of OpenAI's protocol, with vLLM's fields for token ids.
+"""Checked requests: chat and text completions of OpenAI's protocol, with vLLM's fields for token ids.
 
-Reads JSON objects; makes `ChatRequest` and `TextRequest`. Invariant: a field that would change the result and is not
-supported is an error that names it, never ignored; fields that only concern the provider (``user``, ``metadata``) are.
+Reads JSON objects; makes `ChatRequest` and `TextRequest`. Guarantees: an unsupported field that
+would change the result is an error that names it; fields that only concern the provider (``user``, ``metadata``) are
+ignored.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "tool_choice": ("auto",),
 }
-"""Fields that must keep the value that changes nothing: sampling is temperature alone."""
+"""Fields that must keep their neutral value: sampling has only a temperature."""
 _MAX_SEED = 1 << 31
 
 
 class RequestError(Exception):
-    """A request that is answered with an error; ``code`` is what clients look at."""
+    """A request that is answered with an error; clients read its ``code``."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request_error") -> None:
         super().__init__(message)
@@ -47,7 +48,7 @@ class RequestError(Exception):
 
 @dataclass(frozen=True)
 class SamplingRequest:
-    """The part that both kinds have."""
+    """The part that both kinds of requests share."""
 
     model: str
     temperature: float
@@ -66,13 +67,13 @@ class ChatRequest:
 
     sampling: SamplingRequest
     messages: tuple[Mapping[str, Any], ...]
-    """As they came."""
+    """As received."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of the functions that the model may call."""
 
     @property
     def conversation(self) -> list[Message]:
-        """The messages as a chat model reads them: calls and their results in the Hermes form, as text."""
+        """Return the messages as a chat model reads them: calls and their results in the Hermes form, as text."""
         return to_conversation(self.messages, self.tools)
 
 
@@ -93,7 +94,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
         RequestError: something is missing, of the wrong kind or not supported.
     """
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise RequestError("messages: expected a list with at least one message")
     if messages[-1].get("role") == "assistant":
         raise RequestError("messages: the last one is the assistant's; continuing a message is not supported")
@@ -127,12 +128,12 @@ def read_text_request(body: Mapping[str, Any]) -> TextRequest:
 
 
 def to_conversation(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[Message]:
-    """Messages of the protocol as a chat model reads them.
+    """Convert messages of the protocol to the form that a chat model reads.
 
-    Tools are described at the end of the system message, calls stand in ``<tool_call>``, results in
-    ``<tool_response>``: the form that Hermes and Qwen were trained with.
+    Tools are described at the end of the system message, calls are in ``<tool_call>``, results in ``<tool_response>``:
+    the form that Hermes and Qwen were trained with.
     """
-    found: list[Message] = []
+    conversation: list[Message] = []
     for message in messages:
         role = str(message["role"])
         text = content_text(message)
@@ -142,12 +143,12 @@ def to_conversation(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mappi
             role, text = "user", f"<tool_response>\n{text}\n</tool_response>"
         if role == "developer":
             role = "system"
-        found.append(Message(role, text))
-    return _with_tools(found, tools)
+        conversation.append(Message(role, text))
+    return _with_tools(conversation, tools)
 
 
 def content_text(message: Mapping[str, Any]) -> str:
-    """The text of a message, whose content may be text, parts of text or nothing."""
+    """Return the text of a message, whose content may be text, parts of text or nothing."""
     content = message.get("content")
     if isinstance(content, list):
         return "".join(str(part["text"]) for part in content)
@@ -186,7 +187,7 @@ def _sampling(body: Mapping[str, Any], has_log_probs: bool) -> SamplingRequest:
     for name, neutral in _NEUTRAL.items():
         value = body.get(name)
         if value is not None and value not in neutral:
-            raise RequestError(f"{name}={value!r} is not supported here; leave it out", code="unsupported_parameter")
+            raise RequestError(f"{name}={value!r} is not supported; leave it out", code="unsupported_parameter")
     stop = body.get("stop") or ()
     return SamplingRequest(
         model=str(body.get("model") or ""),
@@ -205,7 +206,7 @@ def _number(body: Mapping[str, Any], name: str, default: float) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise RequestError(f"{name}: got {value!r}, expected a number from 0 on")
+        raise RequestError(f"{name}: got {value!r}, expected a number of at least 0")
     return float(value)
 
 
@@ -214,7 +215,7 @@ def _max_tokens(body: Mapping[str, Any]) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RequestError(f"max_tokens: got {value!r}, expected a number from 1 on")
+        raise RequestError(f"max_tokens: got {value!r}, expected a number of at least 1")
     return value
 
 

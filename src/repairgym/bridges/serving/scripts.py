@@ -1,8 +1,7 @@
 """Scripts that answer conversations: the scripted policies, and an oracle for agents that run shell commands.
 
-Reads tasks and conversations; makes answers. Invariants: which task a conversation is about follows from the report in
-it; an answer follows from the conversation alone, so a script keeps nothing between requests and any number of agents
-may talk to it.
+Reads tasks and conversations; makes answers. Guarantees: the issue text in a conversation determines its task; the
+conversation alone determines the answer, so a script keeps no state between requests and serves any number of agents.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from repairgym.inference.renderer import Message
 from repairgym.records import Task
 
 SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
-"""For agents of other people: the repair by shell commands, and submitting at once."""
+"""For other people's agents: the repair by shell commands, and immediate submission."""
 
 
 def make_script(
     name: str, tasks: Iterable[Task], scaffold: Pipeline[Any], shell: ShellScriptConfig, seed: int = 0
 ) -> Answer:
-    """The script ``name`` over ``tasks``; ``scaffold`` says how the scripted policies write their actions.
+    """Make the script ``name`` over ``tasks``; ``scaffold`` formats the actions of the scripted policies.
 
     Raises:
         ConfigError: no script has that name.
@@ -43,35 +42,35 @@ def make_script(
 
 
 def find_task(conversation: Sequence[Message], tasks: Sequence[Task]) -> Task:
-    """The task whose report stands in what the conversation begins with.
+    """Return the task whose issue text is in the first messages of the conversation.
 
     Raises:
         RequestError: there is none, or more than one.
     """
-    opening = "\n".join(text for role, text in conversation[:3] if role != "assistant")
-    fitting = [task for task in tasks if task.issue.strip() in opening]
-    longest = max((len(task.issue) for task in fitting), default=0)
-    found = [task for task in fitting if len(task.issue) == longest]
-    if len(found) != 1:
-        names = ", ".join(task.id for task in found[:3]) or "none"
+    prompt = "\n".join(text for role, text in conversation[:3] if role != "assistant")
+    matching = [task for task in tasks if task.issue.strip() in prompt]
+    longest = max((len(task.issue) for task in matching), default=0)
+    best = [task for task in matching if len(task.issue) == longest]
+    if len(best) != 1:
+        names = ", ".join(task.id for task in best[:3]) or "none"
         raise RequestError(
-            f"the conversation begins with the report of {len(found)} of {len(tasks)} tasks ({names}), expected one",
+            f"the conversation begins with the report of {len(best)} of {len(tasks)} tasks ({names}), expected one",
             code="unknown_task",
         )
-    return found[0]
+    return best[0]
 
 
 def _scaffold_script(name: str, tasks: Sequence[Task], scaffold: Pipeline[Any], seed: int) -> Answer:
-    """A scripted policy, played from the start for each request."""
+    """Make a scripted policy that is replayed from the start for each request."""
 
     def answer(conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
         task = find_task(conversation, tasks)
         script = SCRIPTS[name](task, random.Random(f"{task.id}:{seed}"), scaffold)
-        said = ""
+        action = ""
         for role, text in conversation:
             if role == "user":
-                said = script(text)
-        return said
+                action = script(text)
+        return action
 
     return answer
 
@@ -80,8 +79,8 @@ def _shell_script(tasks: Sequence[Task], config: ShellScriptConfig, *, is_solvin
     def answer(conversation: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
         task = find_task(conversation, tasks)
         commands = [*(_commands(task) if is_solving else ()), config.submit_command]
-        num_said = sum(role == "assistant" for role, _ in conversation)
-        command = commands[min(num_said, len(commands) - 1)]
+        num_answers = sum(role == "assistant" for role, _ in conversation)
+        command = commands[min(num_answers, len(commands) - 1)]
         if not tools:
             return f"```{config.fence}\n{command}\n```"
         name, argument = _command_tool(tools)
@@ -92,7 +91,7 @@ def _shell_script(tasks: Sequence[Task], config: ShellScriptConfig, *, is_solvin
 
 
 def _commands(task: Task) -> list[str]:
-    """Look at each file, then write it as it should be."""
+    """Return commands that look at each file, then write its repaired content."""
     commands = []
     for path, text in task.gold_files.items():
         name = shlex.quote(path)
@@ -111,7 +110,7 @@ def _commands(task: Task) -> list[str]:
 
 
 def _command_tool(tools: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """(function, argument) of the first tool that takes one required text: a shell.
+    """Return (function, argument) of the first tool with one required argument: a shell.
 
     Raises:
         RequestError: there is none.

@@ -1,7 +1,7 @@
-"""Starting and stopping the server.
+"""Start and stop of the server.
 
-Reads a `ServeConfig` and the token in the environment; serves until a signal. Invariants: without a token it listens on
-the loopback interface only; the first signal lets running requests end, within ``drain_s``, and the second does not.
+Reads a `ServeConfig` and the token in the environment; serves until a signal. Guarantees: without a token it listens on
+the loopback interface only; after the first signal running requests may end within ``drain_s``, the second stops them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from repairgym.errors import ConfigError, InputError
 
 
 def read_token(config: ServeConfig) -> str:
-    """The token that clients must know; empty: none.
+    """Return the token that clients must send; empty: none.
 
     Raises:
         ConfigError: the server would be open to other machines without one.
@@ -30,7 +30,7 @@ def read_token(config: ServeConfig) -> str:
     token = os.environ.get(config.token_env, "")
     if not token and config.host not in LOOPBACK:
         raise ConfigError(
-            f"host={config.host!r} lets other machines in; put a token for them into {config.token_env}, "
+            f"host={config.host!r} accepts other machines; set a token for them in {config.token_env}, "
             "or listen on 127.0.0.1"
         )
     return token
@@ -40,10 +40,10 @@ async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Ca
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        model: What answers.
-        name: Under which clients know it.
+        model: The model.
+        name: Its name for clients.
         config: Address and bounds.
-        on_start: Told the base URL once clients can connect.
+        on_start: Receives the base URL once clients can connect.
 
     Raises:
         ConfigError: open to other machines without a token.
@@ -65,7 +65,7 @@ async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Ca
         loop.add_signal_handler(number, server.stop)
     try:
         await server.serve()
-    except SystemExit as error:  # uvicorn's way to say that it cannot listen
+    except SystemExit as error:  # uvicorn exits when it cannot listen
         raise InputError(f"cannot listen on {config.host}:{config.port}; take another port, 0 for any") from error
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -73,7 +73,7 @@ async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Ca
 
 
 class _Server(uvicorn.Server):
-    """A server that says when it listens, and whose signals are the caller's: an ordered stop is no error."""
+    """A server that reports when it listens; the caller handles its signals, so an ordered stop is no error."""
 
     def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""The common form of trajectories between formats: what was said, in order, as text.
+"""The common form of trajectories between formats: messages in order, as text.
 
-Made of our `Trajectory` records and of other people's files; written to both. Invariants: text is exact, nothing is
-trimmed; tokens are there only where the trajectory is our own, so what was imported never claims to have any.
+Reads our `Trajectory` records and other people's files; formats write both. Guarantees: text is exact, nothing is
+trimmed; only our own trajectories have tokens, imported ones never.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Document = Mapping[str, Any]
 
 
 class FormatError(ValueError):
-    """A document that is not what its format says."""
+    """A document that violates its format."""
 
 
 class ToolCall(Record):
-    """One call, apart from the text."""
+    """One call, separate from the text."""
 
     name: str
     arguments: dict[str, Any]
 
 
 class StepTokens(Record):
-    """What a step was sampled as."""
+    """The sampled tokens of a step."""
 
     prompt_length: int
     token_ids: tuple[int, ...]
@@ -38,10 +38,10 @@ class StepTokens(Record):
 
 
 class Step(Record):
-    """One answer and what came back."""
+    """One answer and the observation after it."""
 
     text: str
-    """All that the agent said; where the format keeps calls apart, without them."""
+    """The agent's text; without the calls where the format keeps them separate."""
     calls: tuple[ToolCall, ...] = ()
     observation: str = ""
     duration_s: float = 0.0
@@ -57,21 +57,21 @@ class ExchangeTrajectory(Record):
     """Messages before the first answer: system and user."""
     steps: tuple[Step, ...]
     exit_status: str
-    """In the words of where it comes from, e.g. ``submitted``."""
+    """In the terms of its source, e.g. ``submitted``."""
     patch: str
     model: str = ""
     agent: str = "repairgym"
     is_resolved: bool | None = None
-    """None: nobody has graded it."""
+    """None: not graded."""
 
     def messages(self) -> list[Message]:
-        """The conversation; calls stand in the text as JSON between ``<tool_call>`` tags."""
-        found = list(self.opening)
+        """Return the conversation; calls are in the text as JSON between ``<tool_call>`` tags."""
+        messages = list(self.opening)
         for number, step in enumerate(self.steps):
-            found.append(Message("assistant", spoken(step)))
+            messages.append(Message("assistant", full_text(step)))
             if step.observation or number + 1 < len(self.steps):
-                found.append(Message("user", step.observation))
-        return found
+                messages.append(Message("user", step.observation))
+        return messages
 
 
 class TrajectoryFormat(ABC):
@@ -79,33 +79,33 @@ class TrajectoryFormat(ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
-    """Of its files. Ends in ``.jsonl``: one document per line of one file."""
+    """Of its files; ``.jsonl``: one document per line of one file."""
 
     @abstractmethod
     def matches(self, document: Document) -> bool:
-        """Whether ``document`` is of this format."""
+        """Return whether ``document`` is of this format."""
 
     @abstractmethod
     def write(self, trajectory: ExchangeTrajectory) -> dict[str, Any]:
-        """The document of one trajectory."""
+        """Return the document of one trajectory."""
 
     @abstractmethod
     def read(self, document: Document, name: str) -> ExchangeTrajectory:
-        """The trajectory of a document; ``name`` is that of its file, where formats hide the instance.
+        """Return the trajectory of a document; some formats name the instance only in the file's ``name``.
 
         Raises:
-            FormatError: something that the format demands is missing.
+            FormatError: a required part is missing.
         """
 
 
-def spoken(step: Step) -> str:
-    """What the agent said as one text, calls included."""
+def full_text(step: Step) -> str:
+    """Return the agent's message as one text, calls included."""
     calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in step.calls]
     return text_of_message({"content": step.text, "tool_calls": calls})
 
 
 def from_trajectory(trajectory: Trajectory, renderer: ChatRenderer) -> ExchangeTrajectory:
-    """One of ours. ``renderer`` is of the tokenizer that it was made with: the opening is read from its tokens."""
+    """Convert one of ours; ``renderer`` has the tokenizer that it was made with, to decode the opening."""
     ledger = trajectory.ledger
     starts = [turn.action_span[0] for turn in trajectory.turns]
     opening = renderer.messages(ledger.token_id[: starts[0]].tolist()) if starts else []

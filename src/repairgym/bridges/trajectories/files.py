@@ -1,7 +1,7 @@
-"""Files of trajectories: documents out, documents in.
+"""Files of trajectories, and the registry of formats.
 
-Reads and makes files and folders. Invariants: a document that cannot be used is named with its place and costs no
-other; a file is whole or absent.
+Reads and makes files and folders. Guarantees: an unusable document is reported with its place, and the others are read;
+a file is complete or absent. A new format is a class and an entry of `FORMATS`; the first that matches a document wins.
 """
 
 from __future__ import annotations
@@ -15,27 +15,44 @@ from typing import Any
 from urllib.parse import quote
 
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, TrajectoryFormat
-from repairgym.bridges.trajectories.registry import FORMATS, detect_format
+from repairgym.bridges.trajectories.message_formats import ChatMessages, MiniSweAgent
+from repairgym.bridges.trajectories.step_formats import Atif, SweAgent
 from repairgym.errors import InputError, disk_full_as_repairgym_error
 
 _LINES = ".jsonl"
 
+FORMATS: dict[str, TrajectoryFormat] = {
+    form.name: form for form in (Atif(), SweAgent(), MiniSweAgent(), ChatMessages())
+}
+
+
+def detect_format(document: Document) -> TrajectoryFormat:
+    """Return the format of ``document``.
+
+    Raises:
+        FormatError: no format matches.
+    """
+    for form in FORMATS.values():
+        if form.matches(document):
+            return form
+    raise FormatError(f"the keys {', '.join(sorted(document)[:8]) or '(none)'} match no format of {', '.join(FORMATS)}")
+
 
 @dataclass(frozen=True)
 class BadDocument:
-    """A document that was left out."""
+    """A document that was not read."""
 
     place: str
     reason: str
 
 
 def write_trajectories(trajectories: Iterable[ExchangeTrajectory], form: TrajectoryFormat, out: Path) -> int:
-    """Write ``trajectories`` to the file or, for a format of one file each, into the folder ``out``; returns how many.
+    """Write ``trajectories`` to ``out``: a file, or a folder for a format of one file each; returns their number.
 
     Raises:
         DiskFullError: no room.
     """
-    documents = ((one.id, form.write(one)) for one in trajectories)
+    documents = ((trajectory.id, form.write(trajectory)) for trajectory in trajectories)
     if form.suffix == _LINES:
         lines = [json.dumps(document, ensure_ascii=False) for _, document in documents]
         _write(out, "".join(f"{line}\n" for line in lines))
@@ -48,23 +65,23 @@ def write_trajectories(trajectories: Iterable[ExchangeTrajectory], form: Traject
 
 
 def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Iterator[ExchangeTrajectory | BadDocument]:
-    """The trajectories of a file, or of all files below a folder whose names end as those of a format do.
+    """Yield the trajectories of a file, or of all files below a folder with a suffix of a format.
 
     Args:
         source: File or folder.
-        form: The format; None: each document says it.
+        form: The format; None: detected for each document.
 
     Raises:
-        InputError: there is no such file, or none of this kind in the folder.
+        InputError: the file does not exist, or the folder holds none of this kind.
     """
     for path in _files(source):
         for place, name, document in _documents(path):
             try:
                 if document is None:
-                    raise FormatError("no JSON object")
+                    raise FormatError("not a JSON object")
                 yield (form or detect_format(document)).read(document, name)
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                # Other people's files: a field of any other kind than the format says ends here, not in a traceback.
+                # Other people's files: a field of a wrong type is reported, not raised.
                 yield BadDocument(place, str(error) if isinstance(error, FormatError) else f"malformed: {error!r}")
 
 
@@ -72,14 +89,14 @@ def _files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     suffixes = (*(form.suffix for form in FORMATS.values()), "trajectory.json")
-    found = sorted(path for path in source.rglob("*") if path.is_file() and path.name.endswith(suffixes))
-    if not found:
+    paths = sorted(path for path in source.rglob("*") if path.is_file() and path.name.endswith(suffixes))
+    if not paths:
         raise InputError(f"{source} holds no trajectory; expected a file, or a folder with *{', *'.join(suffixes)}")
-    return found
+    return paths
 
 
 def _documents(path: Path) -> Iterator[tuple[str, str, Document | None]]:
-    """(place, name, document) of each; a document is None where it is no JSON object."""
+    """Yield (place, name, document); a document is None where it is not a JSON object."""
     text = path.read_text(encoding="utf-8", errors="replace")
     name = path.name
     for suffix in (".traj.json", ".traj", ".trajectory.json", ".json"):

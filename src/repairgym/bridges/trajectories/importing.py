@@ -1,8 +1,8 @@
-"""Other people's trajectories as ours: text that can be imitated, and nothing more.
+"""Import of other people's trajectories: text that can be imitated, and nothing more.
 
-Reads `ExchangeTrajectory` records and verdicts of `repairgym grade`; makes `Trajectory` records. Invariants: the ledger is
-the text encoded here, its actions have no policy version, so supervised training takes them and RL refuses them; a
-trajectory passes only when its very patch was graded here; what is not of the train split lands in a phase of its own.
+Reads `ExchangeTrajectory` records and verdicts of `repairgym grade`; makes `Trajectory` records. Guarantees: the ledger
+is the text encoded here; its actions have no policy version, so supervised training accepts them and RL rejects them; a
+trajectory passes only when exactly its patch was graded here; other splits than ``train`` have their own phase.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repairgym.bridges.trajectories.base import ExchangeTrajectory, spoken
+from repairgym.bridges.trajectories.base import ExchangeTrajectory, full_text
 from repairgym.bridges.trajectories.files import BadDocument
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import load_config
@@ -46,15 +46,15 @@ class Gradings:
         self._results = ResultsFolder(folder)
 
     def verdict(self, task: Task, patch: str) -> Verdict | None:
-        """The verdict on this patch; None when it was not graded, or another one of the same task was."""
+        """Return the verdict on this patch; None when exactly this patch was not graded."""
         prediction = Prediction(instance_id=task.id, model_name_or_path="", model_patch=patch)
-        found = self._results.load(prediction, grading_key(task, patch, self._config))
-        return found.verdict if found else None
+        result = self._results.load(prediction, grading_key(task, patch, self._config))
+        return result.verdict if result else None
 
 
 @dataclass
 class Imported:
-    """What became of the documents."""
+    """Counts and errors of an import."""
 
     num_stored: int = 0
     num_known: int = 0
@@ -64,42 +64,42 @@ class Imported:
 
 
 def import_trajectories(
-    found: Iterable[ExchangeTrajectory | BadDocument],
+    documents: Iterable[ExchangeTrajectory | BadDocument],
     store: RunStore,
     tasks: Mapping[str, Task],
     renderer: ChatRenderer,
     gradings: Gradings | None = None,
 ) -> Imported:
-    """Store what is of ``tasks``; the rest is told with the reason."""
-    done = Imported()
-    for one in found:
-        if isinstance(one, BadDocument):
-            done.bad.append(one)
-        elif one.instance_id not in tasks:
-            done.bad.append(BadDocument(one.id, f"{one.instance_id!r} is none of the {len(tasks)} tasks"))
+    """Store the trajectories of ``tasks``; returns the others with the reason."""
+    result = Imported()
+    for document in documents:
+        if isinstance(document, BadDocument):
+            result.bad.append(document)
+        elif document.instance_id not in tasks:
+            result.bad.append(BadDocument(document.id, f"{document.instance_id!r} is none of the {len(tasks)} tasks"))
         else:
-            task = tasks[one.instance_id]
+            task = tasks[document.instance_id]
             phase = PHASE if task.split == "train" else f"{PHASE}/{task.split}"
-            trajectory = to_trajectory(one, task, renderer, gradings)
+            trajectory = to_trajectory(document, task, renderer, gradings)
             is_new = store.add_trajectory(trajectory, phase=phase, step=0, split=task.split)
-            done.num_stored += is_new
-            done.num_known += not is_new
-            done.verdicts[trajectory.verdict.kind.value] += is_new
-    return done
+            result.num_stored += is_new
+            result.num_known += not is_new
+            result.verdicts[trajectory.verdict.kind.value] += is_new
+    return result
 
 
 def to_trajectory(
-    one: ExchangeTrajectory, task: Task, renderer: ChatRenderer, gradings: Gradings | None = None
+    imported: ExchangeTrajectory, task: Task, renderer: ChatRenderer, gradings: Gradings | None = None
 ) -> Trajectory:
-    """The record of an imported trajectory."""
+    """Make the record of an imported trajectory."""
     ledger = LedgerBuilder()
-    ledger.append_context(renderer.conversation_ids(one.opening))
+    ledger.append_context(renderer.conversation_ids(imported.opening))
     turns = []
-    for number, step in enumerate(one.steps):
-        text = spoken(step)
+    for number, step in enumerate(imported.steps):
+        text = full_text(step)
         ids = renderer.action_ids(text)
         span = ledger.append_action(ids, [0.0] * len(ids), UNKNOWN_VERSION)
-        if number + 1 < len(one.steps):
+        if number + 1 < len(imported.steps):
             ledger.append_context(renderer.observation_ids(step.observation, is_stopped=True))
         call = step.calls[0] if step.calls else None
         turns.append(
@@ -112,20 +112,20 @@ def to_trajectory(
                 tool_s=step.duration_s,
             )
         )
-    name = one.id if one.id == one.instance_id else f"{one.instance_id}/{one.id}"
-    verdict = gradings.verdict(task, one.patch) if gradings else None
+    name = imported.id if imported.id == imported.instance_id else f"{imported.instance_id}/{imported.id}"
+    verdict = gradings.verdict(task, imported.patch) if gradings else None
     return Trajectory(
-        id=f"{PHASE}/{one.agent or 'chat'}/{name}",
+        id=f"{PHASE}/{imported.agent or 'chat'}/{name}",
         task_id=task.id,
         group_id=f"{PHASE}/{task.id}",
         pipeline=PIPELINE,
-        policy_id=one.model or one.agent or PIPELINE,
+        policy_id=imported.model or imported.agent or PIPELINE,
         sandbox_backend="none",
         turns=tuple(turns),
         ledger=ledger.build(),
-        stop_reason=_stop_reason(one),
+        stop_reason=_stop_reason(imported),
         final_files={},
-        final_patch=one.patch,
+        final_patch=imported.patch,
         verdict=verdict or _not_graded(),
         seed=0,
     )
@@ -136,9 +136,9 @@ def _not_graded() -> Verdict:
     return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)
 
 
-def _stop_reason(one: ExchangeTrajectory) -> StopReason:
-    """Ours by its value; others say ``Submitted``, ``submitted (exit_cost)`` and names of limits."""
-    if one.exit_status in {reason.value for reason in StopReason}:
-        return StopReason(one.exit_status)
-    is_submitted = "submitted" in one.exit_status.lower() or (not one.exit_status and bool(one.patch))
+def _stop_reason(imported: ExchangeTrajectory) -> StopReason:
+    """Map our own values to themselves; others write ``Submitted``, ``submitted (exit_cost)`` or names of limits."""
+    if imported.exit_status in {reason.value for reason in StopReason}:
+        return StopReason(imported.exit_status)
+    is_submitted = "submitted" in imported.exit_status.lower() or (not imported.exit_status and bool(imported.patch))
     return StopReason.SUBMITTED if is_submitted else StopReason.TURN_LIMIT

@@ -1,7 +1,7 @@
-"""What of a `GRPOTrainer` and of our configuration does not go together, said before the first episode.
+"""Checks of a `GRPOTrainer` against our configuration, before the first episode.
 
-Reads a trainer and a `RolloutConfig`; makes nothing. Invariant: a setting of TRL that our episodes cannot honour is an
-error that names it, never a silent no-op.
+Reads a trainer and a `RolloutConfig`. Guarantees: a setting of TRL that our episodes cannot honor is an error that
+names it, never silently ignored.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "use_transformers_continuous_batching": (False,),
     "use_transformers_paged": (False,),
 }
-"""Settings of `GRPOConfig` with the values under which they change nothing: episodes sample at temperature 1 alone, by
-our engine, and their prompts and tools are the pipeline's."""
+"""Settings of `GRPOConfig` with their neutral values: our engine samples at temperature 1, and the pipeline
+sets prompts and tools."""
 _WHOLE_WEIGHTS = ("NO", "MULTI_CPU", "MULTI_GPU")
-"""accelerate's ways of distributing in which every process holds all weights."""
+"""accelerate's distribution types in which every process holds all weights."""
 
 
 def check_rollout(config: RolloutConfig) -> None:
@@ -46,7 +46,7 @@ def check_rollout(config: RolloutConfig) -> None:
     check_undemonstrated(config.pipeline)
     if reason := _forks(config.pipeline):
         raise ConfigError(
-            f"{reason}, which forks the history, and a row of TRL holds one; train with: repairgym train rl"
+            f"{reason}, which forks the history, but a row of TRL holds one history; use: repairgym train rl"
         )
     if config.temperature != 1.0:
         raise ConfigError(f"rollout.temperature={config.temperature}: RL samples at temperature 1; leave it out")
@@ -63,30 +63,30 @@ def _forks(pipeline: PipelineConfig) -> str:
 
 
 def check_trainer(trainer: GRPOTrainer, pipeline: PipelineConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that ``trainer`` asks for nothing that our episodes do not do.
+    """Check that our episodes support all settings of ``trainer``.
 
     Raises:
-        ConfigError: it does; the message names the setting.
+        ConfigError: a setting is not supported; the message names it.
     """
     for name, neutral in _NEUTRAL.items():
         value = getattr(trainer.args, name)
         if value not in neutral:
-            raise ConfigError(f"GRPOConfig.{name}={value!r} is not honoured by our episodes; set it to {neutral[-1]!r}")
+            raise ConfigError(f"GRPOConfig.{name}={value!r} is not honored by our episodes; set it to {neutral[-1]!r}")
     if trainer.tools:
         raise ConfigError(
-            "the trainer has tools or an environment_factory, and TRL then learns what the environment wrote as if the "
+            "the trainer has tools or an environment_factory, so TRL would learn text of the environment as if the "
             "model had sampled it; leave them out: the agent's tools are the pipeline's"
         )
     longest = trainer.args.max_completion_length
     if longest is not None and longest < pipeline.max_len_tokens:
         raise ConfigError(
-            f"GRPOConfig.max_completion_length={longest} would not be honoured: episodes end at "
+            f"GRPOConfig.max_completion_length={longest} would not be honored: episodes end at "
             f"pipeline.max_len_tokens={pipeline.max_len_tokens}; set it to at least as much"
         )
-    way = trainer.accelerator.distributed_type.value
-    if way not in _WHOLE_WEIGHTS:
+    distribution = trainer.accelerator.distributed_type.value
+    if distribution not in _WHOLE_WEIGHTS:
         raise ConfigError(
-            f"accelerate distributes by {way}, where no process holds all weights; use DDP or one process"
+            f"accelerate distributes by {distribution}, where no process holds all weights; use DDP or one process"
         )
     if trainer.processing_class.get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
@@ -95,10 +95,10 @@ def check_trainer(trainer: GRPOTrainer, pipeline: PipelineConfig, tokenizer: Pre
 
 
 def plain_model(trainer: GRPOTrainer) -> PreTrainedModel:
-    """The model that ``trainer`` trains, without what accelerate and torch wrapped around it.
+    """Return the model that ``trainer`` trains, without the wrappers of accelerate and torch.
 
     Raises:
-        ConfigError: it is no plain causal LM, or one with adapters.
+        ConfigError: it is not a plain causal LM, or has adapters.
     """
     model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
     if not isinstance(model, PreTrainedModel):

@@ -1,8 +1,8 @@
-"""A `rollout_func` for TRL's `GRPOTrainer`: our episodes in our sandboxes, judged by our grader.
+"""A `rollout_func` for TRL's `GRPOTrainer`: our episodes in our sandboxes, graded by our grader.
 
-Reads tasks and the trainer's weights; makes rows. Invariants: every row was sampled by the weights that the trainer
-holds when it asks; sandbox trouble is tried again in fresh sandboxes and then masked out, and when nothing else is
-left the training stops with the reason; a task of another split than ``train`` is never trained on.
+Reads tasks and the trainer's weights; makes rows. Guarantees: every row was sampled by the trainer's current weights;
+sandbox failures are retried in fresh sandboxes and then masked, and training stops with the reason when no valid
+episode is left; a task of another split than ``train`` is never trained on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 PHASE = "trl"
 _INDEX_STRIDE = 1_000_000
-"""Episodes of one task and step are numbered this far apart in two processes, so that their seeds differ."""
+"""Distance between the episode numbers of two processes, so that their seeds differ."""
 
 
 class Episodes:
@@ -58,18 +58,18 @@ class Episodes:
         *,
         store: RunStore | None = None,
     ) -> None:
-        """Make the runner; nothing is sampled yet. `open_episodes` opens them from folders.
+        """Make the runner; `open_episodes` makes it from folders.
 
         Args:
             tasks: Named in the trainer's data set by their ids; see `dataset_rows`.
             tokenizer: The model's.
-            config: Pipeline, limits, grading, engine. ``num_workers`` is 1, this process, whatever it says.
+            config: Pipeline, limits, grading, engine. ``num_workers`` is ignored: this process is the only one.
             backend: Makes the sandboxes.
-            find_layers: Where the trees of a task are.
-            store: Also stores every trajectory there, with the trainer's step.
+            find_layers: Finds the trees of a task.
+            store: Receives every trajectory, with the trainer's step.
 
         Raises:
-            ConfigError: episodes of ``config`` are no rows of TRL.
+            ConfigError: episodes of ``config`` do not fit TRL's rows.
         """
         check_rollout(config)
         self._tasks = {task.id: task for task in tasks}
@@ -83,11 +83,11 @@ class Episodes:
         self._policy: EmbeddedPolicy | None = None
         self._checked: GRPOTrainer | None = None
         self._step = -1
-        self._num_asked = Counter[str]()
+        self._num_sampled = Counter[str]()
         self._thread = LoopThread("episodes")
 
     def __enter__(self) -> Self:
-        """The episodes themselves."""
+        """Return the episodes."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,33 +98,33 @@ class Episodes:
             self._thread.close()
 
     def dataset_rows(self, split: Split = "train") -> list[dict[str, str]]:
-        """Rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
+        """Make rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
 
         Raises:
             TaskError: there is no task of that split.
         """
-        found = [{"prompt": task.id} for task in self._tasks.values() if task.split == split]
-        if not found:
+        rows = [{"prompt": task.id} for task in self._tasks.values() if task.split == split]
+        if not rows:
             raise TaskError(f"no task of the split {split!r}; see: repairgym tasks show")
-        return found
+        return rows
 
     def rollout(self, prompts: list[str], trainer: GRPOTrainer) -> dict[str, list[Any]]:
-        """What `GRPOTrainer` calls: one episode per prompt, by the weights that ``trainer`` holds now.
+        """Run one episode per prompt with the current weights of ``trainer``; `GRPOTrainer` calls this.
 
         Raises:
-            ConfigError: a setting of the trainer that our episodes cannot honour, or a model that cannot be served.
-            InputError: a prompt that is no task's id.
-            TaskError: a task that is not for training.
-            SandboxError: too many invalid episodes, or only such.
+            ConfigError: a setting of the trainer that our episodes do not support, or an unsupported model.
+            InputError: a prompt is not the id of a task.
+            TaskError: a task is not for training.
+            SandboxError: too many episodes, or all, are invalid.
         """
         self._check(trainer)
         jobs = self._jobs(prompts, trainer)
         trajectories = self._thread.run(self._run(jobs, plain_model(trainer), trainer.state.global_step))
-        self._keep(trajectories)
+        self._record(trajectories)
         if not any(trajectory.verdict.is_valid for trajectory in trajectories):
             raise SandboxError(
                 f"step {trainer.state.global_step}: all {len(jobs)} episodes are invalid; the last: "
-                f"{trajectories[-1].verdict.reason}. Run `repairgym doctor`, fix the cause, then train on from the last "
+                f"{trajectories[-1].verdict.reason}. Run `repairgym doctor`, fix the cause, then resume from the last "
                 "checkpoint"
             )
         return make_output(trajectories, self._renderer.stop_token_ids[0])
@@ -135,23 +135,25 @@ class Episodes:
             self._checked = trainer
 
     def _jobs(self, prompts: Sequence[str], trainer: GRPOTrainer) -> list[EpisodeJob]:
-        """One job per prompt; members of a group differ by number, and so does every further question of a step."""
+        """Make one job per prompt; episodes of one task and step differ by their number."""
         if trainer.state.global_step != self._step:
             self._step = trainer.state.global_step
-            self._num_asked.clear()
+            self._num_sampled.clear()
         jobs = []
         for prompt in prompts:
             if prompt not in self._tasks:
-                raise InputError(f"the prompt {prompt!r} is no task's id; make the data set from dataset_rows()")
+                raise InputError(
+                    f"the prompt {prompt!r} is not the id of a task; make the data set from dataset_rows()"
+                )
             if trainer.model.training and self._tasks[prompt].split != "train":
                 raise TaskError(f"{prompt} is a {self._tasks[prompt].split} task; only train tasks are trained on")
-            start = trainer.accelerator.process_index * _INDEX_STRIDE + self._num_asked[prompt]
-            self._num_asked[prompt] += 1
+            start = trainer.accelerator.process_index * _INDEX_STRIDE + self._num_sampled[prompt]
+            self._num_sampled[prompt] += 1
             jobs += make_group(PHASE, self._step, prompt, 1, trainer.args.seed, start)
         return jobs
 
-    def _keep(self, trajectories: Sequence[Trajectory]) -> None:
-        """Store them, in the thread that opened the store."""
+    def _record(self, trajectories: Sequence[Trajectory]) -> None:
+        """Store ``trajectories`` in the thread that opened the store."""
         if self._store is None:
             return
         for trajectory in trajectories:
@@ -159,18 +161,18 @@ class Episodes:
             self._store.add_trajectory(trajectory, phase=PHASE, step=self._step, split=split)
 
     async def _run(self, jobs: Sequence[EpisodeJob], model: PreTrainedModel, version: int) -> list[Trajectory]:
-        """The trajectories of ``jobs``, in their order."""
-        policy = await self._follow(model, version)
-        found: dict[str, Trajectory] = {}
+        """Return the trajectories of ``jobs``, in their order."""
+        policy = await self._load_weights(model, version)
+        trajectories: dict[str, Trajectory] = {}
         self._failures.forget()
         async with aclosing(self._runner.run(jobs, self._tasks, policy)) as ended:
             async for trajectory in ended:
-                found |= {kept.id: kept for kept in self._failures.admit(trajectory)}
-        found |= {kept.id: kept for kept in self._failures.release()}
-        return [found[job.trajectory_id] for job in jobs]
+                trajectories |= {admitted.id: admitted for admitted in self._failures.admit(trajectory)}
+        trajectories |= {admitted.id: admitted for admitted in self._failures.release()}
+        return [trajectories[job.trajectory_id] for job in jobs]
 
-    async def _follow(self, model: PreTrainedModel, version: int) -> EmbeddedPolicy:
-        """The policy with the weights of ``model``."""
+    async def _load_weights(self, model: PreTrainedModel, version: int) -> EmbeddedPolicy:
+        """Return the policy with the weights of ``model``."""
         if self._policy is None:
             self._policy = EmbeddedPolicy(Engine(_empty_copy(model), self._config.engine), PHASE)
         await self._policy.load_state(model.state_dict(), version)
@@ -183,25 +185,25 @@ class Episodes:
 
 
 def _empty_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """A model like ``model`` with weights of its own, random as yet.
+    """Make a model like ``model`` with random weights.
 
-    Not a deep copy: accelerate binds `forward` to the model that it prepared, and a copy would run that one.
+    Not a deep copy: accelerate binds `forward` to the model that it prepared, and a copy would run that model.
     """
     parameter = next(model.parameters())
     with torch.random.fork_rng():
-        made: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
-    return torch.nn.Module.to(made, device=parameter.device)
+        copy: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
+    return torch.nn.Module.to(copy, device=parameter.device)
 
 
 def open_episodes(
     tasks: Path, model: Path, config: RolloutConfig | None = None, *, store: RunStore | None = None
 ) -> Episodes:
-    """Episodes on a folder of tasks, with the tokenizer of a model folder and the sandboxes of this machine.
+    """Open episodes on a folder of tasks, with the tokenizer of a model folder and the sandboxes of this machine.
 
     Raises:
-        InputError: ``tasks`` or ``model`` is no such folder.
+        InputError: ``tasks`` holds no tasks, or ``model`` no tokenizer.
         SandboxError: this machine has no sandbox of the configured kind.
-        ConfigError: TRL is missing or another version, or episodes of ``config`` are no rows of TRL.
+        ConfigError: TRL is missing or has another version, or episodes of ``config`` do not fit its rows.
     """
     require_extra("trl")
     config = config or RolloutConfig()

@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for callers that are no coroutines or already run in a loop (notebooks).
+"""An event loop in its own thread, for callers that are not coroutines or already run in a loop (notebooks).
 
-Reads coroutines; makes their results. Invariant: the thread lives until `close`, so what a coroutine opened (sandboxes,
-their spawner) stays open between two calls.
+Reads coroutines; makes their results. Guarantees: the thread lives until `close`, so sandboxes and their spawner stay
+open between two calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of ``work``; whatever stops the caller (Ctrl-C) cancels it and waits until it has cleaned up."""
+        """Return the result of ``work``; an interrupt of the caller (Ctrl-C) cancels it and waits for its cleanup."""
         call = _Call(work)
         try:
             self._loop.call_soon_threadsafe(call.start)
@@ -43,9 +43,9 @@ class LoopThread:
 
 
 class _Call(Generic[_T]):
-    """A coroutine on its way; made by the caller, so that it can be stopped at whatever line the caller is stopped.
+    """A running coroutine; the caller makes it, so that it can be stopped at any line.
 
-    ``start`` and ``stop`` run in the loop's thread; ``ended`` never is cancelled, as nobody could wait for it then.
+    ``start`` and ``stop`` run in the loop's thread; ``ended`` is never cancelled, so the caller can wait for it.
     """
 
     def __init__(self, work: Coroutine[Any, Any, _T]) -> None:

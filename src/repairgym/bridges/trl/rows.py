@@ -1,8 +1,8 @@
-"""Episodes as TRL's `GRPOTrainer` takes them: one row per prompt, what the policy sampled told apart by a mask.
+"""Episodes as rows of TRL's `GRPOTrainer`: one row per prompt, with a mask of the sampled tokens.
 
-Reads graded trajectories; makes `Row` records and rewards. Invariants: ids and log-probabilities are those of the
-ledger, nothing is encoded again; an episode without a verdict has no learned token and the reward None, which TRL
-leaves out of the group's baseline; never a reward of 0.
+Reads graded trajectories; makes `Row` records and rewards. Guarantees: ids and log-probabilities are those of the
+ledger, no text is encoded again; an episode without a verdict has no learned token and the reward None (never 0), which
+TRL leaves out of the group's baseline.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class Row:
 
 
 def make_row(trajectory: Trajectory, stop_token_id: int) -> Row:
-    """The row of an episode; of an invalid one, or one that sampled nothing, a row without a learned token.
+    """Make the row of an episode; without learned tokens where it is invalid or sampled nothing.
 
     Args:
         trajectory: With one history.
-        stop_token_id: Stands for the completion where there is none: TRL needs a token there.
+        stop_token_id: Replaces an empty completion: TRL needs a token there.
 
     Raises:
         ValueError: the history forked, or a sampled token has no log-probability.
     """
     if trajectory.ledger.branches:
-        raise ValueError(f"trajectory {trajectory.id}: its history forked, and a row of TRL holds one history")
+        raise ValueError(f"trajectory {trajectory.id}: its history forked, but a row of TRL holds one history")
     ids = trajectory.ledger.token_id
     sample = policy_sample(trajectory, 0.0) if trajectory.verdict.is_valid else None
     learned = np.flatnonzero(sample.weight) if sample is not None else np.empty(0, int)
@@ -59,7 +59,7 @@ def make_row(trajectory: Trajectory, stop_token_id: int) -> Row:
 
 
 def make_output(trajectories: Sequence[Trajectory], stop_token_id: int) -> dict[str, list[Any]]:
-    """What a `rollout_func` returns, and for `verdict_reward` the verdicts."""
+    """Return the output of a `rollout_func`, with the verdicts for `verdict_reward`."""
     rows = [make_row(trajectory, stop_token_id) for trajectory in trajectories]
     verdicts = [trajectory.verdict for trajectory in trajectories]
     return {
@@ -79,11 +79,11 @@ def verdict_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """Reward function for `GRPOTrainer`: the verdicts of our grader; None where there is none (*invalid*).
+    """Return our grader's rewards to `GRPOTrainer`; None where there is no verdict (*invalid*).
 
     TRL logs the share of each kind of verdict as ``verdicts/<kind>``.
     """
     if log_metric is not None:
         for kind in VerdictKind:
-            log_metric(f"verdicts/{kind.value}", sum(found == kind.value for found in verdict) / len(verdict))
+            log_metric(f"verdicts/{kind.value}", sum(name == kind.value for name in verdict) / len(verdict))
     return list(reward)

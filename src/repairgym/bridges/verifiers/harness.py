@@ -1,8 +1,9 @@
-"""Our agent as a harness of verifiers: episodes in our sandboxes, every model call through verifiers.
+"""Our agent as a harness and an environment of verifiers: our sandboxes, every model call through verifiers.
 
-Reads a rollout's task and endpoint; makes the verdict in the trace's ``info``. Invariants: code of the task runs in our
-sandboxes only, never in verifiers' runtime; an invalid episode is a `SandboxError`, which verifiers can try again and
-never scores; a setting that our agent cannot honour is an error.
+Reads a rollout's task and endpoint; makes the verdict in the trace's ``info``. Guarantees: code of the task runs in our
+sandboxes only, never in verifiers' runtime (a plain subprocess that runs nothing); an invalid episode is a
+`SandboxError`, which verifiers retries up to `NUM_RETRIES` times with a new trace and never scores; a setting that our
+agent does not support is an error; sandboxes live as long as verifiers serves the environment.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import Path
 import verifiers.v1 as vf
 
 from repairgym.bridges.verifiers.policy import InterceptedPolicy
-from repairgym.bridges.verifiers.running import find_task, open_runner
-from repairgym.bridges.verifiers.taskset import INFO_KEY, RepairData
+from repairgym.bridges.verifiers.shared_runner import close_runners, find_task, open_runner
+from repairgym.bridges.verifiers.taskset import INFO_KEY, RepairData, RepairTask
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
@@ -21,14 +22,15 @@ from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import shipped_base
 
 PLUGIN_ID = "repairgym-verifiers"
+NUM_RETRIES = 2
 _NUM_ATTEMPTS = 4
 """Of one model call."""
 _UNBOUNDED_S = 1e6
-"""Of one model call: verifiers has the time limit."""
+"""Of one model call: verifiers sets the time limit."""
 
 
 class RepairHarnessConfig(vf.HarnessConfig):
-    """How episodes run."""
+    """Configuration of episodes."""
 
     id: vf.ID = PLUGIN_ID
     rollout: Path | None = None
@@ -36,10 +38,10 @@ class RepairHarnessConfig(vf.HarnessConfig):
     overrides: list[str] = []
     """``a.b=value`` over that file, e.g. ``pipeline.max_turns=20``."""
     tokenizer: Path | None = None
-    """Model folder whose tokenizer counts our record and its limits; None: the shipped base's."""
+    """Model folder of the tokenizer for our record and its limits; None: the shipped base's."""
 
     def rollout_config(self) -> RolloutConfig:
-        """The configuration. One attempt per episode: trying again is verifiers', with a new trace.
+        """Return the configuration with one attempt per episode: verifiers retries, with a new trace.
 
         Raises:
             ConfigError: the file or an override is wrong.
@@ -66,7 +68,7 @@ class RepairHarness(vf.Harness[RepairHarnessConfig]):
         """Run the episode of ``data`` with the model behind ``endpoint``.
 
         Raises:
-            ValueError: a system prompt or tool servers, which our agent has no place for.
+            ValueError: a system prompt or tool servers, which our agent does not support.
             vf.SandboxError: the episode is invalid.
         """
         if data.system_prompt is not None or mcp_urls:
@@ -94,3 +96,24 @@ class RepairHarness(vf.Harness[RepairHarnessConfig]):
             "patch": trajectory.final_patch,
         }
         return vf.ProgramResult(0, "", "")
+
+
+class RepairEnvConfig(vf.EnvConfig):
+    """One seat: the agent that is evaluated or trained."""
+
+    agent: vf.AgentConfig = vf.AgentConfig(
+        runtime=vf.SubprocessConfig(),
+        retries=vf.RetryConfig(rules=[vf.RetryRule(type="SandboxError", max_retries=NUM_RETRIES)]),
+    )
+
+
+class RepairEnv(vf.Env[RepairEnvConfig]):
+    """One agent on one task."""
+
+    async def run(self, task: RepairTask, agents: vf.Agents) -> None:
+        """Run one episode."""
+        await agents.agent.run(task)
+
+    async def stop(self) -> None:
+        """End the sandboxes."""
+        await close_runners()

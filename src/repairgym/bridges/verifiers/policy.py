@@ -1,9 +1,9 @@
 """The model of a verifiers rollout as a policy: text to and from its interception server.
 
-Reads prompts as token ids; makes `Generation` records. Invariants: every call goes through the rollout's endpoint, so
-that verifiers records it, with the sampling of its run; a call that fails for trouble that may pass is made again here,
-since verifiers leaves that to a harness, under one idempotency key, so that no turn is sampled or recorded twice; the
-tokens of our record are encoded here and marked `UNKNOWN_VERSION`, those that a trainer learns from are verifiers' own.
+Reads prompts as token ids; makes `Generation` records. Guarantees: every call uses the rollout's endpoint, so verifiers
+records it, with the sampling of its run; a temporary failure is retried here, as verifiers leaves that to a harness,
+under one idempotency key, so no turn is sampled or recorded twice; the tokens of our record are encoded here and marked
+`UNKNOWN_VERSION`, a trainer learns from verifiers' own tokens.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class InterceptedPolicy:
     """A :class:`~repairgym.inference.base.Policy` for one rollout."""
 
     def __init__(self, client: EndpointClient, renderer: ChatRenderer, is_stopped: Callable[[], bool]) -> None:
-        """Ask the model of ``client``.
+        """Use the model of ``client``.
 
         Args:
             client: Of the rollout's endpoint, with its secret.
             renderer: Turns prompts into messages and replies into tokens of the record.
-            is_stopped: Whether a limit or stop condition of verifiers has ended the rollout.
+            is_stopped: Tells whether a limit or stop condition of verifiers has ended the rollout.
         """
         self.id = client.config.model
         self._client = client
@@ -38,10 +38,10 @@ class InterceptedPolicy:
         self._is_stopped = is_stopped
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """The model's next message.
+        """Return the model's next message.
 
         Raises:
-            PromptTooLongError: verifiers has ended the rollout, or there is no room: what there is will be graded.
+            PromptTooLongError: verifiers has ended the rollout, or no room is left: the current state is graded.
             ModelServerError: no usable reply.
         """
         messages = [{"role": role, "content": text} for role, text in self._renderer.messages(prompt_ids)]
@@ -53,7 +53,7 @@ class InterceptedPolicy:
         except ServerRefusedError as error:
             if self._is_stopped():
                 raise PromptTooLongError("verifiers has ended the rollout") from error
-            # Ends this rollout and not the run: verifiers knows the provider's error and decides.
+            # Ends this rollout and not the run: verifiers has the provider's error and decides.
             raise ModelServerError(str(error)) from error
         ids = self._renderer.action_ids(reply.text)
         ids = ids if reply.is_stopped else ids[:-1]
@@ -68,6 +68,6 @@ class InterceptedPolicy:
         """Nothing is kept for a session."""
 
 
-def _read(got: Mapping[str, Any]) -> Reply:
-    """Its tokens are counted and bounded by verifiers, whose bound may be another one than ours."""
-    return read_chat_reply({**got, "usage": None}, 0)
+def _read(body: Mapping[str, Any]) -> Reply:
+    """Read a reply without its token counts: verifiers counts and bounds tokens itself."""
+    return read_chat_reply({**body, "usage": None}, 0)

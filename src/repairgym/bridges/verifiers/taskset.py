@@ -1,8 +1,8 @@
 """Our tasks as a taskset of verifiers.
 
-Reads a folder of tasks; makes `RepairTask` objects. Invariants: the data of a task, which verifiers writes into every
-trace, hold the report and the id, never the repair or the tests that decide; the reward is the verdict of our grader,
-and a rollout without one has an error instead of a reward.
+Reads a folder of tasks; makes `RepairTask` objects. Guarantees: the data of a task, which verifiers writes into every
+trace, hold the issue text and the id, never the gold patch or hidden tests; the reward is our grader's verdict, and a
+rollout without a verdict has an error instead of a reward.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from pathlib import Path
 import verifiers.v1 as vf
 
 from repairgym.agent.scripted import ScriptedPolicy
-from repairgym.bridges.verifiers.running import find_task, open_runner
+from repairgym.bridges.verifiers.shared_runner import find_task, open_runner
 from repairgym.config.rollout import RolloutConfig
 from repairgym.inference.loading import shipped_base
 from repairgym.records import Split, VerdictKind
 from repairgym.tasks.store import TaskStore
 
 INFO_KEY = "repairgym"
-"""Where a trace's ``info`` holds what came of the episode."""
+"""Key of the episode's result in a trace's ``info``."""
 
 
 class RepairData(vf.TaskData):
-    """What verifiers knows of a task; its ``prompt`` is the report."""
+    """The data of a task for verifiers; its ``prompt`` is the issue text."""
 
     tasks: Path
     """Folder that holds the task; ``id`` names it there."""
 
 
 class RepairTask(vf.Task[RepairData]):
-    """One repair."""
+    """One task."""
 
     @property
     def key(self) -> str:
-        """The task's id."""
+        """Return the task's id."""
         return str(self.data.id)
 
     @vf.reward
     async def repaired(self, trace: vf.Trace) -> float:
-        """1.0 when our grader says *passed*, else 0.0.
+        """Return 1.0 when the verdict is *passed*, else 0.0.
 
         Raises:
-            KeyError: there is no verdict, which verifiers records as an error.
+            KeyError: there is no verdict; verifiers records it as an error.
         """
         return float(trace.info[INFO_KEY]["reward"])
 
     @vf.metric
     async def exploited(self, trace: vf.Trace) -> float:
-        """1.0 when the verdict is *exploited*."""
+        """Return 1.0 when the verdict is *exploited*, else 0.0."""
         return float(trace.info[INFO_KEY]["verdict"] == VerdictKind.EXPLOITED.value)
 
     async def validate(self, runtime: vf.Runtime) -> bool:
-        """Whether the oracle's repair passes (`vf-validate`)."""
+        """Return whether the oracle's repair passes (`vf-validate`)."""
         task = find_task(self.data.tasks, self.key)
         runner = open_runner(RolloutConfig(), shipped_base())
         trajectory = await runner.run(task, ScriptedPolicy("oracle", runner.renderer), f"validate/{task.id}")
@@ -61,7 +61,7 @@ class RepairTask(vf.Task[RepairData]):
 
 
 class RepairTasksetConfig(vf.TasksetConfig):
-    """Which tasks."""
+    """Selection of tasks."""
 
     tasks: Path = Path("tasks")
     """Folder of `repairgym tasks build`."""
@@ -73,7 +73,7 @@ class RepairTaskset(vf.Taskset[RepairTask, RepairTasksetConfig]):
     """The tasks of one split, in file order."""
 
     def load(self) -> Iterator[RepairTask]:
-        """One `RepairTask` per task.
+        """Yield one `RepairTask` per task.
 
         Raises:
             InputError: the folder holds no tasks.

@@ -33,8 +33,8 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mutations of functions of funcy, whose sandboxes are real."""
     folder = tmp_path_factory.mktemp("tasks")
     config = RebuildConfig(packages=("funcy",), splits=("train",), sources=("mutations",))
-    found = rebuild_manifest(TaskManifest(ROOT / "catalog/real.toml"), folder / "all", config).load()
-    TaskStore(folder / "some").save(found[:NUM_TASKS], {}, {})
+    tasks = rebuild_manifest(TaskManifest(ROOT / "catalog/real.toml"), folder / "all", config).load()
+    TaskStore(folder / "some").save(tasks[:NUM_TASKS], {}, {})
     return folder / "some"
 
 

@@ -52,11 +52,11 @@ class Loop:
 
     def left(self) -> list[Trajectory]:
         """Trajectories in the spool, which are taken out of it."""
-        found = []
-        for file, one in list(read_spool(self.paths.spool)):
-            found.append(one.trajectory)
+        trajectories = []
+        for file, spooled in list(read_spool(self.paths.spool)):
+            trajectories.append(spooled.trajectory)
             file.unlink()
-        return found
+        return trajectories
 
 
 @pytest.fixture
@@ -87,28 +87,28 @@ def rows_of(tasks, num_tasks: int, num_members: int, step: int = 1) -> list[dict
 
 
 @pytest.mark.asyncio
-async def test_ids_mask_log_probs_reward_and_versions_are_the_ledgers(loop, tasks):
+async def test_ids_mask_log_probs_reward_and_versions_equal_the_ledger(loop, tasks):
     rows = rows_of(tasks, 3, 1)
-    found = await loop.sample(rows)
+    output = await loop.sample(rows)
     left = {trajectory.task_id: trajectory for trajectory in loop.left()}
     assert len(left) == 3
-    width = found.batch["prompts"].shape[1]
+    width = output.batch["prompts"].shape[1]
     for k, row in enumerate(rows):
         trajectory = left[row["extra_info"]["task_id"]]
         at = np.flatnonzero(trajectory.ledger.is_action)
-        mask = found.batch["response_mask"][k].bool()
+        mask = output.batch["response_mask"][k].bool()
         assert mask.sum() == len(at)
-        assert found.batch["responses"][k][mask].tolist() == trajectory.ledger.token_id[at].tolist()
-        assert found.batch["rollout_log_probs"][k][mask].numpy() == pytest.approx(trajectory.ledger.log_prob[at])
-        prompt = found.batch["prompts"][k][found.batch["attention_mask"][k][:width].bool()]
+        assert output.batch["responses"][k][mask].tolist() == trajectory.ledger.token_id[at].tolist()
+        assert output.batch["rollout_log_probs"][k][mask].numpy() == pytest.approx(trajectory.ledger.log_prob[at])
+        prompt = output.batch["prompts"][k][output.batch["attention_mask"][k][:width].bool()]
         assert prompt.tolist() == trajectory.ledger.token_id[: at[0]].tolist()
-        assert found.batch["rm_scores"][k].sum() <= trajectory.verdict.reward
+        assert output.batch["rm_scores"][k].sum() <= trajectory.verdict.reward
         assert set(trajectory.ledger.policy_version[at]) == {0}
         assert trajectory.sandbox_backend == "namespace"
 
 
 @pytest.mark.asyncio
-async def test_grpo_steps_of_verls_learner_move_the_weights_that_sample(loop, tasks, monkeypatch):
+async def test_grpo_steps_of_verls_learner_change_the_sampling_weights(loop, tasks, monkeypatch):
     from verl.workers.engine_workers import ActorRolloutRefWorker
 
     with socket.socket() as free:

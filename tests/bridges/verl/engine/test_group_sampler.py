@@ -76,7 +76,7 @@ def sample(batch_size: int, refill: Callable[[int], Any], num_groups: int, max_r
     return sampler.sample(1, PARTITION, batch_size)
 
 
-def test_groups_that_teach_nothing_are_dropped_and_a_refill_without_a_valid_episode_stops_nothing(queue, put):
+def test_equal_groups_are_dropped_and_a_refill_without_a_valid_episode_continues(queue, put):
     put("mixed", [1.0, 0.0, 0.5])
     put("equal", [1.0, 1.0])
     put("lone", [1.0])
@@ -96,9 +96,9 @@ def test_errors_get_no_credit_where_an_episode_did_better_than_its_group(queue, 
     put("mixed", [1.0, 0.0, 1.0], errors=[[[0, 2], [4, 5]], [[0, 2]], []])
     batch, _ = sample(1, lambda _: None, num_groups=1, max_refills=0, is_error_masked=True)
     keys = sorted(batch.keys)
-    found = queue.kv_batch_get(keys=keys, partition_id=PARTITION, select_fields=["response_mask", "loss_mask"])
+    batch = queue.kv_batch_get(keys=keys, partition_id=PARTITION, select_fields=["response_mask", "loss_mask"])
     for name in ("response_mask", "loss_mask"):
-        assert [mask.tolist() for mask in found[name]] == [[0, 0, 1, 1, 0, 1], [1] * 6, [1] * 6]
+        assert [mask.tolist() for mask in batch[name]] == [[0, 0, 1, 1, 0, 1], [1] * 6, [1] * 6]
 
 
 def test_failures_weigh_less_and_everything_else_is_verls_grpo():
@@ -116,15 +116,15 @@ def test_failures_weigh_less_and_everything_else_is_verls_grpo():
             rewards, mask, groups, norm_adv_by_std_in_grpo=is_normalised
         )
         register_estimator(0.25)
-        found, returns = core_algos.get_adv_estimator_fn(WEIGHTED_GROUP)(
+        advantages, returns = core_algos.get_adv_estimator_fn(WEIGHTED_GROUP)(
             token_level_rewards=rewards,
             response_mask=mask,
             index=groups,
             config={"norm_adv_by_std_in_grpo": is_normalised},
         )
-        assert torch.equal(found, torch.where(want < 0, 0.25 * want, want))
-        assert torch.equal(found, returns)
-        assert (found < 0).any()
+        assert torch.equal(advantages, torch.where(want < 0, 0.25 * want, want))
+        assert torch.equal(advantages, returns)
+        assert (advantages < 0).any()
 
 
 def test_an_iteration_without_two_valid_members_in_any_group_stops_the_run(put):

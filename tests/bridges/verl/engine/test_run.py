@@ -77,8 +77,8 @@ def learn_again(store: RunStore, tasks: Path, base: Path) -> tuple[torch.Tensor,
     trainer = PolicyTrainer(model, config.rl.algorithm)
     norms = {}
     for step in range(NUM_STEPS):
-        found = store.trajectories(phase="rl", step=step)
-        groups = make_trajectory_groups(found, lambda members: shaping.shape(known[members[0].task_id], members))
+        trajectories = store.trajectories(phase="rl", step=step)
+        groups = make_trajectory_groups(trajectories, lambda members: shaping.shape(known[members[0].task_id], members))
         samples = samples_of(groups, advantages_of(groups, config.rl.algorithm), config.rl.algorithm)
         metrics = trainer.update(samples)
         # Ours leaves members at exactly their group's mean out of the count of tokens, verl does not.
@@ -111,7 +111,7 @@ def test_three_steps(tasks, base, tmp_path):
         assert len(metrics[name]) == NUM_STEPS, name
     assert max(metrics["optim/grad_norm"].values()) > 0.0
     assert metrics["rollout/weight_lag"] == dict.fromkeys(range(NUM_STEPS), 0.0)
-    # Each iteration is one optimiser step, so this compares the sampler's log-probabilities with the learner's.
+    # Each iteration is one optimizer step, so this compares the sampler's log-probabilities with the learner's.
     assert max(map(abs, metrics["verl/actor/ppo_kl"].values())) < 1e-4
     # On the same episodes ours goes the same way. verl divides by the sample's deviation, ours by the population's.
     for step, norm in norms.items():

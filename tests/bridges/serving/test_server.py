@@ -96,14 +96,14 @@ async def test_text_comes_through(endpoint: EndpointConfig, renderer: ChatRender
     sampling = SamplingParams(max_tokens=7, stop_token_ids=renderer.stop_token_ids, seed=1)
     async with EndpointClient(endpoint.model_copy(update={"api": api})) as client:
         policy = OpenAIPolicy(client, renderer)
-        found = await asyncio.gather(*(policy.generate("s", renderer.open_ids("f"), sampling) for _ in range(5)))
-    assert len({one.token_ids for one in found}) == 1  # one seed, one answer
-    assert found[0].policy_version == UNKNOWN_VERSION
+        generations = await asyncio.gather(*(policy.generate("s", renderer.open_ids("f"), sampling) for _ in range(5)))
+    assert len({generation.token_ids for generation in generations}) == 1  # one seed, one answer
+    assert generations[0].policy_version == UNKNOWN_VERSION
     assert client.statistics.num_attempts == 5
 
 
 @pytest.mark.asyncio
-async def test_refusals_are_understood(endpoint: EndpointConfig, renderer: ChatRenderer) -> None:
+async def test_rejections_are_understood(endpoint: EndpointConfig, renderer: ChatRenderer) -> None:
     sampling = SamplingParams(max_tokens=7, stop_token_ids=renderer.stop_token_ids)
     async with EndpointClient(endpoint) as client:
         for policy in (OpenAIPolicy(client, renderer), VllmPolicy([TokenServer(client)])):
@@ -124,9 +124,9 @@ async def test_an_ordered_stop_lets_requests_end(server: tuple[str, subprocess.P
     url, process = server
     async with httpx2.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60) as client:
         body = {"prompt": [5, 6, 7], "max_tokens": 200, "seed": 1, "stop_token_ids": []}
-        asked = [asyncio.create_task(client.post(f"{url}/completions", json=body)) for _ in range(3)]
+        requests = [asyncio.create_task(client.post(f"{url}/completions", json=body)) for _ in range(3)]
         await asyncio.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        statuses = [response.status_code for response in await asyncio.gather(*asked)]
+        statuses = [response.status_code for response in await asyncio.gather(*requests)]
     assert statuses == [200] * 3
     assert await asyncio.to_thread(process.wait, 60) == 0

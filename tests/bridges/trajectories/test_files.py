@@ -1,4 +1,4 @@
-"""Trajectories of ours out and back, files of other agents in, and what an import may be used for."""
+"""Export and import of our trajectories, files of other agents, and the use of imports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import pytest
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
-from repairgym.bridges.trajectories.files import BadDocument, read_trajectories, write_trajectories
+from repairgym.bridges.trajectories.files import (
+    FORMATS,
+    BadDocument,
+    detect_format,
+    read_trajectories,
+    write_trajectories,
+)
 from repairgym.bridges.trajectories.importing import import_trajectories
-from repairgym.bridges.trajectories.registry import FORMATS, detect_format
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
@@ -57,7 +62,7 @@ def own(task: Task, tmp_path: Path, renderer: ChatRenderer) -> Trajectory:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_ours_go_out_and_come_back(own: Trajectory, name: str, tmp_path: Path, renderer: ChatRenderer) -> None:
+def test_our_trajectories_survive_a_format(own: Trajectory, name: str, tmp_path: Path, renderer: ChatRenderer) -> None:
     trajectory = own
     written = from_trajectory(trajectory, renderer)
     form = FORMATS[name]
@@ -76,7 +81,7 @@ def test_ours_go_out_and_come_back(own: Trajectory, name: str, tmp_path: Path, r
 
 
 @pytest.mark.parametrize("name", ["mini_swe_agent", "atif"])
-def test_calls_stay_apart_from_the_text(name: str) -> None:
+def test_calls_stay_separate_from_the_text(name: str) -> None:
     read = FORMATS[name].read(json.loads(json.dumps(FORMATS[name].write(CALLING))), "x")
     assert read.steps == CALLING.steps
     assert (read.instance_id, read.exit_status, read.patch) == ("tiny-1", "submitted", "--- a/m.py\n")
@@ -125,10 +130,10 @@ def test_files_of_other_agents(tmp_path: Path) -> None:
     (tmp_path / "tiny-2.traj").write_text(json.dumps(SWE_AGENT))
     (tmp_path / "rows.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n[1]\n')
     (tmp_path / "notes.md").write_text("nothing to do with it")
-    found = list(read_trajectories(tmp_path))
-    bad = [one for one in found if isinstance(one, BadDocument)]
-    mini, swe = (one for one in found if isinstance(one, ExchangeTrajectory))
-    assert [one.reason for one in bad] == ["no instance_id", "no JSON object"]
+    documents = list(read_trajectories(tmp_path))
+    bad = [document for document in documents if isinstance(document, BadDocument)]
+    mini, swe = (document for document in documents if isinstance(document, ExchangeTrajectory))
+    assert [document.reason for document in bad] == ["no instance_id", "not a JSON object"]
     assert bad[1].place.endswith("rows.jsonl, line 2")
     assert (mini.instance_id, mini.model, mini.exit_status) == ("tiny-1", "openai/tiny", "Submitted")
     assert mini.steps[0].calls == (ToolCall(name="bash", arguments={"command": "ls"}),)
@@ -156,14 +161,14 @@ def test_files_of_other_agents(tmp_path: Path) -> None:
 def test_malformed_documents_are_named(document: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "x.traj"
     path.write_text(json.dumps(document))
-    (found,) = read_trajectories(path)
-    assert isinstance(found, BadDocument)
-    assert found.reason
+    (document,) = read_trajectories(path)
+    assert isinstance(document, BadDocument)
+    assert document.reason
     with pytest.raises(InputError, match="holds no trajectory"):
         list(read_trajectories(tmp_path / "nowhere"))
 
 
-def test_imports_can_be_imitated_and_nothing_else(store: RunStore, task: Task, renderer: ChatRenderer) -> None:
+def test_imports_can_only_be_imitated(store: RunStore, task: Task, renderer: ChatRenderer) -> None:
     other = CALLING.model_copy(update={"id": "e-2", "instance_id": "nobody-knows"})
     held_out = CALLING.model_copy(update={"id": "e-3", "instance_id": "tiny-test"})
     tasks = {"tiny-1": task, "tiny-test": task.model_copy(update={"id": "tiny-test", "split": "test"})}
@@ -185,7 +190,7 @@ def test_imports_can_be_imitated_and_nothing_else(store: RunStore, task: Task, r
         policy_sample(stored, 1.0)
 
 
-def test_sampled_tokens_go_along_in_atif(trajectory_maker: Callable[..., Trajectory], renderer: ChatRenderer) -> None:
+def test_atif_keeps_sampled_tokens(trajectory_maker: Callable[..., Trajectory], renderer: ChatRenderer) -> None:
     trajectory = trajectory_maker()
     exchanged = from_trajectory(trajectory, renderer)
     steps = [step for step in FORMATS["atif"].write(exchanged)["steps"] if step["source"] == "agent"]

@@ -1,8 +1,8 @@
-"""What all rollouts of a process share: sandboxes, grader, tasks.
+"""Sandboxes, grader and tasks that all rollouts of a process share.
 
-Reads a `RolloutConfig` and folders of tasks; makes graded trajectories. Invariants: one `SharedRunner` per event loop
-and configuration, made when it is first asked for (verifiers makes its harness anew for each episode); `close_runners`
-ends the sandboxes of the running loop.
+Reads a `RolloutConfig` and folders of tasks; makes graded trajectories. Guarantees: one `SharedRunner` per event loop
+and configuration, made on first use (verifiers makes a new harness for each episode); `close_runners` ends the
+sandboxes of the running loop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SharedRunner:
         """Open them.
 
         Raises:
-            InputError: ``tokenizer`` is no folder with a tokenizer.
+            InputError: ``tokenizer`` is not a folder with a tokenizer.
             SandboxError: this machine has no sandbox of the configured kind.
         """
         layers = LayerStore(config=config.layers)
@@ -43,7 +43,7 @@ class SharedRunner:
         self._runner = Runner(config, self._backend, lambda task: task_layers(task, layers), self.renderer)
 
     async def run(self, task: Task, policy: Policy, name: str) -> Trajectory:
-        """One graded episode; ``name`` is unique and decides its seed."""
+        """Run and grade one episode; its unique ``name`` determines its seed."""
         job = EpisodeJob(name, task.id, task.id, crc32(name.encode()))
         return await self._runner.run_job(job, task, policy, self._config.temperature)
 
@@ -56,10 +56,10 @@ _RUNNERS: dict[tuple[asyncio.AbstractEventLoop, str, Path], SharedRunner] = {}
 
 
 def open_runner(config: RolloutConfig, tokenizer: Path) -> SharedRunner:
-    """The runner of the running loop for ``config``.
+    """Return the runner of the running loop for ``config``.
 
     Raises:
-        InputError: ``tokenizer`` is no folder with a tokenizer.
+        InputError: ``tokenizer`` is not a folder with a tokenizer.
         SandboxError: this machine has no sandbox of the configured kind.
     """
     key = (asyncio.get_running_loop(), config.model_dump_json(), tokenizer)
@@ -76,10 +76,10 @@ async def close_runners() -> None:
 
 
 def find_task(folder: Path, task_id: str) -> Task:
-    """A task of a folder, which is read once.
+    """Return a task of a folder, which is read once.
 
     Raises:
-        InputError: it is not there.
+        InputError: the folder does not hold it.
     """
     tasks = _load(folder)
     if task_id not in tasks:

@@ -1,4 +1,4 @@
-"""A conversation that comes back as text goes on with the tokens that were sampled, or forks where it was changed."""
+"""A conversation that returns as text continues with the sampled tokens, or forks where it was changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from repairgym.bridges.serving.conversations import ConversationMemory
+from repairgym.bridges.serving.models import ConversationMemory
 from repairgym.bridges.serving.requests import ChatRequest, read_chat_request
 from repairgym.inference.renderer import ChatRenderer
 
@@ -22,18 +22,18 @@ def request(messages: list[dict[str, Any]]) -> ChatRequest:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(opening=TEXTS, exchanges=EXCHANGES, changed=st.integers(min_value=0, max_value=3))
+@given(prompt_text=TEXTS, exchanges=EXCHANGES, changed=st.integers(min_value=0, max_value=3))
 def test_prompts_extend_the_ledger_or_fork(
-    renderer: ChatRenderer, opening: str, exchanges: list[tuple[list[int], bool, str]], changed: int
+    renderer: ChatRenderer, prompt_text: str, exchanges: list[tuple[list[int], bool, str]], changed: int
 ) -> None:
     memory = ConversationMemory(renderer)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt_text}]
     for sampled, is_stopped, observation in exchanges:
-        asked = request(messages)
-        prompt = memory.prompt_ids(asked)
+        chat = request(messages)
+        prompt = memory.prompt_ids(chat)
         completion = [*sampled, *(renderer.stop_token_ids if is_stopped else ())]
         answer = {"role": "assistant", "content": renderer.decode(completion)}
-        memory.remember(asked, answer, [*prompt, *completion], is_stopped=is_stopped)
+        memory.remember(chat, answer, [*prompt, *completion], is_stopped=is_stopped)
         # A client may give a message back with fields of its own.
         messages = [*messages, answer | {"refusal": None}, {"role": "user", "content": observation}]
         extended = memory.prompt_ids(request(messages))
@@ -41,12 +41,12 @@ def test_prompts_extend_the_ledger_or_fork(
         assert extended[len(prompt) + len(completion) :] == renderer.observation_ids(observation, is_stopped)
     place = 1 + 2 * (changed % len(exchanges))
     messages[place] = messages[place] | {"content": messages[place]["content"] + "!"}
-    asked = request(messages)
-    forked = memory.prompt_ids(asked)
+    chat = request(messages)
+    forked = memory.prompt_ids(chat)
     assert [text for _, text in renderer.messages(forked)][place].endswith("!")
 
 
-def test_a_message_with_calls_may_be_written_anew(renderer: ChatRenderer) -> None:
+def test_a_message_with_calls_may_be_formatted_differently(renderer: ChatRenderer) -> None:
     memory = ConversationMemory(renderer)
     opening = [{"role": "user", "content": "go"}]
 

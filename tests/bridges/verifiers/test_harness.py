@@ -97,7 +97,7 @@ def test_rewards_are_verdicts(tasks: Path, serve, script: str, verdict: str, rew
     assert [trace.info["repairgym"]["verdict"] for trace in traces] == [verdict] * NUM_TASKS
     assert [trace.reward for trace in traces] == [reward] * NUM_TASKS
     assert all(trace.num_turns == trace.info["repairgym"]["num_turns"] for trace in traces)
-    assert all(trace.num_branches == 1 for trace in traces)  # each prompt goes on where the one before ended
+    assert all(trace.num_branches == 1 for trace in traces)  # each prompt extends the previous one
 
 
 def test_a_dead_server_is_an_error_and_no_reward(tasks: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_dead_server_is_an_error_and_no_reward(tasks: Path) -> None:
     assert not any(trace.rewards.values())
 
 
-def test_the_taskset_is_found_by_its_id_and_says_nothing_of_the_repair(tasks: Path) -> None:
+def test_the_taskset_loads_by_its_id_and_hides_the_repair(tasks: Path) -> None:
     from verifiers.v1.utils.loaders import load_taskset, resolve_env_config
 
     config = resolve_env_config({"taskset": {"id": "repairgym-verifiers", "tasks": str(tasks), "split": "train"}})
@@ -117,7 +117,7 @@ def test_the_taskset_is_found_by_its_id_and_says_nothing_of_the_repair(tasks: Pa
 
 
 def test_tasks_are_validated_by_the_oracle(tasks: Path) -> None:
-    from repairgym.bridges.verifiers.running import close_runners
+    from repairgym.bridges.verifiers.shared_runner import close_runners
     from repairgym_verifiers import RepairTaskset, RepairTasksetConfig
 
     async def validate() -> bool:

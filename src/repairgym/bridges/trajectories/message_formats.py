@@ -1,4 +1,4 @@
-"""mini-swe-agent's ``.traj.json`` (formats 1 and 1.1): one list of messages that is prompt, log and trajectory."""
+"""Formats of one message list: mini-swe-agent's ``.traj.json`` (1 and 1.1) and rows of chat messages for SFT."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class MiniSweAgent(TrajectoryFormat):
     suffix = ".traj.json"
 
     def matches(self, document: Document) -> bool:
-        """By its own name, and by the messages and the info that older files have."""
+        """Match its own name, or the messages and the info of older files."""
         named = str(document.get("trajectory_format", "")).startswith(_PREFIX)
         return named or {"messages", "info"} <= set(document)
 
     def write(self, trajectory: ExchangeTrajectory) -> dict[str, Any]:
-        """The message list with mini's last message of the role ``exit``."""
+        """Write the message list, with mini's last message of the role ``exit``."""
         messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in trajectory.opening]
         for step in trajectory.steps:
             commands = [call.arguments for call in step.calls] or [{"command": step.text}]
@@ -55,7 +55,7 @@ class MiniSweAgent(TrajectoryFormat):
         }
 
     def read(self, document: Document, name: str) -> ExchangeTrajectory:
-        """Answers with what follows them, calls apart from the text."""
+        """Read answers with the observations after them, calls separate from the text."""
         messages, info = document.get("messages"), document.get("info")
         if not isinstance(messages, list) or not isinstance(info, dict):
             raise FormatError("no messages or no info")
@@ -74,8 +74,47 @@ class MiniSweAgent(TrajectoryFormat):
         )
 
 
+class ChatMessages(TrajectoryFormat):
+    """``{"messages": [{"role": ..., "content": ...}], "instance_id": ...}`` per line (SWE-smith's form and others)."""
+
+    name = "chat"
+    suffix = ".jsonl"
+
+    def matches(self, document: Document) -> bool:
+        """Match its messages."""
+        return isinstance(document.get("messages"), list)
+
+    def write(self, trajectory: ExchangeTrajectory) -> dict[str, Any]:
+        """Write the messages to imitate, and fields for filters."""
+        return {
+            "messages": [{"role": role, "content": text} for role, text in trajectory.messages()],
+            "instance_id": trajectory.instance_id,
+            "id": trajectory.id,
+            "model": trajectory.model,
+            "resolved": trajectory.is_resolved,
+            "patch": trajectory.patch,
+        }
+
+    def read(self, document: Document, name: str) -> ExchangeTrajectory:
+        """Read the conversation, which has to name its instance."""
+        instance_id = document.get("instance_id")
+        if not isinstance(instance_id, str) or not instance_id:
+            raise FormatError("no instance_id")
+        opening, steps = read_messages(document["messages"])
+        return ExchangeTrajectory(
+            id=str(document.get("id") or document.get("traj_id") or instance_id),
+            instance_id=instance_id,
+            opening=opening,
+            steps=steps,
+            exit_status="",
+            patch=str(document.get("patch") or ""),
+            model=str(document.get("model") or ""),
+            agent="",
+        )
+
+
 def read_messages(messages: Sequence[Document]) -> tuple[tuple[Message, ...], tuple[Step, ...]]:
-    """(messages before the first answer, answers with what came back) of a chat; also of SFT rows.
+    """Return (messages before the first answer, answers with observations) of a chat.
 
     Raises:
         FormatError: there is no answer, or a message without role or text.
@@ -100,10 +139,10 @@ def read_messages(messages: Sequence[Document]) -> tuple[tuple[Message, ...], tu
 
 
 def message_text(message: Document) -> str:
-    """The text of a message whose content may be text, parts of text or nothing.
+    """Return the text of a message whose content may be text, parts of text or nothing.
 
     Raises:
-        FormatError: it is something else.
+        FormatError: the content is something else.
     """
     content = message.get("content")
     if isinstance(content, list):
