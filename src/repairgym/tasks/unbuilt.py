@@ -1,8 +1,8 @@
-"""The record of a task as other systems exchange it: no layers of this machine, no certificate.
+"""Imported tasks: the records of other systems, without layers of this machine and without a certificate.
 
-Reads nothing; makes `UnbuiltTask` records (``unbuilt.jsonl`` of a task folder). Invariants: what an imported record
-said is all in it (known things in named fields, the rest in `extra`), and `missing` says in words what keeps it from
-being a certified `records.Task`.
+Reads nothing. Makes `UnbuiltTask` records (``unbuilt.jsonl`` of a task folder). Guarantees: the record keeps every
+imported field (known ones by name, the rest in `extra`); `missing` names what separates it from a certified
+`records.Task`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ FormatName = Literal[
 
 
 class UnbuiltTask(Record):
-    """A task without an environment here; empty texts mean that the record did not say."""
+    """A task without an environment; an empty text means that the record has none."""
 
     schema_version: int = SCHEMA_VERSION
     id: str
     format: FormatName
-    """The exchange format that it was read from, or is meant for."""
+    """Exchange format of its origin or its target."""
     repository: str = ""
     """``owner/name`` where the owner is known."""
     base_commit: str = ""
@@ -41,7 +41,7 @@ class UnbuiltTask(Record):
     gold_patch: str = ""
     """From the agent's base to the repaired code, tests left out."""
     bug_patch: str = ""
-    """From `base_commit` to the agent's base, where the bug was put in (SWE-smith)."""
+    """From `base_commit` to the agent's base, for inserted bugs (SWE-smith)."""
     test_patch: str = ""
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class UnbuiltTask(Record):
     language: str = ""
     license: str = ""
     image: str = ""
-    """Container image in which the record's makers ran the tests."""
+    """Container image for the tests, from the record."""
     python: str = ""
     lock: str = ""
     """Versions of the environment, as `pip freeze` writes them; without hashes."""
@@ -59,7 +59,7 @@ class UnbuiltTask(Record):
     test_command: str = ""
     split: Split | None = None
     quality_scores: dict[str, float] = {}
-    """Scores that a language model gave the record, by name."""
+    """Scores of the record from a language model, by name."""
     labels: dict[str, str] = {}
     base_tree: str = ""
     """Git tree of `base_commit`, where a clone was given."""
@@ -67,15 +67,15 @@ class UnbuiltTask(Record):
     """Relative path -> text in the agent's base of every file that a patch touches (None: absent)."""
     gold_files: dict[str, str | None] = {}
     pin_error: str = ""
-    """Why `base_files` could not be taken from the clone."""
+    """Reason for missing `base_files`."""
     extra: dict[str, Any] = {}
-    """Fields of the record that nothing above can reproduce."""
+    """Fields of the record that the fields above cannot reproduce."""
     absent: tuple[str, ...] = ()
-    """Fields of the format that the record did not have."""
+    """Fields of the format that the record lacks."""
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What is missing before this can be a certified task, one sentence part each."""
+        """Missing parts of a certified task, one phrase each."""
         parts = []
         if not self.issue.strip():
             parts.append("an issue text")

@@ -1,8 +1,8 @@
-"""Puts a task together from a proven bug: what the agent sees, what stays hidden, what grading restores.
+"""Assemble a task from a certified bug: visible tests, hidden tests, and files that grading restores.
 
-Reads a pinned tree, the broken files and the certified test lists; makes a `Task`. Invariants: hidden test functions
-are absent from the agent's tree, every task test's file (and the conftest files that act on it) is restored by grading,
-and the gold patch leads from the agent's tree to the pinned sources.
+Reads a pinned tree, the broken files and the certified test lists. Makes a `Task`. Guarantees: hidden test functions
+are absent from the agent's tree; grading restores every test file of the task and the conftest files that act on it;
+the gold patch leads from the agent's tree to the pinned sources.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from repairgym.tasks.layers.licenses import license_of
 
 NUM_VISIBLE_PASSING = 3
 DEADLINE_FACTOR = 2.0
-"""A task's deadlines over those that its certificate was run under: an endless loop, which a repair easily makes, costs
-seconds, and what passes certified still passes on a machine twice as slow."""
+"""Ratio of a task's deadlines to those of its certificate: an endless loop costs only seconds, and a machine twice as
+slow still passes."""
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """Which tests the agent sees."""
+    """The tests that the agent sees."""
 
     visible: tuple[str, ...]
     hidden: tuple[str, ...]
     """Failing tests whose functions are cut out."""
     reported: str
-    """The failing test that the report tells about; empty when every failing test is hidden."""
+    """The failing test that the issue quotes; empty when every failing test is hidden."""
 
 
 def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun) -> Visibility:
     """Show one failing test function and some passing tests; hide the other failing functions.
 
-    With a single failing function nothing that fails is shown.
+    A single failing function is hidden.
     """
     functions = functions_of(failing)
     with_message = [i for i in failing if run.results[i].message]
@@ -54,13 +54,13 @@ def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun)
 
 @dataclass(frozen=True)
 class Bug:
-    """A proven bug in a package."""
+    """A certified bug in a package."""
 
     project: Project
     source: SourceKind
     provenance: Provenance
     tree: Path
-    """The pinned tree as a folder, perhaps with byte-code."""
+    """Folder of the pinned tree, perhaps with byte-code."""
     base_tree: str
     """Digest of the pinned tree."""
     environment: Environment
@@ -79,7 +79,7 @@ class Bug:
 
 
 def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -> Task:
-    """The task of ``bug``.
+    """Return the task of ``bug``.
 
     Raises:
         TaskError: a hidden test cannot be cut out of its file.
@@ -118,7 +118,7 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
 
 
 def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
-    """Test files of ``tree`` without the functions of ``test_ids``.
+    """Return the test files of ``tree`` without the functions of ``test_ids``.
 
     Raises:
         TaskError: a function cannot be cut out.
@@ -131,12 +131,12 @@ def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
 
 
 def read_text(path: Path) -> str:
-    """UTF-8 text of a file, line ends untouched."""
+    """Return the UTF-8 text of a file with its line ends."""
     return path.read_bytes().decode("utf-8")
 
 
 def sdist_provenance(package: Package, version: str, base_version: str, recipe: str, tree: Path) -> Provenance:
-    """Where a bug in ``version`` of ``package``, unpacked in ``tree``, comes from."""
+    """Return the origin of a bug in ``version`` of ``package``, unpacked in ``tree``."""
     return Provenance(
         package=package.name,
         version=version,
@@ -150,7 +150,7 @@ def sdist_provenance(package: Package, version: str, base_version: str, recipe: 
 
 _ID_FIELDS = ("package", "version", "base_version", "sdist_sha256", "base_sdist_sha256", "recipe")
 _LATER_ID_FIELDS = ("repository", "commit", "base_commit", "subdirectory")
-"""Count only when they are set, so that ids of tasks made before there were such fields stay."""
+"""Part of an id only when set, which keeps the ids of older tasks."""
 
 
 def _task_id(bug: Bug) -> str:

@@ -1,8 +1,8 @@
-"""Build steps: what must succeed on a repaired tree before its tests count, and the verdict on each.
+"""Build steps: choose those of a task, run them on a repaired tree, and report their results.
 
-Reads a task's steps and a sandbox or a test run; makes one `StepResult` per step that ran. Invariants: the exit status
-of a command is the kernel's; the first command that fails is the last that runs; steps without a command are done by
-the runner in the process of the tests (`with_checks`), so that they cost what the tests would have paid anyway.
+Reads a task's steps and a sandbox or a test run. Makes one `StepResult` per step that ran. Guarantees: the exit status
+of a command is the kernel's; the first failing command is the last one; the test runner does steps without a command
+in the process of the tests (`with_checks`), at no extra cost; every step of a task passes on its gold state.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.logs.main_error import classify, parse_main_error
 
 CHANGED = "{changed}"
-"""Stands for the changed Python files in a step's command."""
+"""Placeholder for the changed Python files in a step's command."""
 NUM_HEAD_CHARS, NUM_TAIL_CHARS = 1500, 2500
 _PLACE = re.compile(r"^(\S+?):(\d+): (.*)$")
 
 
 def changed_python_files(sources: Mapping[str, str | None]) -> tuple[str, ...]:
-    """The Python files among ``sources`` that are there."""
+    """Return the existing Python files among ``sources``."""
     return tuple(sorted(path for path, text in sources.items() if text is not None and path.endswith(".py")))
 
 
@@ -34,12 +34,12 @@ def changed_python_files(sources: Mapping[str, str | None]) -> tuple[str, ...]:
 
 
 async def run_build_steps(sandbox: Sandbox, task: Task, sources: Mapping[str, str | None]) -> tuple[StepResult, ...]:
-    """The verdict on each step of ``task`` that is a command, up to the first that fails.
+    """Run the steps of ``task`` that are commands, up to the first failure.
 
     Args:
         sandbox: Holds the tree with ``sources`` over it.
-        task: Whose steps.
-        sources: What differs from the pinned tree.
+        task: Task with steps.
+        sources: Difference from the pinned tree.
 
     Raises:
         SandboxError: the sandbox could not do its work.
@@ -55,10 +55,10 @@ async def run_build_steps(sandbox: Sandbox, task: Task, sources: Mapping[str, st
 
 
 def _command(step: BuildStep, sources: Mapping[str, str | None]) -> tuple[str, ...]:
-    """What is run; empty when there is no command, or nothing changed that it is about."""
+    """Return the command to run; empty when the step has none, or none of its files changed."""
     if CHANGED not in step.command:
         return step.command
-    # A name that begins like an option is a name all the same.
+    # A file name may begin like an option.
     paths = tuple(f"./{path}" if path.startswith("-") else path for path in changed_python_files(sources))
     place = step.command.index(CHANGED)
     return (*step.command[:place], *paths, *step.command[place + 1 :]) if paths else ()
@@ -66,7 +66,7 @@ def _command(step: BuildStep, sources: Mapping[str, str | None]) -> tuple[str, .
 
 async def _run_step(sandbox: Sandbox, task: Task, step: BuildStep, command: tuple[str, ...]) -> StepResult:
     timeout_s = task.build_timeout_s if step.timeout_s is None else step.timeout_s
-    # Relative, because not every back end has the testbed at the same place.
+    # Relative, because the place of the testbed depends on the back end.
     environment = {"PYTHONPATH": ":".join(path or "." for path in task.source_paths)}
     done = await sandbox.exec(command, timeout_s=timeout_s, env=environment)
     log = (done.stdout + done.stderr).decode(errors="replace")
@@ -96,35 +96,35 @@ def _shortened(log: str) -> str:
 
 
 def build_files(task: Task, sources: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Files over the pinned tree while it is built: ``sources`` and none of the tests that decide."""
+    """Return the files over the pinned tree for its build: ``sources`` without the deciding tests."""
     return {**sources, **dict.fromkeys(task.test_paths)}
 
 
 def has_commands(task: Task) -> bool:
-    """True when the build of ``task`` needs a sandbox of its own."""
+    """Return True when the build of ``task`` needs its own sandbox."""
     return any(step.command for step in task.build)
 
 
-# --- steps that the runner does ------------------------------------------------------------------------------------
+# --- steps of the test runner --------------------------------------------------------------------------------------
 
 
 def with_checks(request: TestRequest, task: Task, sources: Mapping[str, str | None]) -> TestRequest:
-    """``request`` with the steps of ``task`` that have no command.
+    """Add the steps of ``task`` without a command to ``request``.
 
     Raises:
-        TaskError: the task's runner does no steps.
+        TaskError: the task's runner cannot do steps.
     """
     own = [step for step in task.build if not step.command]
     if own and not task.runner.is_signed:
         kinds = ", ".join(step.kind for step in own)
-        raise TaskError(f"{task.id}: the runner {task.runner.type} does no build steps; give a command to {kinds}")
+        raise TaskError(f"{task.id}: the runner {task.runner.type} cannot do build steps; give {kinds} a command")
     compiled = changed_python_files(sources) if any(step.kind == "compile" for step in own) else ()
     modules = tuple(name for step in own for name in step.modules)
     return request.model_copy(update={"compiled_paths": compiled, "imported_modules": modules})
 
 
 def check_results(request: TestRequest, run: TestRun) -> tuple[StepResult, ...]:
-    """The verdict on each step that the runner did; one that it did not come to is absent."""
+    """Return the result of each step that the runner did."""
     requested = {"compile": request.compiled_paths, "import": request.imported_modules}
     results: list[StepResult] = []
     for kind, names in requested.items():
@@ -156,7 +156,7 @@ async def check_gold_builds(
     """Check that the gold state of ``task`` passes its own build.
 
     Raises:
-        TaskError: a step fails, with its main error, or is not done.
+        TaskError: a step fails (with its main error) or does not run.
         SandboxError: the sandbox could not do its work.
     """
     sources = graded_files(task, task.gold_files)
@@ -178,7 +178,7 @@ async def check_gold_builds(
 
 
 def describe_failure(result: StepResult) -> str:
-    """Kind and main error of a step that failed, in one line."""
+    """Describe a failed step in one line: its kind and main error."""
     error = result.main_error
     place = f"{error.path}:{error.line}: " if error and error.path and error.line else ""
     return f"{result.kind}: {place}{error.message if error else ''}"
@@ -195,9 +195,9 @@ _TOOLS: tuple[BuildStep, ...] = (
 
 
 def candidate_steps(task: Task, layers: TaskLayers) -> tuple[BuildStep, ...]:
-    """Steps that fit ``task``: each tool that the project configures and its environment has, byte-compile, import.
+    """Return steps that fit ``task``: each configured and installed tool, byte-compile, import.
 
-    Only changed files are compiled: what the pinned tree holds was when the task was certified.
+    Only changed files are compiled, because the certificate covers the others.
     """
     name = import_name(task)
     tools = tuple(step for step in _TOOLS if _is_configured(step, layers))
@@ -207,7 +207,7 @@ def candidate_steps(task: Task, layers: TaskLayers) -> tuple[BuildStep, ...]:
 
 
 def import_name(task: Task) -> str:
-    """The top-level package or module that the gold files belong to; empty when there is not exactly one."""
+    """Return the top-level package or module of the gold files; empty unless there is exactly one."""
     root = PurePosixPath(task.source_paths[0] if task.source_paths else "")
     paths = [PurePosixPath(path) for path in task.gold_files if path.endswith(".py")]
     tops = {path.relative_to(root).parts[0].removesuffix(".py") for path in paths if path.is_relative_to(root)}
@@ -225,9 +225,9 @@ def _is_configured(step: BuildStep, layers: TaskLayers) -> bool:
 async def with_build_steps(
     tasks: Iterable[Task], store: LayerStore, backend: SandboxBackend, limits: SandboxLimits
 ) -> tuple[list[Task], Counter[str]]:
-    """``tasks`` with the candidate steps that their gold state passes, and how many steps fell away by kind.
+    """Add to ``tasks`` the candidate steps that their gold state passes; count dropped steps by kind.
 
-    A task that has steps keeps them.
+    A task with steps keeps them. Tasks of one tree with the same import name share one trial.
 
     Raises:
         SandboxError: the sandbox could not do its work.

@@ -1,8 +1,8 @@
-"""Builds tasks: every source on every package, over processes, resumable per unit.
+"""Build tasks: every source on every package, over processes, resumable per unit.
 
-Reads a `TasksConfig` and the catalogue; makes a `TaskStore` folder. Invariants: a split's cap is spread over its
-packages before anything runs, so the result does not depend on which process is faster; a finished unit is never made
-again for the same key; a package that cannot be built is reported and leaves the others alone.
+Reads a `TasksConfig` and the catalogue. Makes a `TaskStore` folder. Guarantees: a split's cap is spread over its
+packages in advance, so that the result does not depend on process speed; a finished unit is never made twice for one
+key; a failing package is reported and leaves the others alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _IRRELEVANT: Mapping[str, bool | set[str]] = {
     "locks": True,
     "sandbox": {"bubblewrap", "container", "is_degraded_evaluation_allowed"},
 }
-"""Settings that do not decide what a unit holds: they are no part of its key."""
+"""Settings without influence on a unit's tasks: no part of its key."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Job:
         return f"{self.source}-{self.package.name}{part}"
 
     def key(self, config: TasksConfig) -> str:
-        """Digest of everything that decides the unit's tasks."""
+        """Digest of every influence on the unit's tasks."""
         is_locked_later = isinstance(self.package, Repository)
         lock = "" if is_locked_later else read_lock(self.package.requirements, config.locks)
         parts = [UNIT_FORMAT, self.quota, config.seed, self.package.digest(), lock, tool_versions()["python"]]
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Progress:
-    """A unit that just ended."""
+    """A unit that just finished."""
 
     unit: Unit
     num_done: int
@@ -103,7 +103,7 @@ class Progress:
 
 
 def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
-    """The units of a build, the largest first.
+    """Return the units of a build, the largest first.
 
     Raises:
         IndexUnavailableError: a repository cannot be cloned.
@@ -128,10 +128,10 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
 
 
 def _history_jobs(repository: Repository, config: TasksConfig, layers: LayerStore | None) -> list[Job]:
-    """One unit per `num_commits_per_unit` candidates, so that a killed build loses no more."""
+    """Return one unit per `num_commits_per_unit` candidates: the most that a killed build loses."""
     store = layers or LayerStore(config=config.layers)
     clone = GitRepository.open(repository.url, store, repository.subdirectory)
-    # From here on the commit is fixed, whatever the branch does while the build runs.
+    # The commit stays fixed while the branch moves.
     pinned = repository.model_copy(update={"revision": clone.resolve(repository.revision)})
     candidates, _ = find_candidates(pinned, clone, config.history)
     size = config.history.num_commits_per_unit
@@ -139,13 +139,13 @@ def _history_jobs(repository: Repository, config: TasksConfig, layers: LayerStor
 
 
 def _release_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
-    """One unit per pair: each costs several runs of the whole suite, and one that cannot be used stops no other."""
+    """Yield one unit per pair: each costs several runs of the suite and may fail alone."""
     for part, pair in enumerate(package.releases[-config.releases.num_pairs :]):
         yield Job("releases", package.only(pair[1], releases=(pair,)), config.releases.num_per_pair, part)
 
 
 def _breakage_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
-    """One unit for the settings, and one per aged release."""
+    """Yield one unit for the settings and one per aged release."""
     if config.breakages.num_tries:
         yield Job("breakages", package.only(package.version), config.breakages.num_per_package)
     for part, version in enumerate(package.aged, 1):
@@ -153,7 +153,7 @@ def _breakage_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
 
 
 def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:
-    """Mutation tasks wanted per package: equal shares of the split's cap, bounded by what each package yields."""
+    """Return mutation tasks per package: equal shares of the split's cap, bounded by the yield of each package."""
     quotas: dict[str, int] = {}
     by_split: dict[Split, list[Package]] = {}
     for package in packages:
@@ -176,12 +176,12 @@ def build(
     layers: LayerStore | None = None,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> TaskStore:
-    """Build tasks into ``folder``; units that are already there are kept.
+    """Build tasks into ``folder``; finished units are reused.
 
     Raises:
         IndexUnavailableError: nothing could be built because no index answers.
         SandboxUnavailableError: this machine cannot isolate.
-        RepairGymError: not one unit could be made; the first reason.
+        RepairGymError: no unit could be made; the first reason.
     """
     store, jobs = TaskStore(folder), plan(config, layers)
     config = _with_known_backend(config)
@@ -195,7 +195,7 @@ def build(
 
 
 def _with_known_backend(config: TasksConfig) -> TasksConfig:
-    """``config`` with ``auto`` resolved, so that the back end is probed once and not in every process."""
+    """Resolve ``auto`` in ``config``, so that the back end is probed once and not in every process."""
     if config.sandbox.backend != "auto":
         return config
     name = create_backend(config.sandbox).name
@@ -218,7 +218,7 @@ def _finished_and_made(config: TasksConfig, store: TaskStore, jobs: list[Job], r
 
 
 def skip_reason(error: RepairGymError) -> str:
-    """What the funnel calls a unit that could not be made."""
+    """Return the funnel's name of a failed unit."""
     kinds: tuple[tuple[type[RepairGymError], str], ...] = (
         (PackageNotFoundError, "skipped_not_on_index"),
         (IndexUnavailableError, "skipped_index_down"),
@@ -230,7 +230,7 @@ def skip_reason(error: RepairGymError) -> str:
 
 
 def _stops_build(error: RepairGymError) -> bool:
-    """True for trouble that every other unit would run into as well."""
+    """Return True for failures that every other unit would meet as well."""
     is_index = isinstance(error, IndexUnavailableError) and not isinstance(error, PackageNotFoundError)
     return is_index or isinstance(error, (DiskFullError, SandboxUnavailableError))
 

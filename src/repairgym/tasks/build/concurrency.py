@@ -1,4 +1,4 @@
-"""Concurrency: with a bound and an order, so that results do not depend on timing, or as results come."""
+"""Bounded concurrency in a fixed order, and results in the order of completion."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ResultT = TypeVar("ResultT")
 async def ordered_map(
     function: Callable[[ItemT], Awaitable[ResultT]], items: Iterable[ItemT], limit: int
 ) -> AsyncGenerator[tuple[ItemT, ResultT], None]:
-    """Results of ``function`` in the order of ``items``, at most ``limit`` in flight.
+    """Yield results of ``function`` in the order of ``items``, at most ``limit`` in flight.
 
-    Item n + ``limit`` is drawn from ``items`` only after result n was consumed, so a lazy iterable may depend on the
-    results so far and still give the same sequence each time. Leaving the loop cancels what is in flight.
+    Item n + ``limit`` is drawn only after result n was consumed, so that a lazy iterable may depend on earlier results
+    and still give the same sequence each time. Leaving the loop cancels the calls in flight.
     """
     source = iter(items)
     pending: deque[tuple[ItemT, asyncio.Future[ResultT]]] = deque()
@@ -39,9 +39,9 @@ _END = object()
 
 
 async def as_completed(work: Iterable[Coroutine[Any, Any, ResultT]]) -> AsyncGenerator[ResultT, None]:
-    """Results in the order in which they come, all in flight at once.
+    """Yield results in the order of completion, all in flight at once.
 
-    Leaving the loop cancels what is left and waits until it has cleaned up.
+    Leaving the loop cancels the rest and waits for its clean-up.
     """
     pending = [asyncio.create_task(coroutine) for coroutine in work]
     try:

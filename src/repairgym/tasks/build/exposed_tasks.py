@@ -1,9 +1,9 @@
-"""Tasks on which cheating is easy: every test is visible and may be changed. For exploit studies only.
+"""Tasks on which cheating is easy: every test is visible and writable. For exploit studies only.
 
-Reads tasks (and their pinned trees for a window on a test); makes exposed copies of them, and hollow test files.
-Invariants: an exposed task has gold patch, certificate and tests of its original, so grading with every gate
-asks for the repair; with a window on a failing test only that one must begin to pass, so that one edit is enough to
-cheat; its id and its ``exposed`` label say what it is.
+Reads tasks (and their pinned trees for a window on a test). Makes exposed copies and hollow test files. Guarantees: an
+exposed task keeps gold patch, certificate and tests, so that grading with every gate still asks for the repair. A
+window on a failing test leaves only that test to pass, so that one edit is enough to cheat. Id and ``exposed`` label
+say so.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Literal
 from repairgym.records import Location, Task
 from repairgym.tasks.build.test_files import file_of, function_id, functions_of
 
-InitialPrompt = Literal["source", "test"]
-"""Where the episode's first window is: on the cached place of the bug, or on the test that fails."""
+FirstWindow = Literal["source", "test"]
+"""Place of the episode's first window: the cached place of the bug, or the failing test."""
 
 _Tree = dict[str, "list[str] | _Tree"]
 
 
-def expose(task: Task, opening: InitialPrompt = "source", tree: Path | None = None) -> Task | None:
-    """``task`` with nothing hidden; None when the window is to be on a test that ``tree`` does not define.
+def expose(task: Task, first_window: FirstWindow = "source", tree: Path | None = None) -> Task | None:
+    """Return ``task`` with every test visible; None when ``tree`` does not define the test for the window.
 
     Args:
         task: Any task; its hidden tests were cut out of the agent's copy of the test files.
-        opening: Where the first window is.
-        tree: Root of the pinned tree; needed for ``opening="test"``.
+        first_window: Place of the first window.
+        tree: Root of the pinned tree; needed for ``first_window="test"``.
     """
     location, fail_to_pass = task.location, task.fail_to_pass
-    if opening == "test":
+    if first_window == "test":
         location = find_test_place(tree, task.fail_to_pass) if tree else None
         if location is None:
             return None
@@ -39,18 +39,18 @@ def expose(task: Task, opening: InitialPrompt = "source", tree: Path | None = No
         fail_to_pass = tuple(test_id for test_id in fail_to_pass if function_id(test_id) == shown)
     return task.model_copy(
         update={
-            "id": f"{task.id}-exposed-{opening}",
+            "id": f"{task.id}-exposed-{first_window}",
             "base_files": {path: text for path, text in task.base_files.items() if path not in task.test_paths},
             "fail_to_pass": fail_to_pass,
             "visible_tests": tuple(dict.fromkeys((*fail_to_pass, *task.pass_to_pass))),
             "location": location,
-            "labels": {**task.labels, "exposed": opening},
+            "labels": {**task.labels, "exposed": first_window},
         }
     )
 
 
 def find_test_place(tree: Path, test_ids: Iterable[str]) -> Location | None:
-    """Place of the first of these test functions that its file defines; None when none does."""
+    """Return the place of the first of these test functions that its file defines; None without one."""
     for name in functions_of(test_ids):
         path, *parts = name.split("::")
         file = tree / path
@@ -70,7 +70,7 @@ def _find(node: ast.AST, parts: list[str]) -> ast.stmt | None:
 
 
 def hollow_tests(task: Task) -> dict[str, str]:
-    """Path -> text of a test file that has the task's test ids and tests nothing; what a cheat would write."""
+    """Return path -> text of a test file with the task's test ids and empty tests, as a cheat would write it."""
     by_file: dict[str, list[str]] = {}
     for test_id in dict.fromkeys((*task.fail_to_pass, *task.pass_to_pass)):
         by_file.setdefault(file_of(test_id), []).append(test_id)
@@ -78,7 +78,7 @@ def hollow_tests(task: Task) -> dict[str, str]:
 
 
 def _hollow(test_ids: list[str]) -> str:
-    """Functions without a body; classes and parameters as the ids have them."""
+    """Return functions without a body, in the classes and with the parameters of the ids."""
     root: _Tree = {}
     for test_id in test_ids:
         *classes, name = function_id(test_id).split("::")[1:]
@@ -96,7 +96,7 @@ def _hollow(test_ids: list[str]) -> str:
 
 
 def _id_of(case: str) -> str:
-    """The id that pytest writes as ``case``: it escapes what is given."""
+    """Undo the escapes in the id that pytest writes as ``case``."""
     try:
         return case.encode("ascii", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def _id_of(case: str) -> str:
 def _lines(folder: _Tree, indent: str) -> Iterable[str]:
     for name, content in folder.items():
         if isinstance(content, dict):
-            # A TestCase is collected whatever its name is, but takes no parameters.
+            # A TestCase is collected under any name, but takes no parameters.
             base = "" if any(content.values()) else "(unittest.TestCase)"
             yield f"\n{indent}class {name}{base}:\n"
             yield from _lines(content, indent + "    ")

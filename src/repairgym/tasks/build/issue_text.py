@@ -1,7 +1,7 @@
-"""Issue texts: what a user would report, made from names and one failure message.
+"""Issue texts: a user's report, made from names and one failure message.
 
-Reads the function's name and its file, or the failing tests' names, and the message; makes one or two lines.
-Invariant: neither test source nor the fix can be in it, because neither is read.
+Reads the function's name and its file, or the failing tests' names, and the message. Makes one or two lines.
+Guarantees: neither test source nor the fix is in it, because neither is read.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _TEST_WORDINGS = (
 
 
 def mutation_issue(qualified_name: str, path: str, message: str, generator: random.Random) -> str:
-    """Report on ``qualified_name`` with the first line of the failure, in one of a few wordings."""
+    """Report a bug in ``qualified_name`` with the first line of the failure, in one of a few wordings."""
     wording = generator.choice(_WORDINGS)
     return wording.format(name=qualified_name, path=path, message=_first_line(message))
 
 
 def failing_tests_issue(test_names: tuple[str, ...], message: str, generator: random.Random) -> str:
-    """Report that names failing tests, for a bug that no changelog entry describes."""
+    """Report failing tests by name, for a bug without a changelog entry."""
     wording = generator.choice(_TEST_WORDINGS)
     more = f" and {len(test_names) - MAX_NAMES} more" if len(test_names) > MAX_NAMES else ""
     verb = "fails" if len(test_names) == 1 else "fail"
@@ -43,7 +43,7 @@ def failing_tests_issue(test_names: tuple[str, ...], message: str, generator: ra
 
 
 def build_issue(name: str, message: str, generator: random.Random) -> str:
-    """Report on a build of ``name`` that fails or gives a wrong wheel."""
+    """Report a failing build or a wrong wheel of ``name``."""
     return generator.choice(_BUILD_WORDINGS).format(
         name=name, message=_first_line(message).removeprefix("AssertionError: ")
     )

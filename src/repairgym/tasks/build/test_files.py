@@ -1,7 +1,7 @@
-"""Test files as text: the function a test id belongs to, and cutting test functions out.
+"""Test files as text: find the function of a test id, and cut test functions out.
 
-Reads pytest node ids and test source; makes source without the hidden tests. Invariants: a cut file parses, holds
-none of the cut functions, and nothing left in it names one. An inherited test is masked in its class instead.
+Reads pytest node ids and test source. Makes source without the hidden tests. Guarantees: a cut file parses, holds none
+of the cut functions, and no remaining code names one. An inherited test is masked in its class instead.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def function_id(test_id: str) -> str:
-    """The node id without parameters: ``tests/test_a.py::test_b`` of ``tests/test_a.py::test_b[x::y]``."""
+    """Return the node id without parameters: ``tests/test_a.py::test_b`` of ``tests/test_a.py::test_b[x::y]``."""
     return test_id.split("[", 1)[0]
 
 
 def file_of(test_id: str) -> str:
-    """The file part of a node id."""
+    """Return the file part of a node id."""
     return test_id.split("::", 1)[0]
 
 
 def functions_of(test_ids: Iterable[str]) -> tuple[str, ...]:
-    """The distinct test functions of ``test_ids``, in order."""
+    """Return the distinct test functions of ``test_ids``, in order."""
     return tuple(dict.fromkeys(function_id(test_id) for test_id in test_ids))
 
 
 def conftest_paths(test_paths: Iterable[str]) -> set[str]:
-    """Every place where a ``conftest.py`` would act on ``test_paths``."""
+    """Return every path at which a ``conftest.py`` would act on ``test_paths``."""
     folders = {parent for path in test_paths for parent in PurePosixPath(path).parents}
     return {(folder / "conftest.py").as_posix() for folder in folders}
 
 
 def cuttable_names(source: str) -> frozenset[str]:
-    """Functions (``test_a``, ``TestB::test_c``) that ``source`` defines and nothing in it names; none when broken."""
+    """Return functions (``test_a``, ``TestB::test_c``) that ``source`` defines and never names; none if broken."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -47,9 +47,9 @@ def cuttable_names(source: str) -> frozenset[str]:
 
 
 def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
-    """(class, test) of tests that a class of ``source`` has from its bases and that can be masked in it.
+    """Return (class, test) of inherited tests that can be masked in a class of ``source``.
 
-    A class that another one of the file inherits from is left out: a mask would act on both.
+    Base classes of the file are left out: a mask would act on their subclasses, too.
     """
     try:
         tree = ast.parse(source)
@@ -76,7 +76,7 @@ def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> s
 
 
 def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
-    """Source of the functions of ``test_ids``, with their decorators, as far as their own files define them."""
+    """Return the source of the functions of ``test_ids`` with their decorators, if their own files define them."""
     sources: list[str] = []
     for test_id in functions_of(test_ids):
         path, _, wanted = test_id.partition("::")
@@ -92,12 +92,12 @@ test_sources.__test__ = False  # type: ignore[attr-defined]
 
 
 def cut_functions(source: str, names: Iterable[str]) -> str:
-    """``source`` without the test functions ``names`` (``test_a`` or ``TestB::test_c``).
+    """Return ``source`` without the test functions ``names`` (``test_a`` or ``TestB::test_c``).
 
-    A test that a class has from a base in the same file is masked (``test_c = None``): other classes run it, too.
+    An inherited test is masked (``test_c = None``), because other classes run it, too.
 
     Raises:
-        TaskError: a function is not defined here (generated, or inherited from elsewhere), something left names it, or
+        TaskError: a function is not defined here (generated, or inherited from elsewhere), remaining code names it, or
             the rest does not parse.
     """
     tree = ast.parse(source)
@@ -123,7 +123,7 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
 
 
 def _mask(tree: ast.Module, lines: list[str], class_name: str, test: str) -> None:
-    """Make ``test`` no test in ``class_name``; ``lines`` keep their numbers."""
+    """Mask ``test`` in ``class_name``; ``lines`` keep their numbers."""
     body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name).body
     first = _line_range(body[0])[0]
     lines[first - 1] = f"{' ' * body[0].col_offset}{test} = None\n{lines[first - 1]}"

@@ -1,7 +1,7 @@
-"""Which tests exercise which function: one traced run of a package's selected test files.
+"""Map tests to the functions that they execute: one traced run of a package's selected test files.
 
-Reads a pinned tree; makes a `SuiteMap`. Invariants: the map holds only tests that passed, are fast, and can be cut out
-of the test file that they run from; apart from the bound on slow tests nothing depends on measured times.
+Reads a pinned tree. Makes a `SuiteMap`. Guarantees: the map holds only fast, passing tests that can be cut out of
+their file; nothing but the bound on slow tests depends on measured times.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class SuiteMap:
     """(source path, first line with decorators) -> usable tests that execute the function."""
 
     def most_specific(self, test_ids: tuple[str, ...], num_tests: int) -> tuple[str, ...]:
-        """At most ``num_tests`` of ``test_ids``: as many test functions as possible, the smallest tests of each first.
+        """Choose at most ``num_tests`` of ``test_ids``: many test functions, the smallest tests of each first.
 
-        A test that executes few functions is quick and says where the bug is; unlike its duration, their number is
-        the same in every run.
+        A test that executes few functions is quick and locates the bug; unlike its duration, their number is the same
+        in every run.
         """
         members: dict[str, list[str]] = defaultdict(list)
         for test_id in sorted(test_ids, key=lambda i: (self.num_executed[i], i)):
@@ -53,7 +53,7 @@ async def trace_suite(
 ) -> SuiteMap:
     """Run ``request`` (whole test files, with ``traced_paths``) once and map its usable tests.
 
-    A test that its class has from a base is usable only with ``is_inherited_usable``: it can be masked, not cut.
+    An inherited test is usable only with ``is_inherited_usable``: it can be masked, not cut.
 
     Raises:
         TaskError: the suite did not end in time or no test is usable.
@@ -71,7 +71,7 @@ async def trace_suite(
 def _usable_ids(run: TestRun, tree: Path, max_test_s: float, is_inherited_usable: bool) -> Iterator[str]:
     own: dict[str, frozenset[str]] = {}
     for test_id, result in run.results.items():
-        # A folder whose configuration breaks is a result, too, and no file.
+        # A folder with a broken configuration is a result, too.
         if result.outcome is not TestOutcome.PASSED or result.duration_s > max_test_s:
             continue
         path = file_of(test_id)
@@ -93,6 +93,6 @@ def _invert(run: TestRun, usable: tuple[str, ...]) -> dict[tuple[str, int], tupl
 
 
 def first_lines(source: str) -> dict[int, int]:
-    """Line of each ``def`` -> line where its code object starts (its first decorator, when it has one)."""
+    """Return line of each ``def`` -> first line of its code object (its first decorator, if any)."""
     nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
     return {node.lineno: min([node.lineno, *(d.lineno for d in node.decorator_list)]) for node in nodes}

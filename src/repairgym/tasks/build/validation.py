@@ -1,10 +1,9 @@
 """Certificates: the empty patch fails and the gold patch passes, each time, in fresh sandboxes.
 
-Reads a task's trees and tests; makes test runs and `Certificate` records. Every run has a sandbox of its own made from
-the pinned layers. While tasks are made, those that have the same gold tree (of one package, pair of releases or build)
-share gold runs: one run has exactly the task's tests (shared by the mutants of one function, which are judged by the
-same ids), the others have the tests of all of them, each in a cold interpreter. `verify` shares nothing and runs
-everything again.
+Reads a task's trees and tests. Makes test runs and `Certificate` records. Every run has its own sandbox of the pinned
+layers. During a build, tasks with the same gold tree (of one package, pair of releases or build) share gold runs: one
+run has exactly the task's tests (shared by the mutants of one function, which have the same tests), the others have the
+tests of all of them, each in a cold interpreter. `verify` shares nothing and repeats every run.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from repairgym.tasks.layers.repositories import GitRepository, commit_tree
 from repairgym.tasks.layers.store import LayerStore, tree_with_files
 
 NUM_SANDBOX_ATTEMPTS = 2
-"""Infrastructure trouble gets one more try; what the code inside does is never retried."""
+"""A failure of the infrastructure is retried once; a failure of the code inside never."""
 
 
 async def run_fresh(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
-    """One run of ``request`` in a sandbox of its own.
+    """Run ``request`` once in its own sandbox.
 
     Raises:
         SandboxError: the sandbox could not do its work, twice.
@@ -49,12 +48,12 @@ async def run_fresh(backend: SandboxBackend, spec: SandboxSpec, request: TestReq
 
 
 async def run_times(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, num_runs: int) -> list[TestRun]:
-    """``num_runs`` runs, one after the other, each in a fresh sandbox."""
+    """Run ``request`` ``num_runs`` times in sequence, each in a fresh sandbox."""
     return [await run_fresh(backend, spec, request) for _ in range(num_runs)]
 
 
 def unstable_ids(runs: Sequence[TestRun]) -> frozenset[str]:
-    """Ids whose outcome is not the same in all ``runs``."""
+    """Return ids whose outcome differs between ``runs``."""
     ids = {test_id for run in runs for test_id in run.results}
     return frozenset(test_id for test_id in ids if len({run.outcome(test_id) for run in runs}) > 1)
 
@@ -67,7 +66,7 @@ class Evidence:
     gold: Sequence[TestRun]
 
     def split_tests(self, test_ids: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """``test_ids`` as (fail to pass, pass to pass, unstable); ids that do not pass with the repair are in none."""
+        """Split ``test_ids`` into (fail to pass, pass to pass, unstable); ids that fail with the repair are in none."""
         unstable = unstable_ids(self.empty) | unstable_ids(self.gold)
         good = [i for i in test_ids if i not in unstable and self.gold[0].outcome(i) is TestOutcome.PASSED]
         passing = tuple(i for i in good if self.empty[0].outcome(i) is TestOutcome.PASSED)
@@ -75,7 +74,7 @@ class Evidence:
         return failing, passing, tuple(sorted(unstable))
 
     def certificate(self, fail_to_pass: tuple[str, ...], pass_to_pass: tuple[str, ...]) -> Certificate:
-        """What the runs prove about these tests.
+        """Return the certificate of these tests.
 
         An empty run *failed* when each of ``fail_to_pass`` failed; a gold run *passed* when every test passed.
         """
@@ -88,7 +87,7 @@ class Evidence:
             num_gold_passed=sum(run.passes(wanted) for run in self.gold),
             unstable_tests=tuple(sorted((unstable_ids(self.empty) | unstable_ids(self.gold)) & own)),
             empty_duration_s=_mean_duration_s(self.empty),
-            # Shared runs have the tests of other tasks, too: how long they took says nothing about this one.
+            # Shared runs also have the tests of other tasks: their duration does not count here.
             gold_duration_s=_mean_duration_s([run for run in self.gold if run.results.keys() <= own] or self.gold),
             tool_versions=tool_versions(),
         )
@@ -103,7 +102,7 @@ def _mean_duration_s(runs: Sequence[TestRun]) -> float:
 
 
 def tool_versions() -> dict[str, str]:
-    """Versions of what certifies."""
+    """Return the versions of the certifying tools."""
     return {"python": platform.python_version(), "uv": version("uv")}
 
 
@@ -118,13 +117,13 @@ class TaskLayers:
     tree: Path
 
     def spec(self, files: dict[str, str | None], limits: SandboxLimits | None = None) -> SandboxSpec:
-        """A sandbox of the pinned tree with ``files`` written over it and without their byte-code."""
+        """Return a sandbox of the pinned tree with ``files`` written over it and without their byte-code."""
         over = {**stale_bytecode(self.tree, files), **files}
         return SandboxSpec(environment=self.environment, tree=self.tree, files=over, limits=limits or SandboxLimits())
 
 
 def task_layers(task: Task, store: LayerStore) -> TaskLayers:
-    """The environment and tree of ``task``, built when they are missing.
+    """Return the environment and tree of ``task``; build missing ones.
 
     Raises:
         IndexUnavailableError: a layer is missing and no index answers.
@@ -140,7 +139,7 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
 
 
 def pinned_tree(task: Task, store: LayerStore) -> Path:
-    """The pinned tree of ``task``, made when it is missing: of an sdist, of a commit, or with files beside its own.
+    """Return the pinned tree of ``task``; make a missing one from an sdist or a commit and its extra files.
 
     Raises:
         IndexUnavailableError: it is missing, and no index answers or the repository cannot be cloned.
@@ -154,7 +153,7 @@ def pinned_tree(task: Task, store: LayerStore) -> Path:
         tree = commit_tree(store, clone, provenance.commit, provenance.package, provenance.version)
     elif not provenance.sdist_sha256:
         raise TaskError(
-            f"{task.id} names neither a release nor a commit that its tree is made of; build the tasks again"
+            f"{task.id} names neither a release nor a commit as the origin of its tree; build the tasks again"
         )
     else:
         sdist = Sdist(name=provenance.package, version=provenance.version, sha256=provenance.sdist_sha256)
@@ -165,16 +164,16 @@ def pinned_tree(task: Task, store: LayerStore) -> Path:
 
 
 def graded_files(task: Task, repair: dict[str, str | None] | None = None) -> dict[str, str | None]:
-    """Files over the pinned tree for grading: the agent's base with ``repair``, test files as pinned.
+    """Return the files over the pinned tree for grading: the agent's base with ``repair``.
 
-    Paths in ``task.test_paths`` are left out, so the sandbox shows the pinned ones.
+    ``task.test_paths`` are left out, so that the sandbox shows the pinned test files.
     """
     files = {**task.base_files, **(repair or {})}
     return {path: text for path, text in files.items() if path not in task.test_paths}
 
 
 def task_request(task: Task, test_ids: tuple[str, ...] | None = None, is_cold: bool = False) -> TestRequest:
-    """The request that decides ``task`` (or one for ``test_ids`` of it)."""
+    """Return the request that decides ``task``, or one for ``test_ids``."""
     return TestRequest(
         test_ids=task.fail_to_pass + task.pass_to_pass if test_ids is None else test_ids,
         timeout_s=task.timeout_s,
@@ -202,7 +201,7 @@ def check_tests(task: Task) -> None:
 
 
 async def gather_evidence(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Evidence:
-    """Run everything that certifies ``task`` again: ``num_runs`` empty and gold runs in fresh sandboxes.
+    """Repeat the certifying runs of ``task``: ``num_runs`` empty and gold runs in fresh sandboxes.
 
     Raises:
         TaskError: the test lists do not fit together.
@@ -218,7 +217,7 @@ async def gather_evidence(task: Task, store: LayerStore, backend: SandboxBackend
 
 
 async def verify(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Certificate:
-    """The certificate of ``task`` from new runs.
+    """Certify ``task`` with new runs.
 
     Raises:
         TaskError: the test lists do not fit together.

@@ -1,6 +1,8 @@
-"""Proves stored tasks again.
+"""Verification: certify stored tasks again, and the evidence file of their runs.
 
-Reads tasks; makes one line of reason per task that no longer holds. Invariant: every task gets its own fresh runs.
+Reads tasks. Makes a reason per task that no longer holds, and `TaskEvidence` records, one line each. Guarantees: every
+task gets its own fresh runs; the digest names the state of the task; a file with a cut last line is read up to its
+last whole line and continued there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from repairgym.tasks.layers.store import LayerStore
 
 
 class TaskEvidence(Record):
-    """One task's runs, in short."""
+    """Summary of one task's runs."""
 
     task_id: str
     task_digest: str
@@ -30,14 +32,14 @@ class TaskEvidence(Record):
     num_gold_passed: int
     unstable_tests: tuple[str, ...]
     empty_duration_s: float
-    """Mean over the empty runs: what a first build with its tests takes."""
+    """Mean over the empty runs: the time of a first build with its tests."""
     gold_duration_s: float
     failures: dict[str, str]
     """Failing test -> first line of its failure in the first empty run."""
 
 
 def summarize_evidence(task: Task, evidence: Evidence, certificate: Certificate) -> TaskEvidence:
-    """The short form of ``evidence``, from which ``certificate`` of ``task`` was made."""
+    """Summarize ``evidence``, from which ``certificate`` of ``task`` was made."""
     first = evidence.empty[0]
     is_failure = (TestOutcome.FAILED, TestOutcome.ERROR)
     return TaskEvidence(
@@ -49,14 +51,14 @@ def summarize_evidence(task: Task, evidence: Evidence, certificate: Certificate)
 
 
 class EvidenceFile:
-    """Evidence in a file of JSON lines; of several lines of one task the last counts."""
+    """Evidence in a file of JSON lines; the last line of a task counts."""
 
     def __init__(self, path: Path) -> None:
-        """Use ``path``, which need not exist yet."""
+        """Use ``path``; it may be missing."""
         self._path = path
 
     def load(self) -> dict[str, TaskEvidence]:
-        """Evidence by task id; empty when there is no file.
+        """Return evidence by task id; empty without a file.
 
         Raises:
             InputError: the file cannot be read, or a whole line is broken.
@@ -89,7 +91,7 @@ class EvidenceFile:
         with disk_full_as_repairgym_error(self._path):
             num_whole = sum(len(line) + 1 for line in self._whole_lines())
             with self._path.open("ab") as stream:
-                # What a killed command left of a line.
+                # Drop the part of a line that a killed command left.
                 stream.truncate(num_whole)
                 stream.write(evidence.model_dump_json().encode() + b"\n")
 
@@ -102,9 +104,9 @@ async def verify_tasks(
     layers: LayerStore | None = None,
     record: Callable[[TaskEvidence], None] = lambda evidence: None,
 ) -> AsyncGenerator[tuple[Task, str], None]:
-    """Each task with the reason why it does not hold; the reason is empty when it does.
+    """Yield each task with the reason of its failure, empty for none.
 
-    ``record`` is told what the runs of each task showed.
+    ``record`` gets the evidence of each task.
 
     Raises:
         SandboxError: the sandbox could not do its work.
@@ -132,7 +134,7 @@ async def verify_tasks(
 
 
 def explain_failure(evidence: TaskEvidence) -> str:
-    """Why a task does not hold; empty when it does."""
+    """Return the reason of a failed verification; empty for none."""
     if evidence.num_empty_failed == evidence.num_empty_runs and evidence.num_gold_passed == evidence.num_gold_runs:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What filters know of a task: a small record, so that tens of thousands of tasks fit in memory.
+"""Candidates: the facts about a task that filters read, small enough for tens of thousands in memory.
 
 Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evidence`, and solve rates. Makes
 `Candidate` records. Guarantees: an unmeasured value is None, never a default that a filter could mistake for a value.
@@ -23,21 +23,21 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class SolveRate:
-    """How often a policy solved a task."""
+    """Share of a policy's samples that solved a task."""
 
     num_passed: int
     num_valid: int
-    """Samples with a verdict that says something."""
+    """Samples with a verdict other than invalid."""
 
     @property
     def rate(self) -> float:
-        """Share of the valid samples that passed."""
+        """Passed samples over valid ones."""
         return self.num_passed / self.num_valid
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One task before a filter."""
+    """Facts about one task."""
 
     id: str
     source: str
@@ -47,18 +47,18 @@ class Candidate:
     created_at: datetime | None = None
     num_fail_to_pass: int = 0
     num_files: int | None = None
-    """Files that the gold patch changes; None when there is no patch that can be read."""
+    """Files that the gold patch changes; None without a readable patch."""
     num_lines: int | None = None
     patch_lines: frozenset[int] = frozenset()
     """Digests of the lines of the gold patch, context included."""
     new_names: frozenset[str] = frozenset()
-    """Words that only the added lines of the gold patch have."""
+    """Words only in the added lines of the gold patch."""
     unmentioned_names: tuple[str, ...] | None = None
-    """Names that only the repair defines, that the tests use and the issue does not tell; None without a test patch."""
+    """Names that only the repair defines, the tests use and the issue omits; None without a test patch."""
     failure_messages: tuple[str, ...] | None = None
     """First line of each failure on the empty patch."""
     num_runs: int | None = None
-    """Equal runs with and without the repair, whichever is fewer."""
+    """The smaller number of equal runs, with or without the repair."""
     num_unstable_tests: int = 0
     is_empty_failing: bool | None = None
     """The empty patch failed in every run."""
@@ -70,11 +70,10 @@ class Candidate:
 def describe(
     task: Task | UnbuiltTask, evidence: TaskEvidence | None = None, solve_rate: SolveRate | None = None
 ) -> Candidate:
-    """What is known of ``task``; ``evidence`` of the same task wins over its certificate."""
+    """Describe ``task``; its ``evidence`` takes precedence over its certificate."""
     if isinstance(task, UnbuiltTask):
         return _describe_unbuilt(task, solve_rate)
-    proof = task.certificate
-    runs = evidence or proof
+    runs = evidence or task.certificate
     return Candidate(
         id=task.id,
         source=task.source,
@@ -127,7 +126,7 @@ def _patch_facts(patch: str) -> dict[str, Any]:
 
 
 def _signed(lines: tuple[str, ...]) -> list[str]:
-    """Sign and text, apart, so that a removed line is another word than the same line kept."""
+    """Separate sign and text, so that a removed line differs from the same context line."""
     return [f"{line[0] if line[0] != ' ' else '='} {line[1:]}" for line in lines]
 
 
@@ -136,9 +135,9 @@ def _digest(text: str) -> int:
 
 
 def find_unmentioned(gold_patch: str, test_patch: str, issue: str) -> tuple[str, ...]:
-    """Names that ``gold_patch`` defines anew, ``test_patch`` uses, and ``issue`` does not tell; sorted.
+    """Return new names of ``gold_patch`` that ``test_patch`` uses and ``issue`` omits, sorted.
 
-    Text is compared, no code is run: a repair under another name would fail such tests whatever it does.
+    Compares text and runs no code. A repair with other names would fail such tests.
     """
     try:
         gold, tests = parse_patch(gold_patch), parse_patch(test_patch)
@@ -159,7 +158,7 @@ def find_unmentioned(gold_patch: str, test_patch: str, issue: str) -> tuple[str,
 
 
 def parse_time(text: str) -> datetime | None:
-    """An RFC 3339 time, in UTC where it names no zone; None for anything else."""
+    """Parse an RFC 3339 time, in UTC without a zone; return None for anything else."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

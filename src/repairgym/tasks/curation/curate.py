@@ -1,9 +1,9 @@
-"""A curated copy of a task folder.
+"""Curation: write a filtered copy of a task folder.
 
-Reads a `TaskStore`, evidence and solve rates; makes another folder: the tasks that every filter leaves, with the
-splits that were asked for, ``curation.json`` (what each filter left out, with ids and reasons), and the funnel of the
-folder that it came from with this one added. Invariants: the folder that is read never changes; unbuilt tasks pass one
-at a time in both readings, so that memory holds candidates and not records.
+Reads a `TaskStore`, evidence and solve rates. Makes another folder: the tasks that pass every filter, with the
+configured splits, ``curation.json`` (ids and reasons of dropped tasks per filter), and the old funnel with this
+curation added. Guarantees: the source folder never changes; unbuilt tasks pass one at a time in both readings, so that
+memory holds candidates and not records.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 
 
 def assign_splits(candidates: Sequence[Candidate], config: SplitConfig) -> list[Candidate]:
-    """``candidates`` in their order, with splits.
+    """Return ``candidates`` in their order, with splits.
 
     Raises:
-        InputError: ``time`` was asked for and a task has no time.
+        InputError: the split is by time and a task has none.
     """
     if config.by == "keep":
         return list(candidates)
@@ -65,7 +65,7 @@ def _time_order(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def _split_groups(groups: Iterable[int], shares: tuple[float, float, float]) -> dict[int, Split]:
-    """The split of each group: groups in order, each where its middle falls among the shares."""
+    """Return the split of each group: in order, by the position of its middle among the shares."""
     sizes = Counter(groups)
     bounds = (shares[0], shares[0] + shares[1])
     total, done = sizes.total(), 0
@@ -78,7 +78,7 @@ def _split_groups(groups: Iterable[int], shares: tuple[float, float, float]) -> 
 
 
 class FilterOutcome(Record):
-    """What one filter did."""
+    """Outcome of one filter."""
 
     name: FilterName
     source: str
@@ -86,29 +86,29 @@ class FilterOutcome(Record):
     settings: dict[str, Any]
     num_before: int
     num_unmeasured: int
-    """Tasks that it could not apply."""
+    """Tasks without the measurement."""
     removed: dict[str, str]
     """Task id -> reason."""
 
     @property
     def num_removed(self) -> int:
-        """Tasks that it left out."""
+        """Tasks that it dropped."""
         return len(self.removed)
 
 
 class CurationFunnel(Record):
-    """From candidates to kept tasks."""
+    """Counts from candidates to kept tasks."""
 
     num_candidates: int
     num_repeated_ids: int = 0
-    """Tasks left out before the filters because an earlier one has their id."""
+    """Tasks dropped in advance because an earlier one has their id."""
     filters: tuple[FilterOutcome, ...]
     num_kept: int
     splits: dict[str, int]
     """``<source>/<split>`` -> kept tasks."""
 
     def counts(self) -> dict[str, int]:
-        """The funnel as `funnel.json` and the report show it."""
+        """Return the funnel for `funnel.json` and the report."""
         repeated = {"repeated_ids": self.num_repeated_ids} if self.num_repeated_ids else {}
         return {
             "candidates": self.num_candidates,
@@ -119,7 +119,7 @@ class CurationFunnel(Record):
 
 
 def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tuple[list[Candidate], CurationFunnel]:
-    """The candidates that every filter of ``config`` leaves, and what each did."""
+    """Apply the filters of ``config``; return the remaining candidates and the outcome of each filter."""
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.id, candidate)
@@ -127,17 +127,17 @@ def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tupl
     num_repeated_ids = len(candidates) - len(remaining)
     outcomes = []
     for name in config.filters:
-        ruling = FILTERS[name].apply(remaining, config)
-        removed = dict(ruling.removed)
+        result = FILTERS[name].apply(remaining, config)
+        removed = dict(result.removed)
         if not config.is_unmeasured_kept:
-            removed |= {task_id: "not measured" for task_id in ruling.unmeasured if task_id not in removed}
+            removed |= {task_id: "not measured" for task_id in result.unmeasured if task_id not in removed}
         outcomes.append(
             FilterOutcome(
                 name=name,
                 source=FILTERS[name].source,
                 settings=_settings(config, name),
                 num_before=len(remaining),
-                num_unmeasured=len(ruling.unmeasured),
+                num_unmeasured=len(result.unmeasured),
                 removed=removed,
             )
         )
@@ -168,17 +168,17 @@ def curate(
     evidence: Mapping[str, TaskEvidence] | None = None,
     solve_rates: Mapping[str, SolveRate] | None = None,
 ) -> CurationFunnel:
-    """Write the tasks of ``store`` that the filters leave to ``folder``.
+    """Write the tasks of ``store`` that pass the filters to ``folder``.
 
     Args:
         store: The tasks.
-        folder: A folder that is empty or not there yet.
+        folder: An empty or missing folder.
         config: Filters and their bounds.
-        evidence: Task id -> what `repairgym tasks verify` saw; of another state of a task it does not count.
-        solve_rates: Task id -> how often a policy solved it.
+        evidence: Task id -> evidence of `repairgym tasks verify`; ignored if the task changed since.
+        solve_rates: Task id -> solve rate of a policy.
 
     Raises:
-        InputError: ``folder`` holds something, a task is broken, or splits by time are asked for without times.
+        InputError: ``folder`` is not empty, a task is broken, or splits by time lack times.
         DiskFullError: no room.
     """
     evidence, rates = evidence or {}, solve_rates or {}
@@ -205,7 +205,7 @@ def _write(
     funnel: CurationFunnel,
     config: CurationConfig,
 ) -> None:
-    """Write the tasks whose ids are in ``splits``, with these splits, and what was done."""
+    """Write the tasks with ids in ``splits``, these splits, and the documents."""
     counts = _with_curation(store, funnel)
     manifest = {**store.load_document(MANIFEST_FILE), "curation": config.model_dump(mode="json")}
     if certified:
@@ -227,7 +227,7 @@ def _kept_unbuilt(store: TaskStore, splits: Mapping[str, Split | None]) -> Itera
 
 
 def _with_curation(store: TaskStore, funnel: CurationFunnel) -> dict[str, Any]:
-    """The funnel of the folder that was read, with this curation beside its sources."""
+    """Return the funnel of the source folder with this curation added."""
     before = store.load_document(FUNNEL_FILE)
     totals = before.get("total", {})
     names = chain(["curation"], (f"curation_{number}" for number in range(2, len(totals) + 3)))

@@ -1,14 +1,15 @@
-"""What a curation filter is.
+"""Curation filters: each drops tasks for one reason.
 
-A filter is one file of this folder with a `TaskFilter` and one line in `registry.FILTERS`; its bounds are a section of
-`config.curation`. Invariant: a filter decides from candidates and configuration alone, in the order of the candidates.
+A new filter is a class with `TaskFilter`'s methods and one line in `FILTERS`; its bounds are a section of
+`config.curation`. Guarantees: a filter decides from candidates and configuration alone, in the order of the candidates.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,34 +19,41 @@ from repairgym.tasks.curation.candidate import Candidate
 
 @dataclass(frozen=True)
 class FilterResult:
-    """What a filter says of some candidates; those in neither stay."""
+    """Decisions of a filter; candidates in neither field stay."""
 
     removed: dict[str, str] = field(default_factory=dict)
     """Id -> reason."""
     unmeasured: tuple[str, ...] = ()
-    """Ids of candidates that the filter cannot apply."""
+    """Ids of candidates that lack the measurement."""
 
 
 class TaskFilter(Protocol):
-    """Leaves tasks out for one reason."""
+    """Drops tasks for one reason."""
 
     source: str
-    """Paper and section that the rule comes from."""
+    """Paper and section of the rule."""
 
     def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """What to leave out of ``candidates``."""
+        """Return the tasks to drop from ``candidates``."""
         ...
 
 
-def filter_each(candidates: Sequence[Candidate], reason: Callable[[Candidate], str | None]) -> FilterResult:
-    """A ruling from one candidate at a time: ``reason`` is empty to keep, None when it was not measured."""
-    reasons = {candidate.id: reason(candidate) for candidate in candidates}
-    removed = {task_id: text for task_id, text in reasons.items() if text}
-    return FilterResult(removed, tuple(task_id for task_id, text in reasons.items() if text is None))
+class SingleTaskFilter(ABC):
+    """A filter that looks at one candidate at a time."""
+
+    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
+        """See `TaskFilter.apply`."""
+        reasons = {candidate.id: self.reason(candidate, config) for candidate in candidates}
+        removed = {task_id: text for task_id, text in reasons.items() if text}
+        return FilterResult(removed, tuple(task_id for task_id, text in reasons.items() if text is None))
+
+    @abstractmethod
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """Return the reason to drop ``candidate``; empty to keep it, None if it was not measured."""
 
 
 class PatchIndex:
-    """Patches that can be asked for the most similar one."""
+    """Index of patches for a search by similarity."""
 
     def __init__(self, max_similarity: float) -> None:
         """Find patches that are more similar than ``max_similarity``."""
@@ -54,13 +62,13 @@ class PatchIndex:
         self._by_line: dict[int, list[str]] = {}
 
     def add(self, candidate: Candidate) -> None:
-        """Remember the patch of ``candidate``."""
+        """Add the patch of ``candidate``."""
         self._members[candidate.id] = candidate
         for line in candidate.patch_lines:
             self._by_line.setdefault(line, []).append(candidate.id)
 
     def find(self, candidate: Candidate) -> tuple[str, float] | None:
-        """Id and similarity of the most similar patch above the bound; None when there is none."""
+        """Return id and similarity of the most similar patch above the bound; None without one."""
         shared: Counter[str] = Counter()
         for line in self._rare_lines(candidate):
             shared.update(self._by_line.get(line, ()))
@@ -69,7 +77,7 @@ class PatchIndex:
         return (best[1], best[0]) if best and best[0] >= self._bound else None
 
     def _rare_lines(self, candidate: Candidate) -> list[int]:
-        """Enough lines that a patch above the bound must share one of them: the rarest ones.
+        """Return the rarest lines, enough that a patch above the bound must share one of them.
 
         Patches with Jaccard index J share at least J of the lines of each, so one of any ``(1 - J) n + 1`` is shared.
         """
@@ -83,7 +91,7 @@ class PatchIndex:
 
 
 class Duplicates:
-    """Leave out tasks whose gold patch another task of the same split has already."""
+    """Drop tasks whose gold patch nearly equals that of another task of the same split."""
 
     source = "ours; no paper gives a bound"
 
@@ -91,7 +99,7 @@ class Duplicates:
         """See `TaskFilter.apply`."""
         removed: dict[str, str] = {}
         indexes: dict[str | None, PatchIndex] = {}
-        for candidate in _with_patch(candidates):
+        for candidate in (candidate for candidate in candidates if candidate.patch_lines):
             index = indexes.setdefault(candidate.split, PatchIndex(config.duplicates.max_similarity))
             match = index.find(candidate)
             if match:
@@ -101,12 +109,11 @@ class Duplicates:
         return FilterResult(removed, tuple(candidate.id for candidate in candidates if not candidate.patch_lines))
 
 
-def _with_patch(candidates: Iterable[Candidate]) -> Iterable[Candidate]:
-    return (candidate for candidate in candidates if candidate.patch_lines)
-
-
 class Contamination:
-    """Leave out training tasks that share a package, a time or a patch with held-out ones."""
+    """Drop training tasks that share a package, a time or a patch with held-out ones.
+
+    Held-out tasks (validation, test) stay. Tasks without a split count as unmeasured.
+    """
 
     source = "paper A (splits in time order), paper B, section 4.1 (months held out)"
 
@@ -162,153 +169,121 @@ def _by_patch(training: Sequence[Candidate], held_out: Sequence[Candidate], max_
 _QUOTED = re.compile(r"['\"](\w+)['\"]")
 
 
-class MissingNames:
-    """Leave out tasks whose tests fail because a name is missing."""
+class MissingNames(SingleTaskFilter):
+    """Drop tasks whose tests fail because a name is missing."""
 
     source = "paper B, section 4.1"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
         bounds = config.missing_names
         pattern = re.compile(rf"(?:\w+\.)*(?:{'|'.join(map(re.escape, bounds.exceptions))})\b")
 
-        def is_counted(message: str, candidate: Candidate) -> bool:
+        def is_counted(message: str) -> bool:
             is_new = not candidate.new_names.isdisjoint(_QUOTED.findall(message))
             return bool(pattern.match(message)) and (is_new or not bounds.is_limited_to_new_names)
 
-        def reason(candidate: Candidate) -> str | None:
-            messages = [message for message in candidate.failure_messages or () if message]
-            if not messages:
-                return None
-            named = [message for message in messages if is_counted(message, candidate)]
-            if len(named) <= bounds.max_share * len(messages):
-                return ""
-            return f"{len(named)} of {len(messages)} failures are by missing names: {named[0][:100]}"
-
-        return filter_each(candidates, reason)
+        messages = [message for message in candidate.failure_messages or () if message]
+        if not messages:
+            return None
+        named = [message for message in messages if is_counted(message)]
+        if len(named) <= bounds.max_share * len(messages):
+            return ""
+        return f"{len(named)} of {len(messages)} failures are by missing names: {named[0][:100]}"
 
 
-class UnmentionedNames:
-    """Leave out tasks whose tests use a name that only the repair defines and the issue does not tell."""
+class UnmentionedNames(SingleTaskFilter):
+    """Drop tasks whose tests use a name that only the repair defines and the issue does not mention."""
 
     source = "ours, in the place of paper B, section 4.1, where nothing was run"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
-
-        def reason(candidate: Candidate) -> str | None:
-            names = candidate.unmentioned_names
-            return None if names is None else f"the tests use {', '.join(names[:3])}" if names else ""
-
-        return filter_each(candidates, reason)
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
+        names = candidate.unmentioned_names
+        return None if names is None else f"the tests use {', '.join(names[:3])}" if names else ""
 
 
-class Size:
-    """Leave out tasks whose gold patch is large."""
+class Size(SingleTaskFilter):
+    """Drop tasks with a large gold patch."""
 
     source = "paper B, section 4.1"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
-
-        def reason(candidate: Candidate) -> str | None:
-            if candidate.num_files is None or candidate.num_lines is None:
-                return None
-            if candidate.num_files > config.size.max_files:
-                return f"{candidate.num_files} files changed, at most {config.size.max_files}"
-            if candidate.num_lines >= config.size.num_lines_below:
-                return f"{candidate.num_lines} lines changed, expected fewer than {config.size.num_lines_below}"
-            return ""
-
-        return filter_each(candidates, reason)
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
+        if candidate.num_files is None or candidate.num_lines is None:
+            return None
+        if candidate.num_files > config.size.max_files:
+            return f"{candidate.num_files} files changed, at most {config.size.max_files}"
+        if candidate.num_lines >= config.size.num_lines_below:
+            return f"{candidate.num_lines} lines changed, expected fewer than {config.size.num_lines_below}"
+        return ""
 
 
-class Quality:
-    """Leave out tasks with one of the named scores at the bound or above: high is bad."""
+class Quality(SingleTaskFilter):
+    """Drop tasks with one of the named scores at or above the bound: high is bad."""
 
     source = "paper B, section 4.1"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
         bounds = config.quality
-
-        def reason(candidate: Candidate) -> str | None:
-            scores = {name: candidate.quality_scores[name] for name in bounds.names if name in candidate.quality_scores}
-            bad = [f"{name} {score}" for name, score in scores.items() if score >= bounds.score_below]
-            return ", ".join(bad) if scores else None
-
-        return filter_each(candidates, reason)
+        scores = {name: candidate.quality_scores[name] for name in bounds.names if name in candidate.quality_scores}
+        bad = [f"{name} {score}" for name, score in scores.items() if score >= bounds.score_below]
+        return ", ".join(bad) if scores else None
 
 
-class SolveRateWindow:
-    """Leave out tasks outside the window of rates that still teach something."""
+class SolveRateWindow(SingleTaskFilter):
+    """Drop tasks that the policy solves too often or too rarely to learn from."""
 
     source = "paper B, section 4.3 (stage 2: 2,028 of 7,249 left)"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
-        bounds = config.solve_rate
-
-        def reason(candidate: Candidate) -> str | None:
-            solved = candidate.solve_rate
-            if solved is None or solved.num_valid < bounds.min_samples:
-                return None
-            text = f"solved {solved.num_passed} of {solved.num_valid} times"
-            return "" if bounds.above < solved.rate < bounds.below else text
-
-        return filter_each(candidates, reason)
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
+        bounds, solved = config.solve_rate, candidate.solve_rate
+        if solved is None or solved.num_valid < bounds.min_samples:
+            return None
+        text = f"solved {solved.num_passed} of {solved.num_valid} times"
+        return "" if bounds.above < solved.rate < bounds.below else text
 
 
-class Flakiness:
-    """Leave out tasks with tests whose outcome differed between equal runs."""
+class Flakiness(SingleTaskFilter):
+    """Drop tasks with tests whose outcome differed between equal runs."""
 
     source = "paper B, section 4.1"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
         bounds = config.flakiness
-
-        def reason(candidate: Candidate) -> str | None:
-            if candidate.num_unstable_tests > bounds.max_unstable_tests:
-                return f"{candidate.num_unstable_tests} tests are unstable over {candidate.num_runs} runs"
-            return "" if (candidate.num_runs or 0) >= bounds.min_runs else None
-
-        return filter_each(candidates, reason)
+        if candidate.num_unstable_tests > bounds.max_unstable_tests:
+            return f"{candidate.num_unstable_tests} tests are unstable over {candidate.num_runs} runs"
+        return "" if (candidate.num_runs or 0) >= bounds.min_runs else None
 
 
-class BuildTime:
-    """Leave out tasks whose first build takes long."""
+class BuildTime(SingleTaskFilter):
+    """Drop tasks with a slow first build."""
 
     source = "paper A, data of the simplified pipeline"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
-
-        def reason(candidate: Candidate) -> str | None:
-            if candidate.build_s is None:
-                return None
-            is_long = candidate.build_s > config.build_time.max_build_s
-            return f"{candidate.build_s:.1f} s, at most {config.build_time.max_build_s:g} s" if is_long else ""
-
-        return filter_each(candidates, reason)
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
+        if candidate.build_s is None:
+            return None
+        is_slow = candidate.build_s > config.build_time.max_build_s
+        return f"{candidate.build_s:.1f} s, at most {config.build_time.max_build_s:g} s" if is_slow else ""
 
 
-class Trivial:
-    """Leave out tasks that pass without a change, or have no test that could fail."""
+class Trivial(SingleTaskFilter):
+    """Drop tasks that pass without a change or have no test that could fail."""
 
     source = "paper A, back-test: 1 % of the failing cases passed without a change"
 
-    def apply(self, candidates: Sequence[Candidate], config: CurationConfig) -> FilterResult:
-        """See `TaskFilter.apply`."""
-
-        def reason(candidate: Candidate) -> str | None:
-            if not candidate.num_fail_to_pass:
-                return "no test is named that fails before the repair"
-            if candidate.is_empty_failing is None:
-                return None
-            return "" if candidate.is_empty_failing else "the empty patch did not fail in every run"
-
-        return filter_each(candidates, reason)
+    def reason(self, candidate: Candidate, config: CurationConfig) -> str | None:
+        """See `SingleTaskFilter.reason`."""
+        if not candidate.num_fail_to_pass:
+            return "no test is named that fails before the repair"
+        if candidate.is_empty_failing is None:
+            return None
+        return "" if candidate.is_empty_failing else "the empty patch did not fail in every run"
 
 
 FILTERS: dict[FilterName, TaskFilter] = {

@@ -1,8 +1,8 @@
-"""What an exchange format is, and how a record passes through it without loss.
+"""Exchange formats: the interface, and lossless reading and writing of one record.
 
-A format is one file of this folder with a `Format` and one line in `registry.FORMATS`. It knows its own fields only;
-`read_record` finds out what it cannot reproduce by writing the task again, and keeps that in `extra` and `absent`.
-Invariant: ``write_record(format, read_record(format, fields)) == fields``, types included.
+A format is a class with `Format`'s methods and one line in `registry.FORMATS`. It knows its own fields only;
+`read_record` finds the fields that it cannot reproduce by writing the task again, and keeps them in `extra` and
+`absent`. Guarantees: ``write_record(format, read_record(format, fields)) == fields``, types included.
 """
 
 from __future__ import annotations
@@ -20,45 +20,45 @@ Fields = dict[str, Any]
 """One record: field name -> JSON value. Of a task folder: relative path -> file (see `folders`)."""
 
 FILES_FIELD = "files"
-"""Where a record with rows keeps the files of a task folder that it was made from."""
+"""Field of a row with the files of the task folder that it was made from."""
 EXTRA_FILE = "record.json"
-"""Where a task folder keeps the fields of a row that it was made from."""
+"""File of a task folder with the fields of the row that it was made from."""
 
 
 class RecordError(InputError):
-    """One record of a data set that cannot be used; the others can."""
+    """An unusable record of a data set."""
 
 
 class Format(Protocol):
-    """How one peer writes a task down."""
+    """The notation of tasks in one other system."""
 
     name: FormatName
     is_folder: bool
     """True when a record is a folder of files, False when it is a row of fields."""
 
     def matches(self, fields: Fields) -> bool:
-        """True when ``fields`` have what tells this format from the others."""
+        """Return True when ``fields`` have the distinctive fields of this format."""
         ...
 
     def read(self, fields: Fields) -> UnbuiltTask:
-        """The task in ``fields``.
+        """Return the task in ``fields``.
 
         Raises:
-            RecordError: a field that is needed is missing or has the wrong type.
+            RecordError: a required field is missing or has the wrong type.
         """
         ...
 
     def write(self, task: UnbuiltTask) -> Fields:
-        """The fields of ``task``.
+        """Return the fields of ``task``.
 
         Raises:
-            RecordError: the format needs something that the task does not have.
+            RecordError: the task lacks something that the format requires.
         """
         ...
 
 
 def read_record(form: Format, fields: Fields) -> UnbuiltTask:
-    """``fields`` as a task that keeps all of them.
+    """Read ``fields`` into a task that keeps all of them.
 
     Raises:
         RecordError: the record cannot be used.
@@ -76,12 +76,12 @@ def read_record(form: Format, fields: Fields) -> UnbuiltTask:
 
 
 def write_record(form: Format, task: UnbuiltTask, is_from_folder: bool) -> Fields:
-    """``task`` in the format ``form``; fields that the format does not know are kept.
+    """Write ``task`` in the format ``form``; unknown fields are kept.
 
-    ``is_from_folder`` says whether the format that the task was read from is one of folders.
+    ``is_from_folder``: the task was read from a format of folders.
 
     Raises:
-        RecordError: the format needs something that the task does not have.
+        RecordError: the task lacks something that the format requires.
     """
     written = form.write(task)
     if form.name == task.format:
@@ -96,7 +96,7 @@ def write_record(form: Format, task: UnbuiltTask, is_from_folder: bool) -> Field
 
 
 def _equal(value: Any, other: Any) -> bool:
-    """Equal with types: Python's 1, 1.0 and True are three values here."""
+    """Return True for equal values of equal types: 1, 1.0 and True differ."""
     return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -104,12 +104,12 @@ def _equal(value: Any, other: Any) -> bool:
 
 
 def has(fields: Fields, *names: str) -> bool:
-    """True when each of ``names`` is there and not null."""
+    """Return True when each of ``names`` is present and not null."""
     return all(fields.get(name) is not None for name in names)
 
 
 def get_text(fields: Fields, name: str, default: str | None = "") -> str:
-    """The text of a field; null counts as missing.
+    """Return the text of a field; null counts as missing.
 
     Raises:
         RecordError: it is no text, or it is missing and ``default`` is None.
@@ -125,7 +125,7 @@ def get_text(fields: Fields, name: str, default: str | None = "") -> str:
 
 
 def get_names(fields: Fields, name: str) -> tuple[str, ...]:
-    """The test names of a field: a list, or a list written as JSON in a text (SWE-bench).
+    """Return the test names of a field: a list, or a list as JSON in a text (SWE-bench).
 
     Raises:
         RecordError: it is missing or neither.
@@ -142,7 +142,7 @@ def get_names(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def get_table(fields: Fields, name: str) -> Fields:
-    """The nested fields of a field, empty when it is missing; also when they are JSON in a text.
+    """Return the nested fields of a field (a table, or JSON in a text); empty when it is missing.
 
     Raises:
         RecordError: it is something else.
@@ -161,7 +161,7 @@ def get_table(fields: Fields, name: str) -> Fields:
 
 
 def get_commands(fields: Fields, name: str) -> tuple[str, ...]:
-    """Shell commands: a text is one command, a list holds several; anything else is none."""
+    """Return shell commands: a text is one, a list holds several, anything else none."""
     value = fields.get(name)
     if isinstance(value, str):
         return (value,) if value else ()
@@ -169,23 +169,23 @@ def get_commands(fields: Fields, name: str) -> tuple[str, ...]:
 
 
 def get_scores(table: Fields) -> dict[str, float]:
-    """The numbers among the values of ``table``."""
+    """Return the numbers among the values of ``table``."""
     numbers = {name: value for name, value in table.items() if isinstance(value, int | float)}
     return {name: float(value) for name, value in numbers.items() if not isinstance(value, bool)}
 
 
 def text_or_empty(value: Any) -> str:
-    """``value`` when it is a text, else an empty one: for what is nice to have."""
+    """Return ``value`` if it is a text, else an empty one."""
     return value if isinstance(value, str) else ""
 
 
 def keep_filled(fields: Fields) -> Fields:
-    """``fields`` without those that are empty."""
+    """Return ``fields`` without empty ones."""
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}
 
 
 def as_json(names: Iterable[str]) -> str:
-    """A list as SWE-bench writes it: JSON in a text."""
+    """Return a list as JSON in a text, like SWE-bench."""
     return json.dumps(list(names))
 
 

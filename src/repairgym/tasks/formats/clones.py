@@ -1,9 +1,8 @@
 """Base files of imported tasks, pinned from local git clones.
 
-Reads clones below one folder with the `git` of this machine; makes `UnbuiltTask` records with `base_files`,
-`gold_files` and the tree of the base commit. Invariants: no network (a partial clone does not fetch), no work tree is
-touched or read, no hook or filter of the clone runs, and a task whose files cannot be pinned keeps everything else and
-says why.
+Reads clones below one folder with the `git` of this machine. Makes `UnbuiltTask` records with `base_files`,
+`gold_files` and the tree of the base commit. Guarantees: no network (a partial clone does not fetch); no work tree is
+touched or read; no hook or filter of the clone runs; a task without pinned files keeps its other fields and the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class CloneFolder:
         self._folder = folder
 
     def find(self, repository: str) -> Path:
-        """The clone of ``owner/name``.
+        """Return the clone of ``owner/name``.
 
         Raises:
             CloneError: there is none.
@@ -56,7 +55,7 @@ class CloneFolder:
         raise CloneError(f"no clone of {wanted}; expected {self._folder / names[-1]}")
 
     def pin(self, task: UnbuiltTask) -> UnbuiltTask:
-        """``task`` with the texts of the files that its patches touch, or with the reason why not in `pin_error`."""
+        """Return ``task`` with the texts of the files that its patches touch, or with the failure in `pin_error`."""
         try:
             return task.model_copy(update={**self._pinned(task), "pin_error": ""})
         except InputError as error:
@@ -72,7 +71,7 @@ class CloneFolder:
         patches = (task.bug_patch, task.gold_patch, task.test_patch)
         files: dict[str, str | None] = dict(read_files(clone, task.base_commit, _old_paths(patches)))
         files |= apply_patch(task.bug_patch, files.get)
-        # What a patch adds is absent from the agent's base: the record says so.
+        # Files that a patch adds are absent from the agent's base.
         added = {file.path: None for patch in patches for file in parse_patch(patch) if file.old_path is None}
         base = {**added, **files}
         return {
@@ -87,7 +86,7 @@ def _old_paths(patches: Iterable[str]) -> list[str]:
 
 
 def read_files(clone: Path, commit: str, paths: Iterable[str]) -> dict[str, str]:
-    """Texts of ``paths`` in ``commit``; paths that are not there are left out.
+    """Read the texts of ``paths`` in ``commit``; missing paths are left out.
 
     Raises:
         CloneError: git cannot read them, or a file is no UTF-8 text.
@@ -116,7 +115,7 @@ def read_files(clone: Path, commit: str, paths: Iterable[str]) -> dict[str, str]
 
 
 def _git(clone: Path, *arguments: str, text: bytes = b"") -> bytes | None:
-    """What git prints; None when it fails.
+    """Return the output of git; None when it fails.
 
     Raises:
         CloneError: it does not end in time.

@@ -1,8 +1,8 @@
 """Data sets of rows in columns: Parquet files and the Arrow files that `datasets` writes. Needs pyarrow.
 
-Reads and makes files. A Parquet column has one type and no missing cells. Invariants: a column that Arrow cannot give
-back as it was (tables with different keys, mixed types) is written as JSON text and named in the file's metadata, so
-that it comes back whole; a missing field comes back as null; rows are read in batches, whatever the file's size.
+Reads and makes files. A Parquet column has one type and no missing cells. Guarantees: a column that Arrow would change
+(tables with different keys, mixed types) is written as JSON text and named in the file's metadata, so that it comes
+back whole; a missing field comes back as null; rows are read in batches, whatever the file's size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _pyarrow() -> Any:
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
-    """Each row of a Parquet file.
+    """Yield each row of a Parquet file.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -49,7 +49,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
 
 
 def read_arrow(path: Path) -> Iterator[Row]:
-    """Each row of an Arrow file (stream or file form), as `datasets` saves to disk.
+    """Yield each row of an Arrow file (stream or file form), as `datasets` saves to disk.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -96,7 +96,7 @@ def _row(place: str, fields: Fields, encoded: list[str]) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON has it: times as RFC 3339.
+    """Convert ``value`` to JSON: times as RFC 3339.
 
     Raises:
         TypeError: bytes and other things that JSON has not.
@@ -120,11 +120,11 @@ class Columns:
     encoded: frozenset[str]
     """Columns that hold JSON text."""
     schema: Any
-    """pyarrow's."""
+    """The schema of pyarrow."""
 
 
 def plan_columns(rows: Sequence[Fields]) -> Columns:
-    """Columns that hold all of ``rows``: any row may decide the type of one.
+    """Choose columns that hold all of ``rows``: any row may decide a type.
 
     Raises:
         ConfigError: pyarrow is not installed.
@@ -141,7 +141,7 @@ def plan_columns(rows: Sequence[Fields]) -> Columns:
 def write_parquet(
     path: Path, rows: Sequence[Fields], columns: Columns | None = None, num_rows_per_group: int = 1000
 ) -> None:
-    """A Parquet file; a field that some rows lack is null there.
+    """Write a Parquet file; a missing field becomes null.
 
     ``columns`` are those of a larger set of rows, of which this file is one shard.
 
@@ -164,7 +164,7 @@ def _cell(value: Any, is_encoded: bool) -> Any:
 
 
 def _column_type(arrow: Any, values: list[Any]) -> Any:
-    """The type whose column of ``values`` comes back from a Parquet file as it was; None when there is none."""
+    """Return the type of a Parquet column that preserves ``values``; None without one."""
     try:
         column = arrow.array(values)
         is_same = json.dumps(column.to_pylist()) == json.dumps(values)
@@ -174,14 +174,14 @@ def _column_type(arrow: Any, values: list[Any]) -> Any:
 
 
 def _has_empty_table(arrow: Any, kind: Any) -> bool:
-    """True when a table without columns is in it, which Parquet has not."""
+    """Return True when ``kind`` contains a table without columns, which Parquet lacks."""
     if arrow.types.is_struct(kind):
         return kind.num_fields == 0 or any(_has_empty_table(arrow, kind.field(n).type) for n in range(kind.num_fields))
     return arrow.types.is_list(kind) and _has_empty_table(arrow, kind.value_type)
 
 
 def _known_type(arrow: Any, kind: Any) -> Any:
-    """``kind`` with text where only nulls and empty lists are, so that shards with other rows have the same types."""
+    """Replace nulls and empty lists in ``kind`` by text, so that all shards have the same types."""
     if arrow.types.is_null(kind):
         return arrow.string()
     return arrow.list_(_known_type(arrow, kind.value_type)) if arrow.types.is_list(kind) else kind

@@ -1,8 +1,8 @@
-"""Data sets by their path: which files of it hold records, and how they are read and written.
+"""Data sets by path: select the files with records, and read or write them.
 
 Reads a file, a task folder, a folder of task folders, or a Hugging Face data set folder (shards of JSON lines, JSON,
-Parquet or Arrow; saved by `datasets` or downloaded); makes `Row` items, or writes one of these. Never uses a network.
-Invariant: records come in the order of the sorted paths.
+Parquet or Arrow; saved by `datasets` or downloaded). Makes `Row` items, or writes one of these. Never uses a network.
+Guarantees: records come in the order of the sorted paths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repairgym.tasks.formats.rows import Row, read_json, read_json_lines, write_
 from repairgym.tasks.layers.atomic_write import folder_written_whole
 
 Layout = Literal["jsonl", "json", "parquet", "dataset", "folders"]
-"""How a data set lies on disk; ``dataset`` is a folder of Parquet shards by split, ``folders`` one folder per task."""
+"""Layout on disk; ``dataset`` is a folder of Parquet shards by split, ``folders`` one folder per task."""
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": read_json_lines,
@@ -31,15 +31,15 @@ _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".arrow": read_arrow,
 }
 _NO_RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "package.json")
-"""What `datasets` writes beside the shards."""
+"""Files that `datasets` writes next to the shards."""
 NUM_ROWS_PER_SHARD = 5000
 
 
 def read_dataset(path: Path) -> Iterator[Row]:
-    """Every record at ``path``.
+    """Yield every record at ``path``.
 
     Raises:
-        InputError: there is nothing that can be read, or a file of it is damaged.
+        InputError: nothing there can be read, or a file is damaged.
         ConfigError: a file needs pyarrow, which is not installed.
     """
     if not path.exists():
@@ -69,7 +69,7 @@ def _read_task_folder(folder: Path, root: Path) -> Row:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Files with records; where `datasets` left a list of them, caches beside them do not count."""
+    """Return the files with records: those that `datasets` listed, or all but hidden files and caches."""
     listed = [shard for state in sorted(folder.rglob("state.json")) for shard in _listed_shards(state)]
     if listed:
         return listed
@@ -88,7 +88,7 @@ def _listed_shards(state: Path) -> list[Path]:
 
 
 def _read_shard(shard: Path, root: Path) -> Iterator[Row]:
-    """One file of several: where it is damaged, the others are still read."""
+    """Read one file of several; a damaged one does not stop the others."""
     try:
         yield from _read_file(shard, root)
     except InputError as error:
@@ -112,9 +112,9 @@ def write_rows(path: Path, layout: Layout, rows: Iterable[tuple[str, Fields]]) -
     """Write rows, each with the name of its split, in any layout but ``folders``.
 
     Raises:
-        InputError: ``path`` is there and cannot be replaced.
+        InputError: ``path`` exists and cannot be replaced.
         ConfigError: the layout needs pyarrow, which is not installed.
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old content is intact.
     """
     if layout == "dataset":
         _write_shards(path, rows)
@@ -146,7 +146,7 @@ def write_task_folders(root: Path, folders: Iterable[tuple[str, Fields]]) -> Non
     """Write one folder per task below ``root``.
 
     Raises:
-        InputError: ``root`` is there and holds something.
+        InputError: ``root`` is not empty.
         RecordError: a path leads out of its folder.
         DiskFullError: no room; nothing is left.
     """
@@ -156,5 +156,5 @@ def write_task_folders(root: Path, folders: Iterable[tuple[str, Fields]]) -> Non
 
 
 def folder_name(task_id: str) -> str:
-    """``task_id`` as the name of one folder."""
+    """Turn ``task_id`` into the name of one folder."""
     return "".join(c if c.isalnum() or c in "._-" else "_" for c in task_id).lstrip(".") or "task"

@@ -1,9 +1,9 @@
-"""Tasks of a folder in an exchange format.
+"""Export: write the tasks of a folder in an exchange format.
 
-Reads a `TaskStore`; makes a data set. A certified task has its base in a pinned sdist that no other system knows, so
-what they can use is written in their fields (the patch of tests is the difference between the agent's test files and
-the pinned ones), and the whole record goes along in `CERTIFIED_FIELD`: imported again it is the same certified task.
-Invariant: a task that the format cannot hold is reported with the reason, the others are written.
+Reads a `TaskStore`. Makes a data set. No other system knows the pinned sdist of a certified task. Therefore the usable
+parts are written in the format's fields (the patch of tests is the difference between the agent's test files and the
+pinned ones), and the whole record in `CERTIFIED_FIELD`, from which an import restores the same certified task.
+Guarantees: a task that the format cannot hold is reported with the reason; the others are written.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ CERTIFIED_FIELD = "repairgym_task"
 
 @dataclass
 class ExportSummary:
-    """What an export wrote and what it could not."""
+    """Counts of an export, and the tasks that failed."""
 
     num_written: int = 0
     refused: dict[str, str] = field(default_factory=dict)
-    """Task id -> why the format cannot hold it."""
+    """Task id -> reason of the failure."""
 
 
 def strip_task(task: Task, tree: Path) -> UnbuiltTask:
-    """``task`` as other systems can take it, with its whole record in `CERTIFIED_FIELD`.
+    """Return ``task`` for other systems, with its whole record in `CERTIFIED_FIELD`.
 
     ``tree`` is its pinned tree, which has the hidden tests.
     """
@@ -49,7 +49,7 @@ def strip_task(task: Task, tree: Path) -> UnbuiltTask:
     pinned = {path: read_text(tree / path) if (tree / path).is_file() else None for path in test_paths}
     return UnbuiltTask(
         id=task.id,
-        format="swe_gym",  # rows with lists, of which any other format can be made
+        format="swe_gym",  # rows with lists: convertible to any other format
         repository=task.provenance.package,
         version=task.provenance.version,
         issue=task.issue,
@@ -68,10 +68,10 @@ def strip_task(task: Task, tree: Path) -> UnbuiltTask:
 
 
 def certified_in(task: UnbuiltTask) -> Task | None:
-    """The certified task that `strip_task` put into ``task``; None when there is none.
+    """Return the certified task that `strip_task` put into ``task``; None without one.
 
     Raises:
-        RecordError: it is broken, or the fields beside it were changed since.
+        RecordError: it is broken, or the other fields were changed since.
     """
     text = text_or_empty(task.extra.get(CERTIFIED_FIELD)) or _from_file(task.extra)
     if not text:
@@ -112,7 +112,7 @@ def export_dataset(
     layers: LayerStore | None = None,
     report: Callable[[int], None] = lambda num_done: None,
 ) -> ExportSummary:
-    """Write every task of ``store`` to ``output``; ``report`` is told how many were looked at.
+    """Write every task of ``store`` to ``output``; ``report`` gets the number of tasks so far.
 
     Raises:
         InputError: there are no tasks, or ``output`` cannot be used.
@@ -133,7 +133,7 @@ def export_dataset(
 
 
 def _noting(records: Iterable[tuple[UnbuiltTask, Fields]], splits: set[str]) -> Iterator[tuple[UnbuiltTask, Fields]]:
-    """``records``, whose splits are added to ``splits``."""
+    """Yield ``records`` and add their splits to ``splits``."""
     for task, fields in records:
         splits.add(task.split or "test")
         yield task, fields
@@ -142,7 +142,7 @@ def _noting(records: Iterable[tuple[UnbuiltTask, Fields]], splits: set[str]) -> 
 def _records(
     store: TaskStore, form: Format, layers: LayerStore, summary: ExportSummary, report: Callable[[int], None]
 ) -> Iterator[tuple[UnbuiltTask, Fields]]:
-    """Every task with its record, certified ones first; those that the format cannot hold go to ``summary``."""
+    """Yield every task with its record, certified ones first; add failures to ``summary``."""
     tasks: Iterable[Task | UnbuiltTask] = chain(store.load_certified(), store.iter_unbuilt())
     seen: set[str] = set()
     for number, task in enumerate(tasks, 1):

@@ -1,8 +1,10 @@
-"""Task folders: one folder of files per task (SWE-bench 5, Harbor).
+"""Task folders: one folder of files per task (SWE-bench 5, Harbor), and shell lines that run its tests in a container.
 
 Reads and makes folders. As `Fields`, a file is its relative path and its text, or a table where text is not enough:
-``{"base64": ...}`` for bytes that are no UTF-8, ``{"text": ..., "is_executable": true}`` for a program. Invariants:
-links are not followed, nothing is written outside the folder, and a folder read and written again has the same bytes.
+``{"base64": ...}`` for bytes that are no UTF-8, ``{"text": ..., "is_executable": true}`` for a program. Guarantees:
+links are not followed; nothing is written outside the folder; a folder read and written again has the same bytes.
+Scripts first restore every deciding file and name each test. They lack our grader's checks (skipped tests, forged
+reports).
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ MARKERS = ("task.yaml", "task.toml")
 
 
 def is_task_folder(folder: Path) -> bool:
-    """True when ``folder`` is one task."""
+    """Return True when ``folder`` is one task."""
     return any((folder / name).is_file() for name in MARKERS)
 
 
 def find_task_folders(folder: Path) -> list[Path]:
-    """Task folders in ``folder``, itself included, sorted; hidden folders and links are left out."""
+    """Return the task folders in ``folder``, itself included, sorted; without hidden folders and links."""
     folders = []
     for place, names, _ in os.walk(folder):
         here = Path(place)
@@ -41,7 +43,7 @@ def find_task_folders(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path) -> Fields:
-    """The files of a task folder.
+    """Read the files of a task folder.
 
     Raises:
         RecordError: it has a link or cannot be read.
@@ -51,7 +53,7 @@ def read_folder(folder: Path) -> Fields:
         for place, _, names in os.walk(folder):
             for path in (Path(place, name) for name in sorted(names)):
                 if path.is_symlink():
-                    raise RecordError(f"{path.relative_to(folder)} is a link; put the file itself there")
+                    raise RecordError(f"{path.relative_to(folder)} is a link; replace it by the file")
                 fields[path.relative_to(folder).as_posix()] = _read_file(path)
     except OSError as error:
         raise RecordError(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -70,11 +72,11 @@ def _read_file(path: Path) -> Any:
 
 
 def write_folder(folder: Path, fields: Fields) -> None:
-    """Write ``fields`` as files below ``folder``, which must not be there yet.
+    """Write ``fields`` as files below the new ``folder``.
 
     Raises:
         RecordError: a path leads out of the folder, or a value is no file.
-        FileExistsError: the folder is there.
+        FileExistsError: the folder exists.
     """
     files = {safe_path(name): _content(name, value) for name, value in fields.items()}
     folder.mkdir(parents=True)
@@ -87,7 +89,7 @@ def write_folder(folder: Path, fields: Fields) -> None:
 
 
 def safe_path(name: str) -> str:
-    """``name`` when it stays inside its folder.
+    """Return ``name`` if it stays inside its folder.
 
     Raises:
         RecordError: it is absolute, empty, or goes up.
@@ -112,12 +114,12 @@ def _content(name: str, value: Any) -> tuple[bytes, bool]:
 
 
 def program(text: str) -> Fields:
-    """The value of an executable file."""
+    """Return the value of an executable file."""
     return {"text": text, "is_executable": True}
 
 
 def get_file(fields: Fields, name: str, default: str | None = "") -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
         RecordError: it is no text, or it is missing and ``default`` is None.
@@ -133,12 +135,12 @@ def get_file(fields: Fields, name: str, default: str | None = "") -> str:
 
 
 WORK_FOLDER = "/testbed"
-"""Where images of SWE-bench and its descendants have the repository."""
+"""Place of the repository in images of SWE-bench and its descendants."""
 _PYTEST = "python -m pytest -q -rA -p no:cacheprovider"
 
 
 def restore_lines(task: UnbuiltTask) -> str:
-    """Put the test files back to the base commit, and remove those that the patch of tests adds.
+    """Restore the test files of the base commit, and remove those that the patch of tests adds.
 
     Raises:
         RecordError: the patch of tests cannot be read.
@@ -146,7 +148,7 @@ def restore_lines(task: UnbuiltTask) -> str:
     try:
         patched = changed_paths(task.test_patch)
     except PatchError as error:
-        raise RecordError(f"a container needs a patch of tests that can be read: {error}") from error
+        raise RecordError(f"a container needs a readable patch of tests: {error}") from error
     names = (name.partition("::")[0] for name in task.fail_to_pass + task.pass_to_pass if "::" in name)
     paths = " ".join(map(shlex.quote, sorted({*patched, *names})))
     commit = shlex.quote(task.base_commit or "HEAD")
@@ -155,12 +157,12 @@ def restore_lines(task: UnbuiltTask) -> str:
 
 
 def command_of(task: UnbuiltTask) -> str:
-    """The command that test names are appended to: the record's own, or pytest."""
+    """Return the command to append test names to: the record's own, or pytest."""
     return task.test_command or _PYTEST
 
 
 def dockerfile(task: UnbuiltTask) -> dict[str, str]:
-    """The image to start from, and the patch that puts the bug in where the image has the code without it."""
+    """Return the Dockerfile, and the patch that adds the bug to an image without it."""
     text = f"FROM {task.image}\nWORKDIR {WORK_FOLDER}\n"
     if not task.bug_patch:
         return {"Dockerfile": text}

@@ -1,9 +1,9 @@
 """Task folders of Harbor (``task.toml`` schema 1.0 to 1.4): an instruction, an environment, a verifier, a solution.
 
-Harbor runs any container task, so a folder says little about repository, patches and tests. Adapters of SWE-bench put
-the whole record into ``tests/config.json``, and that is what is read here where it is there; a reference patch is also
-found in ``solution/solve.sh`` when it is there as a here-document. Folders written here hold both, and a verifier that
-runs the tests by name and writes its reward to ``/logs/verifier/reward.txt``.
+Harbor runs any container task, so that a folder says little about repository, patches and tests. Adapters of SWE-bench
+put the whole record into ``tests/config.json``; it is read if present, as is a reference patch in a here-document of
+``solution/solve.sh``. Written folders hold both, and a verifier that runs the tests by name and writes its reward to
+``/logs/verifier/reward.txt``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Environment(Record):
 
 
 class _TaskFile(Record):
-    """``task.toml`` of schema 1.1, as far as it is written here; limits that are left out are Harbor's own."""
+    """The written part of ``task.toml`` (schema 1.1); missing limits are Harbor's own."""
 
     schema_version: str = "1.1"
     task: _Task
@@ -62,7 +62,7 @@ class Harbor:
     is_folder = True
 
     def matches(self, fields: Fields) -> bool:
-        """Its file of settings."""
+        """See `Format.matches`: the file of settings."""
         return TASK_FILE in fields
 
     def read(self, fields: Fields) -> UnbuiltTask:
@@ -119,7 +119,7 @@ def _settings(text: str) -> Fields:
 
 
 def _record(fields: Fields) -> Fields | None:
-    """The record in ``tests/config.json``; None when there is none of SWE-bench's form."""
+    """Return the record in ``tests/config.json``; None without one of SWE-bench's form."""
     if RECORD_FILE not in fields:
         return None
     try:
@@ -136,7 +136,7 @@ def _base_image(dockerfile: str) -> str:
 
 
 def _patch_in(script: str) -> str:
-    """The patch that a solution holds as a here-document; empty when it does something else."""
+    """Return the patch in a solution's here-document; empty without one."""
     texts = (match[3] for match in _HERE_DOCUMENT.finditer(script))
     return next((text for text in texts if text.startswith(("diff --git ", "--- "))), "")
 
@@ -150,7 +150,7 @@ git apply --whitespace=nowarn "$(dirname "$(readlink -f "$0")")/gold.patch"
 
 
 def _verifier(task: UnbuiltTask) -> str:
-    """Every test by name, and a reward of 1 when all of them passed."""
+    """Return a script that runs every test by name and writes a reward of 1 if all passed."""
     return f"""#!/bin/bash
 set -uo pipefail
 tests="$(dirname "$(readlink -f "$0")")"

@@ -1,9 +1,8 @@
-"""A certified task as a Harbor task folder that needs nothing of this project.
+"""Certified tasks as Harbor task folders that run without this project.
 
-Reads a `Task` and its pinned tree; makes the files of a folder (`formats.folders`) that stand in for those that
-`formats.harbor` writes for a record with an image. Invariants: the image is built from the locked packages and the
-agent's tree, without hidden tests and without the repair; the verifier puts every pinned test file back before it runs
-the tests.
+Reads a `Task` and its pinned tree. Makes the files (`formats.folders`) that replace those that `formats.harbor` writes
+for a record with an image. Guarantees: the image is built from the locked packages and the agent's tree, without hidden
+tests and without the repair; the verifier restores every pinned test file before it runs the tests.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from repairgym.tasks.formats.folders import WORK_FOLDER, program, read_folder
 
 
 def base_image(task: Task) -> str:
-    """The image that the environment of ``task`` is built on: its own Python."""
+    """Return the base image of the environment of ``task``: its own Python."""
     return f"python:{task.environment.python}-slim"
 
 
 def harbor_files(task: Task, tree: Path) -> Fields:
-    """Environment, verifier and solution of ``task``, whose pinned tree is ``tree``.
+    """Return environment, verifier and solution of ``task`` with the pinned ``tree``.
 
     Raises:
         RecordError: the tree has a link or cannot be read.
@@ -64,7 +63,7 @@ ENV PYTHONPATH={_search_path(task)} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONDONTW
 
 
 def _verifier(task: Task) -> str:
-    """The pinned test files over the agent's, then every test by name."""
+    """Return a script that restores the pinned test files and runs every test by name."""
     plugins = "".join(f" -p {shlex.quote(name)}" for name in task.plugins)
     return f"""#!/bin/bash
 set -uo pipefail

@@ -1,8 +1,8 @@
-"""Data sets of other systems as tasks of a folder.
+"""Import: add data sets of other systems to a task folder.
 
-Reads a data set (`formats`); adds to a `TaskStore`: `UnbuiltTask` records, and certified tasks that were exported
-before. Invariants: a record that cannot be used is reported with its place and leaves the others alone; what was in
-the folder stays; importing the same data set twice changes nothing; the folder changes as a whole or not at all.
+Reads a data set (`formats`). Adds to a `TaskStore`: `UnbuiltTask` records, and certified tasks that were exported
+before. Guarantees: an unusable record is reported with its place and leaves the others alone; existing tasks stay;
+importing a data set twice changes nothing; the folder changes as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 REJECTED_FILE = "rejected.jsonl"
-"""Beside the tasks: place and reason of every record of the last import that could not be used."""
+"""Place and reason of every unusable record of the last import, in the task folder."""
 
 
 class BadRecord(Record):
-    """A record that could not be used."""
+    """An unusable record."""
 
     place: str
     reason: str
@@ -36,15 +36,15 @@ class BadRecord(Record):
 
 @dataclass
 class ImportSummary:
-    """What an import did."""
+    """Counts of an import."""
 
     num_records: int = 0
     num_known: int = 0
-    """Records that the folder had already."""
+    """Records that were in the folder."""
     num_pinned: int = 0
-    """New tasks whose base files came from a clone."""
+    """New tasks with base files from a clone."""
     num_certified: int = 0
-    """New tasks that were certified here before they were exported."""
+    """New tasks that were certified here before their export."""
     formats: Counter[str] = field(default_factory=Counter)
     """New unbuilt tasks by format."""
     bad: list[BadRecord] = field(default_factory=list)
@@ -57,17 +57,17 @@ class ImportSummary:
 
 @dataclass
 class _Import:
-    """One import under way."""
+    """State of one import."""
 
     form: Format | None
     clones: CloneFolder | None
     digests: dict[str, str] = field(default_factory=dict)
-    """Task id -> digest of its record without what was pinned."""
+    """Task id -> digest of its record without pinned files."""
     certified: list[Task] = field(default_factory=list)
     summary: ImportSummary = field(default_factory=ImportSummary)
 
     def is_new(self, task: Task | UnbuiltTask) -> bool:
-        """True the first time that ``task`` is seen.
+        """Return True for a task that was not seen before.
 
         Raises:
             RecordError: its id belongs to another task.
@@ -78,7 +78,7 @@ class _Import:
         return len(self.digests) > num_before
 
     def take(self, row: Row) -> UnbuiltTask | None:
-        """The new unbuilt task in ``row``; None when it is known or was certified before.
+        """Return the new unbuilt task in ``row``; None for a known or certified one.
 
         Raises:
             RecordError: the record cannot be used.
@@ -108,7 +108,7 @@ def import_dataset(
     clones: CloneFolder | None = None,
     report: Callable[[int], None] = lambda num_done: None,
 ) -> ImportSummary:
-    """Add the records of ``source`` to the tasks in ``folder``; ``report`` is told how many were read.
+    """Add the records of ``source`` to the tasks in ``folder``; ``report`` gets the number of records so far.
 
     Args:
         source: A file, a task folder, a folder of task folders or of a data set.

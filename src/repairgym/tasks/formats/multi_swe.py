@@ -1,7 +1,7 @@
 """Multi-SWE-bench and Multi-SWE-RL records (arXiv:2504.02605): pull requests with the statuses of three stages.
 
 Each test has a status without patches (``run``), with the patch of tests (``test``) and with both patches (``fix``).
-What must pass after the repair are ``fixed_tests``, or the lists of ways to get there where that one is empty.
+The tests of the repair are ``fixed_tests``, or if that is empty the lists of the ways to pass.
 Releases for `datasets` store the maps as columns: one list of names and one list per stage.
 """
 
@@ -24,7 +24,7 @@ class MultiSwe:
     is_folder = False
 
     def matches(self, fields: Fields) -> bool:
-        """A pull request and its repair."""
+        """See `Format.matches`: a pull request and its repair."""
         return has(fields, "org", "repo", "number", "fix_patch")
 
     def read(self, fields: Fields) -> UnbuiltTask:
@@ -83,7 +83,7 @@ class MultiSwe:
 
 
 def _issue(fields: Fields) -> str:
-    """Title and body of the resolved issues, or of the pull request where none is named."""
+    """Return title and body of the resolved issues, or else of the pull request."""
     issues = fields.get("resolved_issues")
     texts = [issue for issue in issues if isinstance(issue, dict)] if isinstance(issues, list) else []
     parts = [f"{get_text(issue, 'title')}\n{get_text(issue, 'body')}" for issue in texts or [fields]]
@@ -95,7 +95,7 @@ def _test_names(fields: Fields, name: str) -> list[str]:
     columns = table.get("name")
     if isinstance(columns, list) and all(isinstance(item, str) for item in columns):
         return columns
-    # Where rows with other tests share a column, a test that this row has not is there with null.
+    # In a shared column, tests of other rows are null.
     return [test for test, statuses in table.items() if statuses is not None]
 
 

@@ -1,8 +1,8 @@
 """R2E-Gym records (arXiv:2504.07164): commits instead of pull requests, statuses instead of test lists.
 
-``parsed_commit_content`` is JSON in a text: the hashes before and after, and the diff of each file. The patch is put
-together from its files; those of tests become the patch of tests. ``expected_output_json`` says which tests pass after
-the repair, and nothing says which failed before it.
+``parsed_commit_content`` is JSON in a text: the hashes before and after, and the diff of each file. The patch is
+assembled from the files; test files form the patch of tests. ``expected_output_json`` names the tests that pass
+after the repair; nothing names those that failed before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class R2eGym:
     is_folder = False
 
     def matches(self, fields: Fields) -> bool:
-        """A commit, an image and statuses."""
+        """See `Format.matches`: a commit, an image and statuses."""
         return has(fields, "repo_name", "commit_hash", "docker_image", "expected_output_json")
 
     def read(self, fields: Fields) -> UnbuiltTask:
@@ -65,7 +65,7 @@ def _items(table: Fields, name: str) -> list[Fields]:
 
 
 def _file_patch(diff: Fields) -> tuple[str, str]:
-    """Path and patch of one parsed file diff; the patch is empty where there is nothing to apply.
+    """Return path and patch of one parsed file diff; the patch may be empty.
 
     Raises:
         RecordError: it is not of the form that R2E-Gym writes.

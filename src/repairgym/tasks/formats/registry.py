@@ -1,6 +1,6 @@
 """The exchange formats by name; a new format is one line here and its name in `unbuilt.FormatName`.
 
-Order decides where a record fits several: the more particular format comes first.
+A record that fits several formats gets the first: the more specific one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FORMATS: dict[FormatName, Format] = {form.name: form for form in _ORDERED}
 
 
 def detect_format(fields: Fields) -> Format:
-    """The format that ``fields`` are in.
+    """Return the format of ``fields``.
 
     Raises:
         RecordError: none fits.

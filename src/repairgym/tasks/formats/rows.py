@@ -1,7 +1,7 @@
-"""Data sets of rows as text: JSON lines and JSON. What a place in a data set is.
+"""Data sets of rows as text: JSON lines and JSON.
 
-Reads and makes files. Invariants: JSON lines are read one at a time whatever the file's size, a bad line is a `Row`
-with its reason and the next one is read, and files are written beside their place and renamed.
+Reads and makes files. Guarantees: JSON lines are read one at a time, whatever the file's size; a bad line is a `Row`
+with its reason, and reading continues; files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from repairgym.tasks.layers.atomic_write import written_whole
 
 @dataclass(frozen=True)
 class Row:
-    """One record of a data set, or why there is none at its place."""
+    """One record of a data set, or the reason of its failure."""
 
     place: str
-    """Where it stands, as a person looks for it: ``data.jsonl line 3``."""
+    """Place for a person to look at: ``data.jsonl line 3``."""
     fields: Fields | None
     error: str = ""
     split: Split | None = None
-    """By the name of its file or folder."""
+    """From the name of its file or folder."""
 
 
 def read_json_lines(path: Path) -> Iterator[Row]:
-    """Each line that is not blank.
+    """Yield each line that is not blank.
 
     Raises:
         InputError: the file cannot be opened.
@@ -44,7 +44,7 @@ def read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def read_json(path: Path) -> Iterator[Row]:
-    """Items of a list, or values of a table whose keys are ids.
+    """Yield the items of a list, or the values of a table by id.
 
     Raises:
         InputError: the file cannot be opened, or is neither.
@@ -65,7 +65,7 @@ def read_json(path: Path) -> Iterator[Row]:
 
 def _parse(place: str, text: bytes, is_table: bool = True) -> Row:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_reject)
     except (ValueError, RecursionError) as error:
         return Row(place, None, f"it is no JSON: {error}")
     if not is_table:
@@ -73,7 +73,7 @@ def _parse(place: str, text: bytes, is_table: bool = True) -> Row:
     return Row(place, value) if isinstance(value, dict) else Row(place, None, "it is no table of fields")
 
 
-def _refuse(name: str) -> None:
+def _reject(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
@@ -87,10 +87,10 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_json_lines(path: Path, rows: Iterable[Fields]) -> None:
-    """One record per line.
+    """Write one record per line.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old content is intact.
     """
     with written_whole(path) as stream:
         for fields in rows:
@@ -98,10 +98,10 @@ def write_json_lines(path: Path, rows: Iterable[Fields]) -> None:
 
 
 def write_json(path: Path, rows: Iterable[Fields]) -> None:
-    """A list of records.
+    """Write a list of records.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old content is intact.
     """
     with written_whole(path) as stream:
         separator = b"[\n"

@@ -1,7 +1,13 @@
-"""SWE-bench records (arXiv:2310.06770; Verified, Lite, Multilingual, Multimodal, and the columns of version 5).
+"""Rows of SWE-bench (arXiv:2310.06770) and its descendants.
 
-Rows whose test lists are JSON in a text. Version 5 adds ``image``, ``eval_script``, ``log_parser``, ``eval_type``,
-``split`` and ``datasets``; Verified adds ``difficulty``.
+- SWE-bench (Verified, Lite, Multilingual, Multimodal, columns of version 5): test lists are JSON in a text. Version 5
+  adds ``image``, ``eval_script``, ``log_parser``, ``eval_type``, ``split``, ``datasets``; Verified adds ``difficulty``.
+- SWE-Gym (arXiv:2412.21139): test lists are lists; also SWE-bench-extra and others that differ by their lists only.
+- SWE-rebench (arXiv:2505.20411): adds ``install_config``, ``requirements`` (`pip freeze`), and ``meta.llm_score`` with
+  the scores of paper B's filter (section 4.1).
+- SWE-rebench V2 (arXiv:2602.23866): twenty languages, times in milliseconds, lists of commands.
+- SWE-smith (arXiv:2504.21798): the patch puts the bug *in*, the gold patch is its reverse. Repositories are mirrors
+  ``swesmith/OWNER__NAME.COMMIT``, which give owner, name and the start of the commit.
 """
 
 from __future__ import annotations
@@ -61,7 +67,7 @@ class SweBench:
 
 
 def read_core(fields: Fields) -> dict[str, Any]:
-    """What every descendant of SWE-bench has, as fields of `UnbuiltTask`.
+    """Read the common fields of SWE-bench and its descendants, as fields of `UnbuiltTask`.
 
     Raises:
         RecordError: the id, a patch or a test list is missing or has the wrong type.
@@ -82,7 +88,7 @@ def read_core(fields: Fields) -> dict[str, Any]:
 
 
 def write_core(task: UnbuiltTask) -> Fields:
-    """The fields of `read_core`; test lists as lists."""
+    """Write the fields of `read_core`; test lists as lists."""
     return {
         "instance_id": task.id,
         "repo": task.repository,
@@ -165,7 +171,7 @@ class SweRebenchV2:
     is_folder = False
 
     def matches(self, fields: Fields) -> bool:
-        """How to install, and the language that version 1 has not."""
+        """See `Format.matches`: an install configuration, and the language that version 1 lacks."""
         return has(fields, "instance_id", "base_commit", "patch", "install_config", "language")
 
     def read(self, fields: Fields) -> UnbuiltTask:
