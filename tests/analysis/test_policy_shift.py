@@ -69,7 +69,7 @@ def test_a_true_shift_is_found_and_a_chance_one_is_not():
     assert small <= 10
 
 
-def test_other_tasks_are_not_other_behaviour():
+def test_other_tasks_are_not_other_behavior():
     # every task has its own habit, and both policies share it
     before = [episode(f"a{i}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}") for i in range(12)]
     after = [episode(f"b{i}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}") for i in range(12)]

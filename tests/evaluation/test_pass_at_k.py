@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repairgym.evaluation.pass_at_k import (
+    NO_LABEL,
+    by_label,
     exact_match_rate,
+    labels_of,
     mean_pass_at_k,
     pass_at_1,
     pass_at_k,
@@ -21,6 +24,18 @@ from repairgym.evaluation.pass_at_k import (
 from repairgym.records import VerdictKind
 
 P, F, X, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.EXPLOITED, VerdictKind.INVALID
+
+
+def test_groups_of_a_label_add_up_to_all_tasks(task):
+    labels = {
+        "a": labels_of(task),
+        "b": labels_of(task.model_copy(update={"labels": {"difficulty": "2"}})),
+    }
+    found = by_label({"a": [P, X], "b": [F, INVALID], "c": [P]}, labels, num_resamples=100)
+    by_difficulty = {one.value: one for one in found if one.label == "difficulty"}
+    assert {value: one.pass_at_1.num_tasks for value, one in by_difficulty.items()} == {NO_LABEL: 2, "2": 1}
+    assert by_difficulty["2"].invalid_rate == 0.5
+    assert {one.value: one.pass_at_1.value for one in found if one.label == "package"} == {"tiny": 0.25, NO_LABEL: 1.0}
 
 
 @given(st.integers(1, 7), st.data())
@@ -40,7 +55,7 @@ def test_too_few_samples_are_unscored():
 
 
 @pytest.mark.parametrize("arguments", [(2, 3, 1), (2, 1, 0), (2, -1, 1)])
-def test_impossible_counts_are_refused(arguments):
+def test_impossible_counts_are_rejected(arguments):
     with pytest.raises(ValueError, match="expected k >= 1"):
         pass_at_k(*arguments)
 
@@ -87,7 +102,7 @@ def test_standard_error_over_runs_is_that_of_the_run_means():
     assert standard_error_over_runs({}) is None
 
 
-def test_rows_are_ordered_by_seed_and_restored_rate_is_strict(store, trajectory_maker):
+def test_rows_are_ordered_by_seed_and_exact_match_is_strict(store, trajectory_maker):
     kinds = {("a", 1): F, ("a", 0): P, ("b", 0): INVALID, ("b", 1): P}
     for (task, seed), kind in kinds.items():
         trajectory = trajectory_maker(f"{task}{seed}", task, kind=kind, seed=seed, group_id=task)

@@ -3,12 +3,21 @@ from __future__ import annotations
 import random
 
 import pytest
+from scipy import stats
 
 from repairgym.evaluation.bootstrap import bootstrap_spread
 from repairgym.evaluation.significance import compare, mcnemar_exact, paired_differences
 from repairgym.records import VerdictKind
 
+
+@pytest.mark.parametrize(("left", "right"), [(5, 0), (1, 9), (7, 12)])
+def test_mcnemar_is_the_exact_sign_test(left, right):
+    assert mcnemar_exact(left, right) == pytest.approx(stats.binomtest(left, left + right).pvalue)
+
+
 P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
+
+
 NAMES = ("rl", "rft")
 
 
@@ -36,14 +45,14 @@ def test_pairing_removes_the_difficulty_of_tasks():
     assert "RL solves more than RFT (start of RL) on 100 held-out mutation tasks (+" in found.sentence
 
 
-def test_no_difference_is_called_so():
+def test_no_clear_difference_is_stated():
     found = run(draw([0.5] * 40, 2, 1), draw([0.5] * 40, 2, 2))
     assert found.ci_low < 0 < found.ci_high
     assert not found.is_clear
     assert "No clear difference" in found.sentence
 
 
-def test_worse_is_called_worse():
+def test_a_worse_policy_is_called_worse():
     found = run(draw([0.1] * 60, 2, 1), draw([0.9] * 60, 2, 2))
     assert found.is_clear
     assert "solves less than" in found.sentence

@@ -4,13 +4,6 @@ import json
 
 import pytest
 
-from repairgym.evaluation.stages import (
-    is_temperature_control,
-    parse_eval_phase,
-    stage_label,
-    stage_order,
-    training_step,
-)
 from repairgym.evaluation.summary import REQUIRED_PHASES, Summary, build_summary, write_summary
 from repairgym.records import VerdictKind
 from repairgym.rollout.names import eval_phase
@@ -44,7 +37,7 @@ def test_pass_at_k_grows_with_k(summary):
     assert result.pass_at_k[0].value >= result.pass_at_1.value
 
 
-def test_headline_is_dapo_against_its_start(summary):
+def test_headline_is_rl_against_its_start(summary):
     assert (summary.headline.treatment, summary.headline.reference) == ("rl", "rft")
     left, right = summary.stage("rl", "test-mutations"), summary.stage("rft", "test-mutations")
     assert summary.headline.difference == pytest.approx(left.pass_at_1.value - right.pass_at_1.value)
@@ -97,17 +90,3 @@ def test_a_run_meant_to_be_the_whole_loop_names_what_it_lacks(store, phase):
     with store.phase(phase):
         pass
     assert set(build_summary(store, {}).missing) == {*REQUIRED_PHASES} - {phase}
-
-
-def test_stage_names():
-    assert parse_eval_phase("eval/rl/test-mutations").stage == "rl"
-    assert parse_eval_phase("rl") is None
-    assert parse_eval_phase("eval/rl") is None
-    assert [training_step(name) for name in ("rft", "rl-step-0010", "rl", "base")] == [0, 10, None, None]
-    assert is_temperature_control("rft-t0.5")
-    assert not is_temperature_control("rft")
-    assert stage_label("rft-t0.5") == "RFT at temperature 0.5"
-    assert stage_label("rl-step-0010") == "RL after 10 iterations"
-    names = ["rl", "other", "rl-step-0010", "rft", "base", "rl-step-0002", "random", "rft-t0.5", "sft"]
-    expected = ["random", "base", "sft", "rft", "rft-t0.5", "rl-step-0002", "rl-step-0010", "rl", "other"]
-    assert sorted(names, key=stage_order) == expected

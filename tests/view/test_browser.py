@@ -66,7 +66,7 @@ def test_the_list_is_used_by_keys_alone(browser, address):
     browser.wait_for("location.pathname === '/r/small' && document.readyState === 'complete'")
 
 
-def test_enter_opens_and_n_goes_on(browser, address):
+def test_enter_opens_and_n_continues(browser, address):
     browser.open(f"{address}/r/small/trajectories?order=oldest&phase=teacher")
     browser.press("j", "Enter")
     browser.wait_for("location.pathname === '/r/small/t/1' && document.readyState === 'complete'")
@@ -146,7 +146,7 @@ def test_a_running_run_is_followed(browser, tmp_path, trajectory_maker):
         browser.wait_for("document.getElementById('live-state').textContent === 'server is gone'", 400)
 
 
-def test_a_token_opens_the_door_once(browser, run_folder):
+def test_a_token_opens_a_session(browser, run_folder):
     process, address = start_server(run_folder, "--token", "correct-horse-battery-staple")
     try:
         bare = address.partition("?")[0]

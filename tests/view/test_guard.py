@@ -28,7 +28,7 @@ def test_every_answer_forbids_other_origins(client):
     assert "unsafe" not in POLICY
 
 
-def test_an_unknown_host_name_is_refused(client):
+def test_an_unknown_host_name_is_rejected(client):
     for host in ("evil.example", "localhost.evil.example", ""):
         assert client.get("/", headers={"host": host}).status_code == 421
     for host in ("localhost:8320", "127.0.0.1", "[::1]:8320"):
@@ -69,12 +69,12 @@ def test_a_program_may_send_the_token_as_a_header(guarded):
     assert guarded.get("/", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
-def test_loopback_is_told_from_the_rest():
+def test_loopback_hosts_are_recognized():
     assert [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "127.8.8.8")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "10.0.0.1", "::", "box", "")] == [False] * 5
 
 
-def test_what_cannot_be_served_is_an_input_error(run_folder, tmp_path):
+def test_invalid_arguments_are_input_errors(run_folder, tmp_path):
     with pytest.raises(InputError, match="not a folder"):
         serve(tmp_path / "none", host="127.0.0.1", port=0, token="", tell=print)
     with pytest.raises(InputError, match="expected 16 or more"):
@@ -83,7 +83,7 @@ def test_what_cannot_be_served_is_an_input_error(run_folder, tmp_path):
         serve(run_folder, host="127.0.0.1", port=taken.getsockname()[1], token="", tell=print)
 
 
-def test_the_command_says_what_is_wrong(tmp_path, capsys):
+def test_the_command_reports_errors(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["view", str(tmp_path / "none")])
     assert ended.value.code == 3

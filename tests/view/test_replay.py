@@ -40,7 +40,7 @@ def test_an_undo_takes_the_diff_back(episodes):
     assert any(not one.whole and one.step for one in undone)
 
 
-def test_an_edit_that_answers_otherwise_is_not_shown(episodes):
+def test_an_edit_with_another_answer_is_not_shown(episodes):
     task, document = next(one for one in episodes if one[1].turns[0].tool == "edit" and not one[1].turns[0].error)
     other = document.turns[0].model_copy(update={"observation": "@9 something else"})
     changed = dataclasses.replace(document, turns=(other, *document.turns[1:]))
@@ -58,7 +58,7 @@ def test_an_episode_that_submitted_nothing_is_followed_by_its_answers(episodes):
     assert growth[-1].whole == document.final_patch
 
 
-def test_what_a_shell_may_have_done_is_not_guessed(episodes):
+def test_the_effect_of_a_shell_is_not_guessed(episodes):
     task, document = episodes[0]
     shell = document.turns[0].model_copy(update={"tool": "run_sh", "arguments": {"command": "sed -i s/a/b/ m.py"}})
     changed = dataclasses.replace(document, turns=(shell, *document.turns[1:]))

@@ -5,25 +5,14 @@ import json
 import pytest
 
 from repairgym.errors import InputError
-from repairgym.evaluation.pass_at_k import NO_LABEL, by_label, labels_of
 from repairgym.evaluation.runs import choose_phase, compare_runs, evaluations, write_predictions
 from repairgym.grading.predictions.reading import read_predictions
 from repairgym.records import VerdictKind
 
 P, F, X, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.EXPLOITED, VerdictKind.INVALID
+
+
 PHASE = "eval/rl/test-mutations"
-
-
-def test_groups_of_a_label_add_up_to_all_tasks(task):
-    labels = {
-        "a": labels_of(task),
-        "b": labels_of(task.model_copy(update={"labels": {"difficulty": "2"}})),
-    }
-    found = by_label({"a": [P, X], "b": [F, INVALID], "c": [P]}, labels, num_resamples=100)
-    by_difficulty = {one.value: one for one in found if one.label == "difficulty"}
-    assert {value: one.pass_at_1.num_tasks for value, one in by_difficulty.items()} == {NO_LABEL: 2, "2": 1}
-    assert by_difficulty["2"].invalid_rate == 0.5
-    assert {one.value: one.pass_at_1.value for one in found if one.label == "package"} == {"tiny": 0.25, NO_LABEL: 1.0}
 
 
 def test_runs_are_compared_on_what_both_have():
@@ -44,7 +33,7 @@ def filled(store, trajectory_maker):
     return store
 
 
-def test_a_phase_is_chosen_only_when_there_is_no_doubt(filled, trajectory_maker):
+def test_a_phase_is_chosen_only_without_ambiguity(filled, trajectory_maker):
     assert choose_phase(filled, "") == PHASE
     with pytest.raises(InputError, match=f"no phase 'x'; name one of: {PHASE}"):
         choose_phase(filled, "x")

@@ -1,5 +1,3 @@
-"""Intervals against known answers: scipy's quantiles and Wilson interval, and the coverage that they promise."""
-
 from __future__ import annotations
 
 import math
@@ -9,7 +7,6 @@ import pytest
 from scipy import stats
 
 from repairgym.evaluation.bootstrap import bootstrap_spread, score_interval, student_quantile
-from repairgym.evaluation.significance import mcnemar_exact
 
 
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 11, 30, 200, 5000])
@@ -41,11 +38,6 @@ def test_where_all_agree_it_is_clopper_pearson(num_passed, num):
 def test_one_cluster_proves_nothing():
     spread = bootstrap_spread([0.0, 1.0], bounds=(0.0, 1.0), clusters=["a", "a"])
     assert (spread.ci_low, spread.ci_high) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize(("left", "right"), [(5, 0), (1, 9), (7, 12)])
-def test_mcnemar_is_the_exact_sign_test(left, right):
-    assert mcnemar_exact(left, right) == pytest.approx(stats.binomtest(left, left + right).pvalue)
 
 
 def coverage(num_tasks: int, num_samples: int, rates: tuple[float, float], gain: float, repeats: int) -> float:

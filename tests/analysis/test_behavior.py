@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from repairgym.analysis.behavior import (
@@ -10,7 +8,6 @@ from repairgym.analysis.behavior import (
     behavior_metrics,
     by_step,
     exploit_findings,
-    is_loop,
     lengths_by_outcome,
     shares,
     stop_reasons,
@@ -18,15 +15,21 @@ from repairgym.analysis.behavior import (
     tool_shares_by_step,
     transitions,
 )
-from repairgym.analysis.curves import find_metric, mean_log_prob_gap, reward_curve
 from repairgym.analysis.episodes import UNPARSED, read_episodes
 from repairgym.records import StopReason, VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
-OTHER_EDIT = ("line", "@2 x", "@2 x", "")
-REFUSED = ("edit", "@9 a => b", "error: no such line", "tool")
+
+
+TOOL_ERROR = ("edit", "@9 a => b", "error: no such line", "tool")
+
+
 TEST = ("test", "", "failed 1 of 2", "")
+
+
 SUBMIT = ("submit", "", "submitted", "")
+
+
 GARBLED = ("", "", "error: one line", "format")
 
 
@@ -37,51 +40,6 @@ def add(store, trajectory_maker):
         store.add_trajectory(trajectory, phase="rl", step=step, split="train")
 
     return add_episode
-
-
-def episode_of(store):
-    (episode,) = read_episodes(store)
-    return episode
-
-
-@pytest.mark.parametrize(
-    ("steps", "is_blind"),
-    [
-        ([EDIT, TEST, SUBMIT], False),
-        ([EDIT, SUBMIT], True),
-        ([EDIT, TEST, OTHER_EDIT, SUBMIT], True),
-        ([EDIT, TEST, REFUSED, SUBMIT], False),
-        ([EDIT, TEST, ("undo", "", "undone", ""), SUBMIT], True),
-        ([SUBMIT], True),
-        ([TEST, SUBMIT], False),
-        ([EDIT, ("shell", "python -m pytest -q", "1 passed", ""), SUBMIT], False),
-        ([EDIT, ("shell", "ls tests", "a", ""), SUBMIT], True),
-    ],
-)
-def test_blind_submit(store, add, steps, is_blind):
-    add("a", steps)
-    assert episode_of(store).is_blind_submit is is_blind
-
-
-def test_an_episode_that_was_not_submitted_is_no_blind_submit(store, add):
-    add("a", [EDIT], stop_reason=StopReason.TURN_LIMIT)
-    assert not episode_of(store).is_blind_submit
-
-
-@pytest.mark.parametrize(
-    ("steps", "num_repeats"),
-    [
-        ([TEST, TEST, TEST, TEST], 3),
-        ([EDIT, TEST, OTHER_EDIT, TEST, SUBMIT], 0),
-        ([EDIT, EDIT, EDIT], 2),
-        ([REFUSED, REFUSED, TEST], 1),
-        ([EDIT, TEST, EDIT, TEST], 2),
-    ],
-)
-def test_repeats(store, add, steps, num_repeats):
-    add("a", steps)
-    assert episode_of(store).num_repeats == num_repeats
-    assert is_loop(episode_of(store)) is (num_repeats >= 3)
 
 
 def test_tool_tables(store, add):
@@ -100,9 +58,9 @@ def test_tool_tables(store, add):
     assert shares({}) == {}
 
 
-def test_habits(store, add):
+def test_behavior_metrics(store, add):
     add("a", [EDIT, TEST, SUBMIT])
-    add("b", [GARBLED, REFUSED, EDIT, SUBMIT], kind=VerdictKind.EXPLOITED)
+    add("b", [GARBLED, TOOL_ERROR, EDIT, SUBMIT], kind=VerdictKind.EXPLOITED)
     add("c", [TEST] * 5, stop_reason=StopReason.TURN_LIMIT, kind=VerdictKind.INVALID)
     episodes = list(read_episodes(store))
     found = behavior_metrics(episodes)
@@ -133,22 +91,3 @@ def test_measures_by_step(store, add):
     episodes = list(read_episodes(store))
     assert by_step(episodes, lambda some: behavior_metrics(some).mean_turns) == [(1, 2.0), (2, 3.0), (3, 1.0)]
     assert by_step(episodes, lambda some: behavior_metrics(some).blind_submit_rate) == [(1, 1.0), (2, 0.0)]
-
-
-def test_reward_curve_leaves_invalids_out(store, add):
-    add("a", [SUBMIT], step=1)
-    add("b", [SUBMIT], step=1, kind=VerdictKind.FAILED)
-    add("c", [SUBMIT], step=1, kind=VerdictKind.INVALID)
-    add("d", [SUBMIT], step=2, kind=VerdictKind.INVALID)
-    (point,) = reward_curve(store.rows())
-    assert (point.step, point.value, point.num_samples) == (1, 0.5, 2)
-    assert point.standard_error == pytest.approx(0.5)
-
-
-def test_metric_curves(store):
-    for step, gap in enumerate([0.001, -0.003, math.nan]):
-        store.add_metrics("rl", step, {"policy/log_prob_gap": gap, "entropy/mean": 0.5})
-    assert mean_log_prob_gap(store, "rl") == pytest.approx(0.002)
-    assert mean_log_prob_gap(store, "rft") is None
-    assert find_metric(store, "rl", "entropy") is None
-    assert find_metric(store, "rl", "nothing", "mean") == "entropy/mean"

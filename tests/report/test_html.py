@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from repairgym.config.evaluation import DataFilesConfig
 from repairgym.errors import InputError
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report.content import gather
-from repairgym.report.html import render, write_report
-from repairgym.report.run_folder import read_config, read_funnel, task_digests
+from repairgym.report.html import render, tables, write_data, write_report
 from repairgym.rollout.store import RunStore
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -123,7 +123,7 @@ def test_a_run_that_has_only_begun(run_folder):
     assert "Learning curves" not in text
 
 
-def test_a_half_finished_evaluation_is_called_so(run_folder, trajectory_maker):
+def test_a_half_finished_evaluation_is_marked(run_folder, trajectory_maker):
     with RunStore.create(run_folder / "run.db") as store:
         for stage, kind in (("rft", VerdictKind.FAILED), ("rl", VerdictKind.PASSED)):
             phase = f"eval/{stage}/test-mutations"
@@ -156,33 +156,77 @@ def test_a_long_trajectory_does_not_blow_up_the_page(run_folder, trajectory_make
     assert "characters left out" in text
 
 
-def test_what_is_no_run_is_refused(run_folder):
+def test_a_folder_without_a_run_is_rejected(run_folder):
     with pytest.raises(InputError, match=r"holds no run\.db"):
         write_report(run_folder)
 
 
-def test_broken_files_of_a_run_are_named(run_folder):
-    (run_folder / "tasks").mkdir()
-    (run_folder / "config.toml").write_text("a = ")
-    with pytest.raises(InputError, match=r"config\.toml is not TOML"):
-        read_config(run_folder)
-    (run_folder / "tasks" / "funnel.json").write_text("{")
-    with pytest.raises(InputError, match="is no JSON"):
-        read_funnel(run_folder)
-    (run_folder / "tasks" / "funnel.json").write_text("[]")
-    with pytest.raises(InputError, match="no JSON object"):
-        read_funnel(run_folder)
+HOSTILE = "\x1b[31mred\x1b[0m \u202eevil\u202c \x00 <script>alert(1)</script> \ud800 [bold]x[/bold]\r\nnext"
 
 
-def test_settings_of_commands_are_read_where_there_is_no_config_file(run_folder):
-    (run_folder / "configs").mkdir()
-    (run_folder / "configs" / "train-rl.toml").write_text("seed = 3")
-    assert read_config(run_folder) == {"train-rl": {"seed": 3}}
-    (run_folder / "config.toml").write_text("seed = 4")
-    assert read_config(run_folder) == {"seed": 4}
+@pytest.fixture(scope="module")
+def content(synthetic_run):
+    return gather(synthetic_run)
 
 
-def test_absent_files_of_a_run_are_empty(run_folder):
-    assert read_config(run_folder) == {}
-    assert read_funnel(run_folder) is None
-    assert task_digests(run_folder) == {}
+def test_tables_of_a_report(content):
+    found = {one.name: one for one in tables(content)}
+    assert {
+        "stages",
+        "comparisons",
+        "pass_at_k",
+        "labels",
+        "behavior",
+        "transitions",
+        "selection",
+        "abstention",
+    } <= set(found)
+    stage = dict(zip(found["stages"].columns, found["stages"].rows[0], strict=True))
+    assert stage["pass_at_1"] == content.summary.stages[0].pass_at_1.value
+    assert all(len(row) == len(one.columns) for one in found.values() for row in one.rows)
+
+
+def test_hostile_trajectories_in_a_report(tmp_path, trajectory_maker):
+    sampled = HOSTILE.replace("\ud800", "")  # no tokenizer takes half a character, a patch can hold one
+    steps = [("edit", sampled, sampled * 1000, ""), ("submit", "", "]]>-->", "")]
+    one = trajectory_maker(sampled, "task<b>", steps=steps, final_patch=HOSTILE)
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert not set(text) & {"\x1b", "\x00", "\u202e", "\r"}
+    assert len(text) < 2_000_000
+    write_data(tmp_path, DataFilesConfig(tables=("csv", "parquet"), figures=("svg",)))
+    assert "<script" not in (tmp_path / "data" / "stages.csv").read_text()
+
+
+def test_a_damaged_run_is_rejected_by_name(tmp_path, trajectory_maker):
+    path = tmp_path / "run.db"
+    with RunStore.create(path) as store:
+        for index in range(40):
+            one = trajectory_maker(f"t{index}", f"t{index}", group_id=f"t{index}")
+            store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"run\.db"):
+        write_report(tmp_path)
+
+
+def test_a_broken_document_is_rejected_by_its_id(tmp_path, trajectory_maker):
+    with RunStore.create(tmp_path / "run.db") as store:
+        store.add_trajectory(trajectory_maker("the-one"), phase="eval/rl/x", step=0, split="test")
+        store._connection.execute("UPDATE documents SET document = ?", (b"half",))
+    with pytest.raises(InputError, match="the-one"):
+        write_report(tmp_path)
+
+
+def test_disabled_gates_are_named_at_the_top(tmp_path, trajectory_maker):
+    one = trajectory_maker()
+    loose = one.verdict.model_copy(update={"disabled_gates": ("detectors",)})
+    with RunStore.create(tmp_path / "run.db") as store:
+        from dataclasses import replace
+
+        store.add_trajectory(replace(one, verdict=loose), phase="eval/rl/test-mutations", step=0, split="test")
+    text = render(gather(tmp_path))
+    assert "Gates were off." in text
+    assert "<code>eval/rl/test-mutations</code> without detectors" in text

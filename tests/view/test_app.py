@@ -182,7 +182,7 @@ def test_one_task_at_two_checkpoints_is_compared(client):
 @pytest.mark.parametrize(
     "query", ["", "of=small:1", "of=small:1&of=small:999", "of=small:1&of=x", "of=small:1&of=small:-1"]
 )
-def test_a_comparison_that_cannot_be_is_refused(client, query):
+def test_an_invalid_comparison_is_rejected(client, query):
     assert "Traceback" not in open_page(client, f"/compare?{query}", 400).text
 
 
@@ -220,7 +220,7 @@ def test_tokens_have_mask_version_and_likelihood(client, run_folder):
         ("/nowhere", 404),
     ],
 )
-def test_what_is_not_there_is_a_page_that_says_so(client, path, status):
+def test_a_missing_page_says_so(client, path, status):
     answer = client.get(path)
     assert answer.status_code == status
     assert "problem" in answer.text
@@ -268,7 +268,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(run_folder, tmp_path):
     page = open_page(client, "/")
     assert page.text.count("unreadable") >= 2
     assert "24 trajectories" in page.text
-    assert "older schema 0" in open_page(client, "/r/empty", 404).text
+    assert "is still empty" in open_page(client, "/r/empty", 404).text
     assert client.get("/r/torn").status_code in (404, 500)
     assert "Traceback" not in client.get("/r/torn").text
     assert open_page(client, "/r/good")

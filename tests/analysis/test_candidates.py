@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import optimize
+
+from repairgym.analysis.candidates import (
+    CandidateSubmission,
+    agreement,
+    candidate,
+    final_test_state,
+    fit_logistic,
+    fit_outcome_scorer,
+    patch_digest,
+)
+from repairgym.errors import InputError
+from repairgym.records import StopReason, VerdictKind
+
+EDIT = ("edit", "@1 a => b", "@1 b", "")
+
+
+PASSED, FAILED = ("test", "", "passed 2", ""), ("test", "", "failed 1 of 2: no", "")
+
+
+def make(name, is_passed, task="t", **more):
+    defaults = {
+        "id": name,
+        "task_id": task,
+        "seed": 0,
+        "is_passed": is_passed,
+        "patch_digest": name,
+        "test_state": "untested",
+        "mean_log_prob": -1.0,
+        "min_turn_log_prob": -1.0,
+        "last_turn_log_prob": -1.0,
+        "num_turns": 2,
+        "num_errors": 0,
+        "is_submitted": True,
+    }
+    return CandidateSubmission(**{**defaults, **more})
+
+
+def test_agreement_counts_equal_patches_and_not_empty_ones():
+    group = [make("a", True, patch_digest="x"), make("b", True, patch_digest="x"), make("c", False, patch_digest="")]
+    assert [agreement(one, group) for one in group] == [0.5, 0.5, 0.0]
+
+
+def test_patches_are_equal_whatever_their_white_space_and_comments():
+    base = "--- a/m.py\n+++ b/m.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"
+    assert patch_digest(base) == patch_digest(base.replace("@@ -1 +1 @@", "@@ -9 +9 @@").replace("+x", "+  x"))
+    assert patch_digest(base) == patch_digest(base + "+# why\n")
+    assert patch_digest(base) != patch_digest(base.replace("2", "3"))
+    assert patch_digest("") == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "state"),
+    [([EDIT, PASSED], "passed"), ([EDIT, FAILED], "failed"), ([PASSED, EDIT], "untested"), ([], "untested")],
+)
+def test_final_state_of_the_tests(trajectory_maker, steps, state):
+    assert final_test_state(trajectory_maker(steps=steps).turns) == state
+
+
+def test_a_shell_run_counts_as_the_tests_it_ran(trajectory_maker):
+    for output, state in (("== 3 passed in 0.1s ==", "passed"), ("1 failed, 2 passed in 1s", "failed")):
+        turns = trajectory_maker(steps=[EDIT, ("shell", "python -m pytest -q", output, "")]).turns
+        assert final_test_state(turns) == state
+
+
+def test_log_probs_are_those_of_the_ledger(trajectory_maker):
+    one = trajectory_maker()
+    found = candidate(one)
+    actions = one.ledger.log_prob[one.ledger.is_action]
+    assert found.mean_log_prob == pytest.approx(float(actions.mean()), rel=1e-5)
+    assert found.min_turn_log_prob <= found.last_turn_log_prob
+    empty = candidate(trajectory_maker(steps=[], stop_reason=StopReason.INFRASTRUCTURE, kind=VerdictKind.INVALID))
+    assert (empty.mean_log_prob, empty.is_passed) == (0.0, False)
+
+
+def test_the_logistic_fit_is_the_minimum():
+    generator = np.random.default_rng(2)
+    design = np.hstack([np.ones((80, 1)), generator.normal(size=(80, 3))])
+    outcomes = (generator.random(80) < 1 / (1 + np.exp(-design @ [0.3, 1.5, -1.0, 0.0]))).astype(float)
+
+    def loss(weights):
+        logits = design @ weights
+        return float(np.logaddexp(0, logits).sum() - outcomes @ logits + 0.5 * (weights[1:] ** 2).sum())
+
+    expected = optimize.minimize(loss, np.zeros(4)).x
+    assert fit_logistic(design, outcomes, 1.0) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_outcome_scorer_learns_what_tests_mean_and_reads_no_verdict():
+    found = [make(f"p{i}", True, f"t{i}", test_state="passed") for i in range(30)]
+    found += [make(f"f{i}", False, f"t{i}", test_state="failed") for i in range(30)]
+    scorer = fit_outcome_scorer(found)
+    good, bad = make("x", False, test_state="passed"), make("y", True, test_state="failed")
+    assert scorer.probability(good, [good]) > 0.8 > 0.2 > scorer.probability(bad, [bad])
+    with pytest.raises(InputError, match="one outcome"):
+        fit_outcome_scorer(found[:30])

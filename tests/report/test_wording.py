@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+
+from repairgym.analysis.behavior import behavior_metrics
+from repairgym.analysis.episodes import EpisodeFacts
+from repairgym.analysis.reward_gap import GapTrend
+from repairgym.evaluation.significance import compare
+from repairgym.evaluation.summary import build_summary
+from repairgym.records import StopReason, VerdictKind
+from repairgym.report import wording
+from repairgym.report.figures import difference_plot
+
+P, F = VerdictKind.PASSED, VerdictKind.FAILED
+
+
+def make_episode(name, phase="eval/rl/test-mutations", **more):
+    defaults = {
+        "id": name,
+        "phase": phase,
+        "step": 0,
+        "task_id": name,
+        "verdict": F,
+        "stop_reason": StopReason.SUBMITTED,
+        "tools": ("edit", "test", "submit"),
+        "num_tokens": 10,
+        "num_action_tokens": 5,
+        "num_edits": 1,
+        "num_test_runs": 1,
+        "num_format_errors": 0,
+        "num_tool_errors": 0,
+        "num_repeats": 0,
+        "is_blind_submit": False,
+        "findings": (),
+        "num_tests": 4,
+        "num_tests_passed": 0,
+    }
+    return EpisodeFacts(**{**defaults, **more})
+
+
+def difference(left, right, **more):
+    return compare(left, right, names=("rl", "rft"), test_set="test-mutations", num_resamples=500, **more)
+
+
+@pytest.fixture
+def verdicts():
+    return {str(i): [P] for i in range(20)}, {str(i): [F] for i in range(20)}
+
+
+def summary_with(store, **changes):
+    return build_summary(store, {}).model_copy(update={"missing": (), **changes})
+
+
+def test_headline_follows_the_interval(store, verdicts):
+    passed, failed = verdicts
+    mixed = {**failed, "0": [P]}
+    better, worse, unclear = difference(passed, failed), difference(failed, passed), difference(mixed, failed)
+    assert wording.headline(summary_with(store, headline=better)).startswith("RL raised Pass@1 on 20 held-out")
+    assert wording.headline(summary_with(store, headline=worse)).startswith("RL lowered Pass@1")
+    assert wording.headline(summary_with(store, headline=unclear)).startswith(
+        "This run does not show whether RL helped"
+    )
+    assert "no evaluation compares" in wording.headline(summary_with(store, headline=None))
+    html = difference_plot([better, worse, unclear]).svg
+    assert html.count("dot main") == 2
+    assert html.count("dot other") == 1
+
+
+def test_claims_do_not_hide_a_control_that_explains_the_gain(store, verdicts):
+    passed, failed = verdicts
+    clear = difference(passed, failed, clusters={task: task[-1] for task in passed})
+    cool = difference(passed, passed).model_copy(update={"reference": "rft-t0.5"})
+    weaker = clear.model_copy(update={"reference": "rft-t0.8"})
+    summary = summary_with(store, headline=clear, comparisons=(clear, weaker, cool))
+    claims = wording.claims(summary, None, None)
+    assert claims[0].startswith("Not clearly more than a lower sampling temperature: RFT at temperature 0.5")
+    assert any("Resampling the 10 packages" in claim for claim in claims)
+    assert claims[-1] == wording.SINGLE_RUN
+
+
+def test_claims_on_behavior(store):
+    before = behavior_metrics([make_episode("a", is_blind_submit=True)])
+    after = behavior_metrics([make_episode("b"), make_episode("c")])
+    (claim,) = wording.claims(summary_with(store), before, after)
+    assert "from 100\u00a0% to 0\u00a0%" in claim
+    nothing = behavior_metrics([make_episode("d", stop_reason=StopReason.TURN_LIMIT)])
+    assert wording.claims(summary_with(store), nothing, after) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (wording.percent(0.3482), "34.8\u00a0%"),
+        (wording.percent(None), "–"),
+        (wording.points(-0.013), "−1.3"),
+        (wording.points(0.0), "+0.0"),
+        (wording.interval(-0.1, 0.2), "−10.0 to +20.0"),
+        (wording.interval(None, None), "–"),
+        (wording.number(1234.56), "1,234.6"),
+        (wording.seconds(4.26), "4.3 s"),
+        (wording.seconds(59.6), "60 s"),
+        (wording.seconds(723), "12 min 03 s"),
+        (wording.seconds(7500), "2 h 05 min"),
+        (wording.size(0), "–"),
+        (wording.size(300 << 20), "300 MiB"),
+        (wording.size(3 << 30), "3.00 GiB"),
+    ],
+)
+def test_numbers_are_written_for_people(text, expected):
+    assert text == expected
+
+
+def test_a_gap_is_claimed_only_when_its_interval_excludes_zero():
+    trend = GapTrend(
+        reported_before=0.4,
+        reported_after=0.9,
+        validated_before=0.4,
+        validated_after=0.1,
+        gap=0.8,
+        ci_low=0.5,
+        ci_high=0.95,
+    )
+    assert wording.gap_claim(trend).startswith("Not real: reported reward went from 40.0\u00a0% to 90.0\u00a0%")
+    closed = trend.model_copy(update={"gap": 0.0, "ci_low": -0.2, "ci_high": 0.2})
+    assert wording.gap_claim(closed).startswith("No gap found")

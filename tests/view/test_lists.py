@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+
+from repairgym.errors import InputError
+from repairgym.rollout.store import RunStore
+from repairgym.view.lists import TrajectoryFilter, parse_filter
+from repairgym.view.reader import RunReader
+
+
+def walk(reader, wanted, size=7, **options):
+    """Row numbers of each page, forward."""
+    pages, after = [], None
+    while True:
+        page = reader.page(wanted, size, after=after, **options)
+        pages.append([one.number for one in page.rows])
+        after = page.after
+        if after is None:
+            return pages
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest", "most_turns", "most_tokens"])
+def test_pages_hold_every_row_once_in_order(many_rows, order):
+    with RunReader.read(many_rows / "run.db") as reader:
+        pages = walk(reader, TrajectoryFilter(order=order))
+        numbers = [number for page in pages for number in page]
+        assert sorted(numbers) == list(range(1, 41))
+        assert [len(page) for page in pages] == [7, 7, 7, 7, 7, 5]
+        values = [reader.entry(number).row.num_turns for number in numbers]
+        if order == "most_turns":
+            assert values == sorted(values, reverse=True)
+
+
+@pytest.mark.parametrize("order", ["newest", "most_turns"])
+def test_paging_backward_is_the_reverse_of_forward(many_rows, order):
+    wanted = TrajectoryFilter(order=order)
+    with RunReader.read(many_rows / "run.db") as reader:
+        forward = walk(reader, wanted)
+        page = reader.page(wanted, 7, after=reader.page(wanted, 7, after=reader.page(wanted, 7).after).after)
+        backward = [[one.number for one in page.rows]]
+        while page.before:
+            page = reader.page(wanted, 7, before=page.before)
+            backward.append([one.number for one in page.rows])
+        assert backward[::-1] == forward[:3]
+
+
+def test_new_rows_do_not_shift_pages(many_rows, trajectory_maker):
+    with RunReader.read(many_rows / "run.db") as reader:
+        first = reader.page(TrajectoryFilter(), 7)
+    with RunStore.open(many_rows / "run.db") as store:
+        store.add_trajectory(trajectory_maker("new"), phase="eval/x/y", step=0, split="test")
+        with RunReader.read(many_rows / "run.db") as reader:
+            second = reader.page(TrajectoryFilter(), 7, after=first.after)
+            assert [one.number for one in second.rows] == list(range(33, 26, -1))
+
+
+def test_filters_narrow(many_rows):
+    with RunReader.read(many_rows / "run.db") as reader:
+
+        def ids(**conditions):
+            return {one.row.id for one in reader.page(TrajectoryFilter(**conditions), 100).rows}
+
+        failed = {f"t{index:02d}" for index in range(0, 40, 3)}
+        assert ids(verdict="failed") == failed
+        assert ids(verdict="failed", step=2) == {"t21", "t24", "t27"}
+        assert ids(group_id="g3", min_turns=3) == {"t32", "t35", "t38"}
+        assert ids(max_turns=1, phase="rl") == failed
+        assert ids(q="T0") == {f"t0{digit}" for digit in range(10)}
+        assert ids(q="%") == set()
+        assert ids(q="_") == ids(q="t_") == set()
+        assert ids(phase="nowhere") == set()
+
+
+def test_text_is_searched_in_values_not_in_field_names(many_rows):
+    with RunReader.read(many_rows / "run.db") as reader:
+        assert reader.page(TrajectoryFilter(text="observation"), 50).rows == []
+        found = reader.page(TrajectoryFilter(text="PASSED 2"), 50)
+        assert {one.row.num_turns for one in found.rows} == {2, 3}
+        assert found.num_searched == 40
+        assert found.after is None
+
+
+def test_a_search_that_runs_out_of_time_resumes_where_it_stopped(many_rows):
+    wanted = TrajectoryFilter(text="passed 2")
+    with RunReader.read(many_rows / "run.db") as reader:
+        page = reader.page(wanted, 50, text_budget_s=-1.0)
+        assert page.is_cut
+        assert page.num_searched == 1
+        whole = [number for found in walk(reader, wanted, 7) for number in found]
+        piecewise = [number for found in walk(reader, wanted, 7, text_budget_s=-1.0) for number in found]
+        assert whole == piecewise
+        assert len(whole) == 26
+
+
+def test_counts_stop_at_a_bound_only(many_rows):
+    with RunReader.read(many_rows / "run.db") as reader:
+        assert reader.count(TrajectoryFilter(q="t1")) == (10, False)
+
+
+def test_neighbors_are_those_of_the_list(many_rows):
+    wanted = TrajectoryFilter(verdict="failed", order="oldest")
+    with RunReader.read(many_rows / "run.db") as reader:
+        assert reader.neighbors(wanted, reader.entry(4)) == (1, 7)
+        assert reader.neighbors(wanted, reader.entry(1)) == (None, 4)
+
+
+def test_a_filter_survives_its_address():
+    wanted = TrajectoryFilter(phase="eval/a b/c&d", step=0, verdict="failed", q="ä=1", order="oldest", max_turns=3)
+    from urllib.parse import parse_qsl
+
+    assert parse_filter(parse_qsl(wanted.query())) == wanted
+    assert wanted.query(verdict=None, phase="") == "step=0&max_turns=3&q=%C3%A4%3D1&order=oldest"
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([("color", "red")], "filters nothing"),
+        ([("step", "two")], "step='two'"),
+        ([("verdict", "great")], "verdict='great'"),
+        ([("step", "1"), ("step", "2")], "twice"),
+        ([("min_turns", "99999999999999999999")], "min_turns"),
+    ],
+)
+def test_an_invalid_address_is_rejected(items, message):
+    with pytest.raises(InputError, match=message):
+        parse_filter(items)
+
+
+def test_empty_fields_of_a_form_do_not_narrow():
+    assert parse_filter([("phase", ""), ("step", " "), ("q", "x")]) == TrajectoryFilter(q="x")
