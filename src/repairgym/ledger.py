@@ -1,9 +1,9 @@
 """The tokens of an episode as they were sampled: the record that training learns from.
 
-Made turn by turn by the episode loop; read by the run store, the learner and the report. Invariants: what was appended
-never changes; every action token has the log-probability and the policy version it was sampled with; where a history
-forks (something was cut from it), each branch says which tokens the policy saw, and a token that was sampled once is
-an action in one branch only.
+Made turn by turn by the episode loop; read by the run store, the learner and the report. Guarantees: appended tokens
+never change; every action token has the log-probability and the policy version of its sampling; where a history forks
+(something was cut from it), each branch lists the tokens that the policy saw, and a token that was sampled once is an
+action in one branch only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 Span = tuple[int, int]
 """[start, end) of the flat arrays of a ledger."""
 UNKNOWN_VERSION = -1
-"""Policy version of a token that no policy sampled from the history that the ledger holds."""
+"""Policy version of a token that no policy sampled from the history in the ledger."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One history of an episode, in parts of the flat arrays."""
+    """One history of an episode, as parts of the flat arrays."""
 
     start: int
-    """Tokens from here on were appended in this branch; those before it, in ``spans``, are copied context."""
+    """Tokens from here on were appended in this branch; earlier tokens in ``spans`` are copied context."""
     spans: tuple[Span, ...]
-    """What the policy saw and said, in order."""
+    """Context and actions of the policy, in order."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TokenLedger:
 
 
 class LedgerBuilder:
-    """Grows a :class:`TokenLedger` turn by turn; what was appended never changes."""
+    """Builds a :class:`TokenLedger` turn by turn; appended tokens never change."""
 
     def __init__(self) -> None:
         self._token_id: list[int] = []
@@ -79,13 +79,13 @@ class LedgerBuilder:
         return self._prompt
 
     def append_context(self, token_ids: Sequence[int]) -> Span:
-        """Append tokens that the environment wrote; returns their span."""
+        """Append tokens of the environment; return their span."""
         return self._extend(token_ids, False, [0.0] * len(token_ids), [UNKNOWN_VERSION] * len(token_ids))
 
     def append_action(
         self, token_ids: Sequence[int], log_probs: Sequence[float], policy_version: int | Sequence[int]
     ) -> Span:
-        """Append sampled tokens, all of one policy version or each of its own; returns their span.
+        """Append sampled tokens, of one policy version or with a version each; return their span.
 
         Raises:
             ValueError: a sampled token has no log-probability or no version.
@@ -99,18 +99,18 @@ class LedgerBuilder:
         return self._extend(token_ids, True, log_probs, versions)
 
     def fork(self) -> None:
-        """Begin another history, empty: `copy` and `append_context` say what it starts with."""
+        """Begin another, empty history; `copy` and `append_context` fill its beginning."""
         self._branches.append((len(self._token_id), []))
         self._prompt = []
 
     def copy(self, span: Span) -> None:
-        """Take tokens of an earlier history into this one, as context."""
+        """Copy tokens of an earlier history into this one, as context."""
         start, end = span
         self._prompt.extend(self._token_id[start:end])
         self._add_span(start, end)
 
     def slice(self, span: Span) -> list[int]:
-        """Token ids of a span, of whatever history."""
+        """Return the token ids of a span of any history."""
         return self._token_id[span[0] : span[1]]
 
     def _extend(self, ids: Sequence[int], is_action: bool, log_probs: Sequence[float], versions: Sequence[int]) -> Span:
@@ -131,7 +131,7 @@ class LedgerBuilder:
             spans.append((start, end))
 
     def build(self) -> TokenLedger:
-        """The ledger so far."""
+        """Return the ledger so far."""
         branches = tuple(Branch(start, tuple(spans)) for start, spans in self._branches)
         return TokenLedger(
             token_id=np.asarray(self._token_id, dtype=np.int32),

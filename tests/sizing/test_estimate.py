@@ -8,7 +8,6 @@ from repairgym.errors import ConfigError
 from repairgym.sizing.estimate import decode_step_s, estimate
 from repairgym.sizing.memory import training_memory
 from repairgym.sizing.shapes import GPUS, SHAPES
-from repairgym.sizing.simulation import Measured, check_iteration, measured_episode
 
 
 def planned(*overrides):
@@ -58,15 +57,3 @@ def test_apart_some_generate_and_the_others_train():
 def test_an_episode_longer_than_the_context_is_refused():
     with pytest.raises(ConfigError, match=r"an episode has 28000 tokens on average, context_tokens=1000"):
         planned("context_tokens=1000")
-
-
-def test_episodes_are_measured_and_iterations_checked():
-    stored = [
-        Measured(4, 500, 40, 2.0, 1.0, 3.0),
-        Measured(1, 200, 10, 1.0, 0.5, 2.5),
-        Measured(0, 0, 0, 0.0, 0.0, 0.0),
-    ]
-    episode = measured_episode(stored)
-    assert (episode.num_turns, episode.action_tokens, episode.opening_tokens) == (2.5, 10.0, 190)
-    assert episode.grade_s == 2.75
-    assert check_iteration(3, [stored[:2], stored[:1]], 2, measured_s=15.0).simulated_s == 12.0

@@ -19,6 +19,10 @@ def test_parameters_are_those_the_makers_publish(name, billions):
     assert SHAPES[name].num_parameters / 1e9 == pytest.approx(billions, rel=0.005)
 
 
+def test_a_hub_id_names_a_shape():
+    assert read_shape("Qwen/Qwen3-8B") == read_shape("hf:Qwen/Qwen3-8B") == SHAPES["Qwen3-8B"]
+
+
 def test_a_token_of_qwen3_32b_keeps_a_quarter_of_a_mebibyte():
     assert SHAPES["Qwen3-32B"].kv_bytes_per_token == 1 << 18
 

@@ -3,7 +3,16 @@
 import pytest
 
 from repairgym.config.sizing import EpisodeConfig
-from repairgym.sizing.simulation import Simulation, Site, Work, draw_episodes, makespan
+from repairgym.sizing.simulation import (
+    Simulation,
+    Site,
+    StoredEpisode,
+    Work,
+    draw_episodes,
+    makespan,
+    measured_episode,
+    simulated_s,
+)
 
 
 def site(replicas=1, sequences=100, cores=100, sandboxes=100, step_s=lambda number: 0.1):
@@ -62,3 +71,15 @@ def test_the_last_of_known_episodes():
     assert makespan([3.0, 1.0, 1.0, 1.0], 2) == 3.0
     assert makespan([1.0, 1.0, 3.0], 2) == 4.0
     assert makespan([], 2) == 0.0
+
+
+def test_episodes_are_measured_and_iterations_checked():
+    stored = [
+        StoredEpisode(4, 500, 40, 2.0, 1.0, 3.0),
+        StoredEpisode(1, 200, 10, 1.0, 0.5, 2.5),
+        StoredEpisode(0, 0, 0, 0.0, 0.0, 0.0),
+    ]
+    episode = measured_episode(stored)
+    assert (episode.num_turns, episode.action_tokens, episode.opening_tokens) == (2.5, 10.0, 190)
+    assert episode.grade_s == 2.75
+    assert simulated_s([stored[:2], stored[:1]], 2) == 12.0

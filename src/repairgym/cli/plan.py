@@ -106,36 +106,33 @@ def _measure(run: Path) -> EpisodeConfig:
 def _check(run: Path) -> None:
     from repairgym.config.recipes import DemoConfig
     from repairgym.rollout.store import RunStore
-    from repairgym.sizing.simulation import check_iteration
+    from repairgym.sizing.simulation import simulated_s
 
     config = load_config(DemoConfig, run / "config.toml", [])
     in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         measured = dict(store.metrics("rl", "time/rollout_s"))
-    checks = [
-        check_iteration(step, batches, in_flight, measured[step])
-        for step, batches in sorted(_batches(run).items())
-        if step in measured
-    ]
-    for one in checks:
-        ratio = one.simulated_s / one.measured_s
-        typer.echo(
-            f"iteration {one.step}: simulated {one.simulated_s:.1f} s, measured {one.measured_s:.1f} s, {ratio:.2f}"
-        )
+    for step, batches in sorted(_batches(run).items()):
+        if step in measured:
+            seconds = simulated_s(batches, in_flight)
+            typer.echo(
+                f"iteration {step}: simulated {seconds:.1f} s, measured {measured[step]:.1f} s, "
+                f"{seconds / measured[step]:.2f}"
+            )
 
 
 def _batches(run: Path) -> dict[int, list[list[Any]]]:
     """Stored episodes of RL by iteration, and within it by batch: the first sampled groups, then the refill."""
     from repairgym.config.recipes import DemoConfig
     from repairgym.rollout.store import RunStore
-    from repairgym.sizing.simulation import Measured
+    from repairgym.sizing.simulation import StoredEpisode
 
     first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
-    found: dict[int, dict[str, list[Measured]]] = {}
+    found: dict[int, dict[str, list[StoredEpisode]]] = {}
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         for row in store.rows(phase="rl"):
             seconds = {name: row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")}
-            one = Measured(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
+            one = StoredEpisode(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
             found.setdefault(row.step, {}).setdefault(row.group_id, []).append(one)
     batches = {}
     for step, groups in found.items():

@@ -1,8 +1,7 @@
-"""An iteration of RL on given machines: does it fit, how long does it take, what holds it up.
+"""Estimate of memory, duration and bottleneck of an RL iteration on given machines.
 
-Reads a `PlanCommandConfig`; makes an `Estimate`. Invariants: operations and bytes follow from the model's shape, time
-from these, the hardware's peak and the configured efficiencies; rollouts are simulated (`simulation`), the update is
-reckoned.
+Reads a `PlanCommandConfig`; makes an `Estimate`. Operations and bytes follow from the model's shape; time follows from
+them, the hardware's peak and the configured efficiencies. Rollouts are simulated (`simulation`).
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from repairgym.sizing.shapes import GPUS, Gpu, ModelShape, read_shape
 from repairgym.sizing.simulation import Rollouts, Simulation, Site, draw_episodes
 
 _FORWARDS = 4.0
-"""Of an update, in forward passes: one, two for the backward pass, and one that activation checkpointing repeats."""
+"""Cost of an update in forward passes: one, two for the backward pass, one repeated by activation checkpointing."""
 _TRANSFER_BYTES = 25e9
-"""Of new weights per second into each replica: one 200 Gbit/s link."""
+"""New weights per second into each replica: one 200 Gbit/s link."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,15 @@ class Estimate:
 
     @property
     def iteration_s(self) -> float:
-        """Rollouts, update and new weights, one after the other (synchronous)."""
+        """Rollouts, update and transfer in sequence (synchronous)."""
         return self.rollouts.duration_s + self.update_s + self.transfer_s
 
 
 def estimate(config: PlanCommandConfig) -> Estimate:
-    """What to expect.
+    """Estimate one iteration.
 
     Raises:
-        ModelFolderError: the model is not known.
+        ModelFolderError: the model is unknown.
         ConfigError: it does not fit, or an episode is longer than the context.
     """
     shape, gpu, machine = read_shape(config.model), GPUS[config.machine.gpu], config.machine
@@ -88,10 +87,10 @@ def estimate(config: PlanCommandConfig) -> Estimate:
 
 
 def episode_tokens(config: PlanCommandConfig) -> float:
-    """Mean length of an episode at its end.
+    """Mean final length of an episode.
 
     Raises:
-        ConfigError: it is longer than the context.
+        ConfigError: it exceeds the context.
     """
     episode = config.episode
     length = episode.opening_tokens + episode.num_turns * (episode.action_tokens + episode.observation_tokens)
@@ -106,10 +105,10 @@ def episode_tokens(config: PlanCommandConfig) -> float:
 def decode_step_s(
     shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, tensor_parallel: int, num_sequences: int
 ) -> float:
-    """Seconds in which each of ``num_sequences`` gets one token, and with it its share of the prompts.
+    """Seconds of one decoding step of ``num_sequences``, with its share of the prompts.
 
-    Decoding reads all weights once and every kept key and value; the observation that comes with a turn is computed
-    between its tokens (chunked prefill), prefixes are kept.
+    Decoding reads all weights and every cached key and value once; a turn's observation is computed between its tokens
+    (chunked prefill); prefixes are cached.
     """
     episode, efficiency = config.episode, config.efficiency
     context = episode_tokens(config) / 2.0

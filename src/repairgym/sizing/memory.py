@@ -1,11 +1,11 @@
-"""Memory of one GPU while it trains and while it generates, from first principles.
+"""Memory of one GPU during training and generation, from first principles.
 
-Reads a shape, a GPU and a `PlanCommandConfig`; makes named bytes. Invariants: every byte has a name; the least split of
-a context over GPUs (and of weights over GPUs while generating) that fits is chosen, in powers of two.
+Reads a shape, a GPU and a `PlanCommandConfig`; makes named bytes. The smallest split (a power of two) of a context, or
+of weights during generation, that fits is chosen.
 
 Training is FSDP: float32 weights, gradients and Adam's two moments, sharded over all training GPUs; weights of two
-layers at a time are gathered in 16 bits; with activation checkpointing only the input of each layer is kept, and one
-layer is computed anew.
+layers at a time are gathered in 16 bits; activation checkpointing stores the input of each layer and recomputes one
+layer at a time.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ class GenerationMemory:
     weight_bytes: float
     """On one of its GPUs."""
     num_kv_tokens: int
-    """Tokens whose keys and values fit, on all its GPUs together."""
+    """Capacity of the KV cache on all its GPUs together, tokens."""
 
 
 def training_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> TrainingMemory:
-    """The least split of the context that fits ``num_gpus`` GPUs.
+    """Find the smallest split of the context that fits ``num_gpus`` GPUs.
 
     Raises:
-        ConfigError: none does; the message says what would.
+        ConfigError: none fits; the message says what would.
     """
     room = gpu.memory_bytes * config.efficiency.memory
     for parallel in _powers(num_gpus):
-        found = TrainingMemory(_training_parts(shape, config, num_gpus, parallel), parallel)
-        if found.total_bytes <= room:
-            return found
+        memory = TrainingMemory(_training_parts(shape, config, num_gpus, parallel), parallel)
+        if memory.total_bytes <= room:
+            return memory
     raise ConfigError(
-        f"training needs {found.total_bytes / GIB:.0f} GiB on each of {num_gpus} GPUs, {room / GIB:.0f} can be filled: "
+        f"training needs {memory.total_bytes / GIB:.0f} GiB on each of {num_gpus} GPUs; {room / GIB:.0f} are usable: "
         "raise machine.num_gpus, lower context_tokens, or set update='lora'"
     )
 
@@ -80,7 +80,7 @@ def _training_parts(shape: ModelShape, config: PlanCommandConfig, num_gpus: int,
         **states,
         "gathered layers": 2.0 * (_NUM_GATHERED * shape.layer_parameters + shape.head_parameters),
         "inputs of layers": 2.0 * num_tokens * shape.hidden_size * shape.num_layers,
-        # Values and their gradients of the layer that is computed anew.
+        # Values and gradients of the recomputed layer.
         "one layer": 2.0 * 2.0 * num_tokens * width,
         "logits": 2.0 * 4.0 * chunk * shape.vocab_size,
         "workspace": float(_WORKSPACE_BYTES),
@@ -88,7 +88,7 @@ def _training_parts(shape: ModelShape, config: PlanCommandConfig, num_gpus: int,
 
 
 def _lora_parameters(shape: ModelShape, rank: int) -> float:
-    """Of adapters on all seven matrices of each layer."""
+    """Parameters of adapters on all seven matrices of each layer."""
     inner = shape.head_dim * shape.num_heads, shape.head_dim * shape.num_kv_heads
     sides = [shape.hidden_size + inner[0]] * 2 + [shape.hidden_size + inner[1]] * 2
     sides += [shape.hidden_size + shape.intermediate_size] * 3
@@ -96,7 +96,7 @@ def _lora_parameters(shape: ModelShape, rank: int) -> float:
 
 
 def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> GenerationMemory:
-    """The least split of the weights that leaves room for at least one whole context.
+    """Find the smallest split of the weights that leaves room for one whole context.
 
     Raises:
         ConfigError: none does.
@@ -108,7 +108,7 @@ def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, nu
         if num_tokens >= config.context_tokens:
             return GenerationMemory(parallel, weight_bytes, num_tokens)
     raise ConfigError(
-        f"no context of {config.context_tokens} tokens fits beside the weights on {parallel} GPUs of one node: "
+        f"no context of {config.context_tokens} tokens fits next to the weights on {parallel} GPUs of one node: "
         "lower context_tokens or take GPUs with more memory"
     )
 

@@ -1,7 +1,7 @@
-"""What a model's shape costs: parameters, operations per token, bytes of kept keys and values.
+"""Shapes of models (parameters, operations per token, bytes of the KV cache) and peak figures of GPUs.
 
-Reads a name of `SHAPES` or a Hugging Face ``config.json``; makes a `ModelShape`. Invariant: all counts follow from the
-shape alone, for dense decoders with grouped-query attention and a gated MLP (Qwen, Llama and kin).
+Reads a name of `SHAPES` or a Hugging Face ``config.json``; makes a `ModelShape`. All counts follow from the shape
+alone, for dense decoders with grouped-query attention and a gated MLP (Qwen, Llama and similar).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from repairgym.errors import ModelFolderError
 
+GIB = 1 << 30
 _FIELDS = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
@@ -53,11 +54,11 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Kept keys and values of one token in 16 bits."""
+        """KV cache of one token in 16 bits."""
         return 2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
     def forward_flops(self, num_tokens: float, context_tokens: float) -> float:
-        """Operations of ``num_tokens`` tokens that each see ``context_tokens`` on average.
+        """Operations of ``num_tokens`` tokens with ``context_tokens`` visible tokens on average.
 
         Two per parameter in a matrix product (the embedding is a look-up), and four per pair of positions, head and
         dimension in attention.
@@ -77,32 +78,7 @@ SHAPES = {
     "Qwen2.5-72B": ModelShape(80, 8192, 64, 8, 128, 29_568, 152_064),
     "Llama-3.1-70B": ModelShape(80, 8192, 64, 8, 128, 28_672, 128_256),
 }
-"""Shapes as their makers published them."""
-
-
-def read_shape(model: str) -> ModelShape:
-    """The shape of a name in `SHAPES`, a model folder or a ``config.json``.
-
-    Raises:
-        ModelFolderError: no such name or file, or one that does not describe a dense decoder.
-    """
-    if model in SHAPES:
-        return SHAPES[model]
-    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        values = {ours: int(found[theirs]) for ours, theirs in _FIELDS.items()}
-    except FileNotFoundError:
-        raise ModelFolderError(f"got model {model!r}, expected a folder or one of {', '.join(SHAPES)}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelFolderError(f"{path} does not describe a dense decoder: {type(error).__name__} {error}") from error
-    if found.get("num_experts") or found.get("num_local_experts"):
-        raise ModelFolderError(f"{path} describes a mixture of experts, which repairgym plan does not reckon")
-    head_dim = int(found.get("head_dim") or values["hidden_size"] // values["num_heads"])
-    return ModelShape(**values, head_dim=head_dim, is_tied=bool(found.get("tie_word_embeddings", False)))
-
-
-GIB = 1 << 30
+"""Shapes as published."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +99,26 @@ GPUS = {
     "h200": Gpu("H200", 141e9, 989e12, 4.8e12),
     "b200": Gpu("B200", 180e9, 2250e12, 7.7e12),
 }
+
+
+def read_shape(model: str) -> ModelShape:
+    """Read the shape of a name in `SHAPES` (also as a hub id), a model folder or a ``config.json``.
+
+    Raises:
+        ModelFolderError: no such name or file, or the file does not describe a dense decoder.
+    """
+    name = model.rpartition("/")[2]
+    if name in SHAPES and not Path(model).exists():
+        return SHAPES[name]
+    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        values = {ours: int(fields[theirs]) for ours, theirs in _FIELDS.items()}
+    except FileNotFoundError:
+        raise ModelFolderError(f"got model {model!r}, expected a folder or one of {', '.join(SHAPES)}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelFolderError(f"{path} does not describe a dense decoder: {type(error).__name__} {error}") from error
+    if fields.get("num_experts") or fields.get("num_local_experts"):
+        raise ModelFolderError(f"{path} describes a mixture of experts, which repairgym plan does not support")
+    head_dim = int(fields.get("head_dim") or values["hidden_size"] // values["num_heads"])
+    return ModelShape(**values, head_dim=head_dim, is_tied=bool(fields.get("tie_word_embeddings", False)))

@@ -1,8 +1,8 @@
-"""Discrete events of one iteration's rollouts: engines that many episodes share, sandboxes, cores.
+"""Discrete-event simulation of one iteration's rollouts: shared engines, sandboxes, cores; and its check against a run.
 
-Reads episodes as amounts of work and the machines; makes durations and how busy what was. Invariants: engines share
-their speed evenly among the sequences that they decode (exactly, by virtual time); cores and sandboxes serve in the
-order in which they are asked for; equal inputs give equal results. Time is simulated: nothing waits.
+Reads episodes as amounts of work, and the machines; makes durations and utilization. Guarantees: an engine divides its
+speed evenly among its sequences (exactly, by virtual time); cores and sandboxes serve in the order of requests; equal
+inputs give equal results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from repairgym.errors import InputError
 
 @dataclass(frozen=True)
 class Work:
-    """What one episode needs."""
+    """Amounts of work of one episode."""
 
     turns: tuple[tuple[float, float], ...]
     """(sampled tokens, seconds of a core) of each turn."""
@@ -31,37 +31,37 @@ class Work:
 
 @dataclass(frozen=True)
 class Site:
-    """What serves the episodes."""
+    """The machines that serve the episodes."""
 
     num_replicas: int
     max_sequences: int
     """Of one replica at one time."""
     step_s: Callable[[int], float]
-    """Number of sequences -> seconds for one token of each."""
+    """(number of sequences) -> seconds for one token of each."""
     num_cores: int
     num_sandboxes: int
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """How an iteration's rollouts went."""
+    """Duration and utilization of an iteration's rollouts."""
 
     duration_s: float
     end_s: tuple[float, ...]
-    """When each episode ended, in that order."""
+    """End of each episode, ascending."""
     engine_share: float
-    """Share of the time in which an engine had something to do, mean of the replicas."""
+    """Share of the time in which an engine was busy, mean of the replicas."""
     core_share: float
 
     @property
     def tail_s(self) -> float:
-        """What the last tenth of the episodes adds after the others have ended: the wait of a synchronous update."""
+        """Seconds of the last tenth of the episodes alone: the wait of a synchronous update."""
         return self.duration_s - self.end_s[int(0.9 * (len(self.end_s) - 1))]
 
 
 @dataclass(eq=False)
 class _Replica:
-    """An engine that shares itself evenly: every sequence has had ``virtual`` tokens since time 0."""
+    """An engine with equal shares: every sequence has had ``virtual`` tokens since time 0."""
 
     number: int
     running: list[tuple[float, int]] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Simulation:
         self._next = 0
 
     def run(self) -> Rollouts:
-        """All episodes to their end."""
+        """Run all episodes to their end."""
         for _ in range(min(self._site.num_sandboxes, len(self._episodes))):
             self._begin(0.0)
         now = 0.0
@@ -118,7 +118,7 @@ class Simulation:
         if self._next == len(self._episodes):
             return
         index, self._next = self._next, self._next + 1
-        replica = min(self._replicas, key=lambda one: one.load)
+        replica = min(self._replicas, key=lambda candidate: candidate.load)
         self._home[index] = replica
         self._decode(now, index)
 
@@ -153,8 +153,8 @@ class Simulation:
     def _schedule(self, replica: _Replica, now: float) -> None:
         replica.version += 1
         if replica.running:
-            left = max(0.0, replica.running[0][0] - replica.virtual)
-            end = now + left * self._site.step_s(len(replica.running))
+            tokens = max(0.0, replica.running[0][0] - replica.virtual)
+            end = now + tokens * self._site.step_s(len(replica.running))
             self._push(end, "engine", replica.number, replica.version)
 
     # --- cores ---
@@ -183,7 +183,7 @@ class Simulation:
 
 
 def draw_episodes(config: EpisodeConfig, num: int, seed: int) -> list[Work]:
-    """``num`` episodes whose turns, tokens and seconds are log-normal around the configured means."""
+    """Draw ``num`` episodes with log-normal turns, tokens and seconds around the configured means."""
     generator = random.Random(seed)
     sigma = config.spread
 
@@ -203,7 +203,7 @@ def draw_episodes(config: EpisodeConfig, num: int, seed: int) -> list[Work]:
 
 
 def makespan(durations_s: Sequence[float], num_in_flight: int) -> float:
-    """When the last of episodes of known length ends, with a bound on how many run at one time, in their order."""
+    """End of the last of episodes of known length, started in order, at most ``num_in_flight`` at one time."""
     ends: list[float] = []
     for duration_s in durations_s:
         start = heapq.heappop(ends) if len(ends) >= num_in_flight else 0.0
@@ -212,13 +212,13 @@ def makespan(durations_s: Sequence[float], num_in_flight: int) -> float:
 
 
 SIMULATED_SHARES = (0.65, 0.84)
-"""Least and most of what `check_iteration` reckoned of measured rollouts: eight iterations of a demo (docs/LOG.md,
-`repairgym plan --check`). The rest is what episodes do not note: the start of sandboxes, the wait for another worker."""
+"""Lowest and highest ratio of `simulated_s` to measured rollouts in eight iterations of a demo (`repairgym plan
+--check`). The rest is not stored per episode: the start of sandboxes, the wait for another worker."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One stored episode."""
+class StoredEpisode:
+    """Sizes and seconds of one stored episode."""
 
     num_turns: int
     num_tokens: int
@@ -229,46 +229,34 @@ class Measured:
 
     @property
     def total_s(self) -> float:
-        """From its sandbox to its verdict."""
+        """Seconds from its sandbox to its verdict."""
         return self.generate_s + self.tool_s + self.grade_s
 
 
-@dataclass(frozen=True)
-class Check:
-    """Seconds of the rollouts of one iteration."""
-
-    step: int
-    simulated_s: float
-    measured_s: float
-
-
-def measured_episode(found: Sequence[Measured]) -> EpisodeConfig:
-    """Means of stored episodes. Seconds of tools and grading are wall-clock: on a full machine they include waiting.
+def measured_episode(episodes: Sequence[StoredEpisode]) -> EpisodeConfig:
+    """Average stored episodes. Seconds of tools and grading are wall-clock: on a full machine they include waiting.
 
     Raises:
         InputError: there is no episode with a turn.
     """
-    acted = [one for one in found if one.num_turns]
+    acted = [episode for episode in episodes if episode.num_turns]
     if not acted:
         raise InputError("no stored episode has a turn; name a run with rollouts")
-    turns = statistics.fmean(one.num_turns for one in acted)
-    actions = statistics.fmean(one.num_action_tokens for one in acted)
-    others = statistics.fmean(one.num_tokens - one.num_action_tokens for one in acted)
-    # The opening is not stored apart: the shortest context is taken for it.
-    opening = min(one.num_tokens - one.num_action_tokens for one in acted)
-    logs = [math.log(one.num_turns) for one in acted]
+    contexts = [episode.num_tokens - episode.num_action_tokens for episode in acted]
+    turns = statistics.fmean(episode.num_turns for episode in acted)
+    # The opening is not stored separately: the shortest context replaces it.
+    opening = min(contexts)
     return EpisodeConfig(
         num_turns=turns,
         opening_tokens=max(1, opening),
-        action_tokens=max(1.0, actions / turns),
-        observation_tokens=max(1.0, (others - opening) / turns),
-        tool_s=statistics.fmean(one.tool_s for one in acted) / turns,
-        grade_s=statistics.fmean(one.grade_s for one in acted),
-        spread=statistics.pstdev(logs),
+        action_tokens=max(1.0, statistics.fmean(episode.num_action_tokens for episode in acted) / turns),
+        observation_tokens=max(1.0, (statistics.fmean(contexts) - opening) / turns),
+        tool_s=statistics.fmean(episode.tool_s for episode in acted) / turns,
+        grade_s=statistics.fmean(episode.grade_s for episode in acted),
+        spread=statistics.pstdev(math.log(episode.num_turns) for episode in acted),
     )
 
 
-def check_iteration(step: int, batches: Sequence[Sequence[Measured]], num_in_flight: int, measured_s: float) -> Check:
-    """Stored lengths of episodes, simulated batch by batch (a refill waits for the batch before it)."""
-    simulated_s = sum(makespan([one.total_s for one in batch], num_in_flight) for batch in batches)
-    return Check(step, simulated_s, measured_s)
+def simulated_s(batches: Sequence[Sequence[StoredEpisode]], num_in_flight: int) -> float:
+    """Simulate the rollouts of stored episodes, batch by batch (a refill waits for the batch before it)."""
+    return sum(makespan([episode.total_s for episode in batch], num_in_flight) for batch in batches)
