@@ -7,13 +7,14 @@ from repairgym.bridges.versions import require_extra
 
 require_extra("verifiers")
 
-from repairgym.bridges.verifiers.harness import (  # noqa: E402
+from repairgym.bridges.verifiers.plugin import (  # noqa: E402
     RepairEnv,
     RepairEnvConfig,
     RepairHarness,
     RepairHarnessConfig,
+    RepairTaskset,
+    RepairTasksetConfig,
 )
-from repairgym.bridges.verifiers.taskset import RepairTaskset, RepairTasksetConfig  # noqa: E402
 
 __all__ = [
     "RepairEnv",

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repairgym.bridges.verl.group_rules import keep_groups, positive_members
-from repairgym.bridges.verl.outputs import outcome_of
+from repairgym.bridges.verl.outputs import keep_groups, outcome_of, positive_members
 from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool, write_spool
 from repairgym.config.algorithms import GroupAdvantageConfig
 from repairgym.config.rewards import StepPenaltyConfig, TerminalRewardConfig

@@ -27,7 +27,7 @@ from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-from repairgym.bridges.verl.group_rules import GroupCounts, keep_groups, positive_members
+from repairgym.bridges.verl.outputs import GroupCounts, keep_groups, positive_members
 from repairgym.bridges.verl.setting_table import WEIGHTED_GROUP
 from repairgym.errors import RepairGymError, SandboxError
 

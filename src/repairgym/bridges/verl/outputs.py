@@ -1,18 +1,21 @@
-"""Rows of token ids, mask and log-probabilities of a finished trajectory, for verl's trainer (`AgentLoopOutput`).
+"""Rows of finished trajectories for verl's trainer (`AgentLoopOutput`), and the selection of groups by their rewards.
 
-Reads token ledgers, never text; makes plain records. Guarantees: a row is one history of the episode as the policy saw
-it; the mask selects the tokens sampled in it, with the log-probability and the version of their sampling; a response
-begins and ends with a sampled token, so its last token carries the reward; an invalid verdict makes no row.
+Reads token ledgers, never text, and rewards; makes plain records. Guarantees: a row is one history of the episode as
+the policy saw it; the mask selects the tokens sampled in it, with the log-probability and the version of their
+sampling; a response begins and ends with a sampled token, so its last token carries the reward; an invalid verdict
+makes no row; groups are selected by the rule of `learning.advantages`. Imports no verl.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from repairgym.config.algorithms import OverlongPolicy
 from repairgym.errors import ModelReplyError
+from repairgym.learning.advantages import minus_mean, relative_to_group
 from repairgym.learning.rewards import RewardShaping
 from repairgym.learning.samples import ERRORS, split_histories
 from repairgym.ledger import UNKNOWN_VERSION
@@ -85,3 +88,55 @@ def _row(part: Trajectory, is_learned: bool) -> Row:
             if turn.error in ERRORS and turn.action_span[0] < turn.action_span[1]
         ),
     )
+
+
+@dataclass(frozen=True)
+class GroupCounts:
+    """Numbers of an iteration's groups, by status."""
+
+    num_kept: int
+    num_equal: int
+    """All valid members have one reward."""
+    num_failed: int
+    """Fewer than two valid members."""
+
+    @property
+    def num_groups(self) -> int:
+        """Number of all groups."""
+        return self.num_kept + self.num_equal + self.num_failed
+
+    def as_metrics(self) -> dict[str, float]:
+        """Return the counts as metrics of verl's own log."""
+        return {
+            "groups/num_kept": float(self.num_kept),
+            "groups/num_equal": float(self.num_equal),
+            "groups/num_failed": float(self.num_failed),
+        }
+
+
+def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], GroupCounts]:
+    """Return the groups to learn from, and the counts of each status.
+
+    Where all groups have equal rewards, they stay: their advantages are 0, and verl needs a batch.
+
+    Args:
+        rewards: Group -> valid member -> reward; a group without any valid member has none.
+    """
+    comparable = {group: list(members.values()) for group, members in rewards.items() if len(members) > 1}
+    kept = {group for group, values in comparable.items() if max(values) != min(values)}
+    counts = GroupCounts(len(kept), len(comparable) - len(kept), len(rewards) - len(comparable))
+    return kept or set(comparable), counts
+
+
+def positive_members(rewards: Mapping[str, Mapping[str, float]]) -> set[str]:
+    """Return the members with a positive advantage: a reward above the mean of their group.
+
+    Args:
+        rewards: Group -> valid member -> reward.
+    """
+    return {
+        member
+        for members in rewards.values()
+        for member, value in zip(members, relative_to_group([*members.values()], minus_mean).values, strict=True)
+        if value > 0
+    }

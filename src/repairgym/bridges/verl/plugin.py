@@ -22,51 +22,40 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 _EMBEDDED = "embedded"
 
 
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: there is one device, no cache, no asynchronous work, no profiler."""
+
+
+def _true(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def _one_device(*_: Any, **__: Any) -> int:
+    return 1
+
+
+def _device_name(*_: Any, **__: Any) -> str:
+    return "cpu"
+
+
+def _no_bytes(*_: Any, **__: Any) -> int:
+    return 0
+
+
 class CpuDevice(ModuleType):
     """The part of `torch.cuda` that verl uses; memory is not counted, and nothing is asynchronous."""
+
+    is_available = _true
+    device_count = _one_device
+    current_device = get_device_name = _device_name
+    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = _do_nothing
+    memory_allocated = memory_reserved = max_memory_allocated = max_memory_reserved = _no_bytes
 
     def __init__(self) -> None:
         super().__init__("torch.cpu")
 
-    def is_available(self) -> bool:
-        """Always."""
-        return True
-
-    def device_count(self) -> int:
-        """Each process has one."""
-        return 1
-
-    def current_device(self) -> str:
-        """Name of the device."""
-        return "cpu"
-
-    def set_device(self, device: Any) -> None:
-        """Do nothing: there is one device."""
-
-    def get_device_name(self, device: Any = None) -> str:
-        """For logs."""
-        return "cpu"
-
-    def synchronize(self, device: Any = None) -> None:
-        """Do nothing: no work is asynchronous."""
-
-    def empty_cache(self) -> None:
-        """No cache."""
-
-    def ipc_collect(self) -> None:
-        """No shared device memory."""
-
-    def reset_peak_memory_stats(self, device: Any = None) -> None:
-        """Not counted."""
-
-    def memory_allocated(self, device: Any = None) -> int:
-        """Not counted."""
-        return 0
-
-    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
-
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """(free, total) bytes: not counted."""
+        """Return (free, total) bytes: not counted."""
         return 0, 0
 
     def manual_seed(self, seed: int) -> None:
@@ -76,50 +65,34 @@ class CpuDevice(ModuleType):
     manual_seed_all = manual_seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
-        """Torch's."""
+        """Return torch's state."""
         return torch.get_rng_state()
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
-        """Torch's."""
+        """Set torch's state."""
         torch.set_rng_state(state)
 
-    def current_stream(self, device: Any = None) -> Any:
-        """The one stream there is."""
+    def current_stream(self, *_: Any, **__: Any) -> Any:
+        """Return the only stream."""
         return torch.cpu.current_stream()
+
+    Stream = current_stream
 
     def stream(self, stream: Any) -> AbstractContextManager[None]:
-        """Nothing to switch."""
+        """Keep the only stream."""
         return nullcontext()
-
-    def Stream(self, *_: Any, **__: Any) -> Any:
-        """The one stream there is."""
-        return torch.cpu.current_stream()
 
 
 class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environment of its own
     """verl's view of a machine without an accelerator."""
 
-    device_name = "cpu"
-    vendor_name = "cpu"
+    device_name = vendor_name = "cpu"
     device_module = CpuDevice()
-
-    def is_available(self) -> bool:
-        """Always."""
-        return True
-
-    def current_device(self) -> str:
-        """Name of the device."""
-        return "cpu"
-
-    def device_count(self) -> int:
-        """Each process has one."""
-        return 1
-
-    def set_device(self, device_index: int) -> None:
-        """Do nothing: there is one device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Do nothing: no work is asynchronous."""
+    is_available = _true
+    device_count = _one_device
+    current_device = _device_name
+    set_device = synchronize = empty_cache = set_allocator_settings = profiler_start = profiler_stop = _do_nothing
+    cudart = _do_nothing
 
     def manual_seed(self, seed: int) -> None:
         """Seed torch."""
@@ -127,21 +100,15 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environme
 
     manual_seed_all = manual_seed
 
-    def set_allocator_settings(self, settings: str) -> None:
-        """No allocator to set."""
-
-    def empty_cache(self) -> None:
-        """No cache."""
-
     def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
-        """None."""
+        """Return no capability."""
         return None, None
 
     def communication_backend_name(self) -> str:
-        """Collectives over gloo.
+        """Return the back end of collectives, gloo.
 
-        A process of the learner asks for this just before it joins its group, with ``cpu:gloo,DEVICE:BACKEND``. torch
-        rejects a device that is named twice, so the process joins here; verl finds that it has.
+        A process of the learner calls this just before it joins its group, with ``cpu:gloo,DEVICE:BACKEND``. torch
+        rejects a device that is named twice, so the process joins here, and verl sees that it has.
         """
         if "RANK" in os.environ and not dist.is_initialized():
             rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -154,29 +121,20 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environme
 
     @contextmanager
     def nvtx_range(self, msg: str) -> Iterator[None]:
-        """No profiler."""
+        """Profile nothing."""
         yield
-
-    def profiler_start(self) -> None:
-        """No profiler."""
-
-    def profiler_stop(self) -> None:
-        """No profiler."""
 
     def ray_resource_name(self) -> str:
         """Return the Ray resource in which verl counts its processes."""
         return "GPU"
 
     def ray_noset_envvars(self) -> list[str]:
-        """Ray may set all variables."""
+        """Return no variable: Ray may set all."""
         return []
 
     def is_ipc_supported(self) -> bool:
-        """No device memory to share."""
+        """Return False: there is no device memory to share."""
         return False
-
-    def cudart(self) -> None:
-        """None."""
 
 
 def _load_replica() -> type:

@@ -285,7 +285,7 @@ FIXED = (
     Fixed("reward.num_workers", 1, "needed by verl; rewards come with the episodes"),
     Fixed("trainer.total_epochs", lambda c: c["rl.max_iterations"], "needed: trainer.total_training_steps ends"),
     Fixed("trainer.val_before_train", False, "as `repairgym train rl`"),
-    Fixed("trainer.logger", ["file"], "needed: metrics come back to run.db through it"),
+    Fixed("trainer.logger", ["file"], "needed: metrics reach run.db through it"),
     Fixed("trainer.resume_mode", "auto", "needed: a run resumes at its last checkpoint"),
     Fixed(f"{_ACTOR}.checkpoint.save_contents", _SAVED, "needed: a model folder for repairgym eval"),
     Fixed(f"{_STORAGE}.num_data_storage_units", lambda c: c["verl.num_nodes"], "our choice: verl stores little else"),

@@ -4,7 +4,7 @@
    cannot carry out are rejected by name before the first stage begins.
 2. verl's trainer runs as a child process: FSDP2 learns, vLLM or the embedded engine samples, our agent loop runs
    episodes in real sandboxes.
-3. Trajectories and metrics come back to ``run.db`` under the names that `repairgym train rl` uses; so do checkpoints.
+3. Trajectories and metrics go to ``run.db`` under the names that `repairgym train rl` uses; so do checkpoints.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def test_the_taskset_loads_by_its_id_and_hides_the_repair(tasks: Path) -> None:
 
 
 def test_tasks_are_validated_by_the_oracle(tasks: Path) -> None:
-    from repairgym.bridges.verifiers.shared_runner import close_runners
+    from repairgym.bridges.verifiers.episodes import close_runners
     from repairgym_verifiers import RepairTaskset, RepairTasksetConfig
 
     async def validate() -> bool:
