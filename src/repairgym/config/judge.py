@@ -1,6 +1,6 @@
 """The second gate of paper A (arXiv 2510.22075): a language model that reviews what the tests let pass.
 
-Read by `grading/judge`. Invariant: off unless it is asked for, as in paper A's simplified pipeline; its full pipeline
+Read by `grading/judge.py`. Invariant: off unless it is asked for, as in paper A's simplified pipeline; its full pipeline
 has it on.
 """
 

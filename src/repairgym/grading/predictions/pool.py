@@ -1,9 +1,9 @@
 """Grading of many submissions in worker processes.
 
-Reads submissions or a predictions file. Makes answers in the order in which they end. Guarantees: every submission gets exactly one answer; a
-submission that kills its process (a syntax tree too deep, memory, an endless search) or takes longer than
-`max_instance_s` is *invalid* and costs no other submission; closing the pool, or the death of this process, ends every
-process and sandbox.
+Reads submissions or a predictions file. Makes answers in the order in which they end. Guarantees: every submission gets
+exactly one answer; a submission that kills its process (a syntax tree too deep, memory, an endless search) or takes
+longer than `max_instance_s` is *invalid* and costs no other submission; closing the pool, or the death of this process,
+ends every process and sandbox.
 """
 
 from __future__ import annotations
