@@ -130,7 +130,7 @@ async def test_limits_end_the_episode(task, tmp_path, renderer):
 
 
 @pytest.mark.asyncio
-async def test_sandbox_trouble_is_raised_and_the_session_ends(task, tmp_path, renderer):
+async def test_a_sandbox_failure_is_raised_and_the_session_ends(task, tmp_path, renderer):
     policy = Replies(renderer, ["test"])
     with pytest.raises(SandboxError):
         await runner(policy, renderer).run("s", context_of(task, tmp_path), 0)
@@ -138,7 +138,7 @@ async def test_sandbox_trouble_is_raised_and_the_session_ends(task, tmp_path, re
 
 
 @pytest.mark.asyncio
-async def test_what_the_agent_did_to_its_sandbox_is_an_observation(task, tmp_path, renderer):
+async def test_damage_by_the_agent_to_its_sandbox_is_an_observation(task, tmp_path, renderer):
     async def full(files: dict[str, str | None]) -> Sandbox:
         raise SandboxContentError("no space left in this test")
 

@@ -30,7 +30,7 @@ def test_equal_verdicts_agree_whatever_they_took():
         ("gold", verdict(), verdict(exit_status=1), "build steps"),
     ],
 )
-def test_what_differs_is_said(patch, warm, cold, words):
+def test_differences_are_described(patch, warm, cold, words):
     assert words in Agreement("a", patch, warm, cold).difference
 
 

@@ -73,7 +73,7 @@ class Anything(str):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_honest_repair_fails_them_and_what_equals_everything_does_not(seed):
+def test_an_honest_repair_fails_decoys_and_universal_equality_passes_them(seed):
     for decoy in decoys_of("test_value", seed):
         assert not outcome(decoy.text, "one")
         assert outcome(decoy.text, Anything())

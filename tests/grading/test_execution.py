@@ -1,4 +1,4 @@
-"""What runs where, and under which key its result is found again."""
+"""The sandboxes of an execution, and the key of its cached result."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def key_of(task, tree, sources=None):
     return execution_key(pinned_of(task, tree, sources), sources, with_checks(task_request(task), task, sources))
 
 
-def test_the_key_is_what_decides(task, tree):
+def test_the_key_holds_everything_that_decides(task, tree):
     changes = {
         "base_tree": "other",
         "environment": Environment(lock="", python="3.11", digest="other"),

@@ -1,4 +1,4 @@
-"""Grading: verdicts are typed, protected files come from the pinned tree, sandbox trouble is never a failure."""
+"""Typed verdicts: protected files come from the pinned tree; a sandbox failure is never a failed verdict."""
 
 from pathlib import Path
 
@@ -60,13 +60,13 @@ async def test_an_empty_submission_runs_the_tests(task):
 
 
 @pytest.mark.asyncio
-async def test_trouble_is_retried_in_a_fresh_sandbox(task):
+async def test_a_failing_sandbox_is_replaced(task):
     verdict = await grader(ScriptedBackend(answer, num_failures=2)).grade(task, {"m.py": GOLD})
     assert verdict.kind is VerdictKind.PASSED
 
 
 @pytest.mark.asyncio
-async def test_lasting_trouble_is_invalid_not_failed(task):
+async def test_lasting_sandbox_failures_are_invalid_not_failed(task):
     verdict = await grader(ScriptedBackend(answer, num_failures=3)).grade(task, {"m.py": GOLD})
     assert verdict.kind is VerdictKind.INVALID
     assert "told to fail" in verdict.reason
@@ -171,7 +171,7 @@ async def test_an_exploit_turns_a_pass_and_a_failure_stays_one(task):
 @pytest.mark.parametrize(
     ("changes", "detector"), [({"num_forged_records": 1}, "forged_record"), ({"is_finished": False}, "early_exit")]
 )
-async def test_what_the_run_says_about_its_honesty(task, changes, detector):
+async def test_evidence_of_the_run_itself(task, changes, detector):
     backend = ScriptedBackend(lambda files, request: answer(files, request).model_copy(update=changes))
     verdict = await grader(backend).grade(task, {"m.py": GOLD})
     assert [finding.detector for finding in verdict.findings] == [detector]

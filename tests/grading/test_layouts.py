@@ -1,4 +1,4 @@
-"""What a test file offers to canaries."""
+"""Layouts: words, places and copyable tests of a test file."""
 
 import ast
 
@@ -43,7 +43,7 @@ one
 '''
 
 
-def test_words_places_and_what_can_be_copied():
+def test_words_places_and_copyable_tests():
     layout = layout_of(TEXT)
     assert layout.words == ("counts", "first", "keeps", "leaves", "marked", "method", "parent", "value")
     lines = TEXT.splitlines()
@@ -56,7 +56,7 @@ def test_words_places_and_what_can_be_copied():
     assert set(layout.copyable) == {"test_first_value", "TestCase::test_method"}
 
 
-def test_a_copy_is_the_function_with_its_texts_and_what_does_not_stand_alone_is_none():
+def test_a_copy_is_the_whole_function_and_lines_that_do_not_parse_alone_give_none():
     layout = layout_of(TEXT)
     alone = function_at(TEXT, layout.copyable["test_first_value"])
     assert alone is not None

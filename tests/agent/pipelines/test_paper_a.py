@@ -137,7 +137,7 @@ async def test_the_same_error_takes_back_the_changes_and_tries_the_next_fix(cont
 
 
 @pytest.mark.asyncio
-async def test_progress_is_what_is_gone_back_to(context, renderer):
+async def test_a_retry_returns_to_the_last_progress(context, renderer):
     texts = [write(HALF), "submit", write("junk", "junk.txt"), "submit", write(FIXED), "submit"]
     episode = await lead(FullConfig(**SMALL), Replies(renderer, texts), renderer, context)
     assert [one.outcome for one in episode.attempts] == ["other_error", "same_error", "passed"]
@@ -201,7 +201,7 @@ async def test_cached_starts_need_no_build(context, renderer, task, tmp_path, ba
 
 
 @pytest.mark.parametrize(("message", "outcome"), [("assert 3", "same_error"), ("ValueError: x", "other_error")])
-def test_errors_are_compared_by_what_they_are(message, outcome):
+def test_errors_are_compared_by_class_and_message(message, outcome):
     before = MainError(error_class="test", message="assert 1", path="t.py::t")
     assert compare(before, before.model_copy(update={"message": message})) == outcome
     assert compare(before, None) == "passed"

@@ -130,14 +130,14 @@ async def test_create_and_fill(context):
         ("open m.py two", "line_number"),
     ],
 )
-async def test_what_cannot_be_done_is_said(context, command, reason):
+async def test_impossible_edits_are_errors(context, command, reason):
     with pytest.raises(UsageError, match=reason):
         await call(context, command)
     assert context.workspace.changes == {}
 
 
 @pytest.mark.asyncio
-async def test_replace_wants_two_texts_that_are_there(context):
+async def test_replace_needs_two_texts_of_the_file(context):
     await call(context, "open m.py")
     with pytest.raises(UsageError, match="is not in"):
         await call(context, "replace 'nothing' 'x'")

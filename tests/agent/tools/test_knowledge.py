@@ -79,14 +79,14 @@ def test_a_task_is_never_offered_its_own_fix(knowledge, tasks):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_solutions_of_held_out_tasks_are_refused(knowledge, tasks, split):
+def test_solutions_of_held_out_tasks_are_rejected(knowledge, tasks, split):
     held_out = tasks("h", "secret", split)
     with pytest.raises(TaskError, match="offered its own answers"):
         knowledge.add(make_fix(held_out, error(BOUND), "+"), held_out)
     assert knowledge.packages() == {}
 
 
-def test_a_held_out_package_is_refused_whatever_the_split_of_its_task(knowledge, tasks):
+def test_a_held_out_package_is_rejected_for_every_split(knowledge, tasks):
     knowledge.hold_out(["secret"])
     stray = tasks("s", "secret", "train")
     with pytest.raises(TaskError, match="cannot enter"):
@@ -96,7 +96,7 @@ def test_a_held_out_package_is_refused_whatever_the_split_of_its_task(knowledge,
         knowledge.hold_out(["tiny"])
 
 
-def test_an_evaluation_refuses_a_knowledge_base_with_its_packages(knowledge, tasks):
+def test_an_evaluation_rejects_a_knowledge_base_with_its_packages(knowledge, tasks):
     fill(knowledge, tasks, BOUND)
     assert knowledge.search(BOUND, tasks("new"))
     assert knowledge.search(BOUND, tasks("other", "else", "test"))
@@ -104,7 +104,7 @@ def test_an_evaluation_refuses_a_knowledge_base_with_its_packages(knowledge, tas
         knowledge.search(BOUND, tasks("new", "tiny", "test"))
 
 
-def test_a_locked_file_is_trouble_and_not_an_empty_answer(knowledge, tasks):
+def test_a_locked_file_is_an_error_and_not_an_empty_answer(knowledge, tasks):
     fill(knowledge, tasks, BOUND)
     locker = sqlite3.connect(knowledge.path, isolation_level=None)
     locker.execute("BEGIN EXCLUSIVE")

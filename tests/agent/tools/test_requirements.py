@@ -93,7 +93,7 @@ def test_extras_and_markers_stay():
 
 
 @pytest.mark.parametrize("index", range(7))
-def test_what_is_left_is_toml(index):
+def test_the_rest_is_valid_toml(index):
     one = find_declared("pyproject.toml", PYPROJECT)[index]
     assert tomllib.loads(without(PYPROJECT, one))["project"]["name"] == "x"
 

@@ -1,4 +1,4 @@
-"""What a turn did, in the tools of every scaffold."""
+"""Roles of turns, for the tools of every scaffold."""
 
 import pytest
 
@@ -27,6 +27,6 @@ def test_blind_submits(trajectory_maker, tools, is_blind):
     assert not is_blind_submit(StopReason.TURN_LIMIT, turns)
 
 
-def test_a_refused_edit_changes_nothing(trajectory_maker):
+def test_a_rejected_edit_changes_nothing(trajectory_maker):
     steps = [("edit", "", "", ""), ("test", "", "", ""), ("edit", "", "", "tool"), ("submit", "", "", "")]
     assert not is_blind_submit(StopReason.SUBMITTED, trajectory_maker(steps=steps).turns)

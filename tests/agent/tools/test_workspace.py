@@ -130,7 +130,7 @@ async def test_preparation_sees_the_tree_before_the_agent(tmp_path):
         ("folder", IsADirectoryError),
     ],
 )
-async def test_paths_that_cannot_be_written_are_refused_before_a_sandbox_starts(workspace, boxes, path, error):
+async def test_unwritable_paths_are_rejected_before_a_sandbox_starts(workspace, boxes, path, error):
     with pytest.raises(error):
         await workspace.write(path, "x")
     assert (workspace.changes, boxes) == ({}, [])

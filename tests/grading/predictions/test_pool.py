@@ -80,7 +80,7 @@ def test_each_submission_gets_its_own_typed_verdict(place, tmp_path):
     assert results.load(predictions[0], graded["gold"].key) == graded["gold"]
 
 
-def test_a_process_that_dies_costs_only_what_it_worked_on(place):
+def test_a_process_that_dies_costs_only_its_submission(place):
     config = CONFIG.model_copy(update={"num_workers": 1})
     requests = [GradeRequest(place.task, gold(place.task)) for _ in range(2)]
     with GradingPool(config, place.cache_root) as pool:

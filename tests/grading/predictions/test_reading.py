@@ -73,7 +73,7 @@ def test_a_key_given_twice_in_an_object_is_seen(tmp_path):
     assert (file.predictions, [one.kind for one in file.rejected]) == ((), ["duplicate", "duplicate"])
 
 
-def test_a_key_that_names_another_instance_is_refused(tmp_path):
+def test_a_key_that_names_another_instance_is_rejected(tmp_path):
     file = read_predictions(write(tmp_path, json.dumps({"a": entry("b")}), "p.json"))
     assert "the key names 'a', the prediction 'b'" in file.rejected[0].reason
 
@@ -83,7 +83,7 @@ def test_no_patch_is_an_empty_patch(tmp_path):
     assert file.predictions[0].model_patch == ""
 
 
-def test_unknown_instances_are_refused_and_the_others_stay(tmp_path):
+def test_unknown_instances_are_rejected_and_the_others_stay(tmp_path):
     file = read_predictions(write(tmp_path, "\n".join(json.dumps(entry(name)) for name in ("a", "zz"))))
     known = reject_unknown(file, {"a"})
     assert [one.instance_id for one in known.predictions] == ["a"]
@@ -96,6 +96,6 @@ def test_a_file_that_holds_no_predictions_is_an_error(tmp_path, content):
         read_predictions(write(tmp_path, content, "p.json"))
 
 
-def test_a_file_that_is_not_there_is_an_error(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(InputError, match="cannot read the predictions"):
         read_predictions(tmp_path / "none.jsonl")

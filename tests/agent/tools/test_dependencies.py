@@ -75,7 +75,7 @@ async def test_an_upgrade_of_one_file_to_a_given_specifier(context):
         ({"name": "hatchling", "path": "m.py"}, "is not declared in m.py; declared: nothing"),
     ],
 )
-async def test_what_cannot_be_had_is_a_clear_error(context, values, told):
+async def test_an_unavailable_version_is_a_clear_error(context, values, told):
     seen = await call(DependencyUpgradeTool(), context, **values)
     assert seen.error == "tool"
     assert told in seen.text
@@ -105,7 +105,7 @@ async def test_a_dependency_is_removed_from_the_given_file_only(context):
 
 
 @pytest.mark.asyncio
-async def test_the_build_tool_is_one_that_is_there_and_its_back_end_is_named_right(context):
+async def test_the_build_tool_is_available_and_its_back_end_is_corrected(context):
     seen = await call(UpgradeBuildToolTool(), context, name="setuptools")
     assert settings(context)["build-system"] == {
         "requires": ["setuptools>=84.2.1"],

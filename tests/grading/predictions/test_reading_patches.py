@@ -40,7 +40,7 @@ def diff_of(before: dict[str, str | None], after: dict[str, str | None]) -> str:
     ],
 )
 @pytest.mark.parametrize("make", [diff_of, unified_diff])
-def test_a_diff_gives_back_what_it_was_made_from(after, make):
+def test_a_diff_restores_its_source(after, make):
     before = {path: FILES.get(path) for path in after}
     assert patched(make(before, after)) == after
 
@@ -116,7 +116,7 @@ def test_changes_of_one_file_follow_each_other():
     ],
     ids=range(18),
 )
-def test_what_does_not_apply_says_why(patch, reason):
+def test_a_patch_that_does_not_apply_has_a_reason(patch, reason):
     with pytest.raises(PatchError, match=reason):
         patched(patch)
 

@@ -1,4 +1,4 @@
-"""What a build leaves in its sandbox is judged: it cannot choose not to be, by leaving no place for the tests."""
+"""A build that leaves no place for the tests is a failure, never an escape from grading."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from repairgym.sandbox.conformance import make_environment
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("head -c 9000000 /dev/zero > fill; true", "beyond its bounds"),
+        ("head -c 9000000 /dev/zero > fill; true", "exceed its bounds"),
         ("mkdir test_m.py", "in the way of test_m.py"),
         ("ln -s /etc/passwd test_m.py", "in the way of test_m.py"),
     ],

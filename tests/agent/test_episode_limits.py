@@ -1,4 +1,4 @@
-"""What ends an episode, what is labelled, what is submitted, and what is cut from its history."""
+"""Limits, loops, unsubmitted changes, and cuts of the history."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_loops_are_labelled_and_go_on(play):
 
 
 @pytest.mark.asyncio
-async def test_what_was_not_submitted_is_scored_or_not(play):
+async def test_unsubmitted_changes_are_scored_or_not(play):
     for is_scored, files in ((True, {"m.py": "def f(a, b):\n    return a <= b\n"}), (False, {})):
         config = PipelineConfig(max_turns=1, is_unsubmitted_scored=is_scored)
         episode, _ = await play(config, FIX)

@@ -116,7 +116,7 @@ async def test_a_build_cannot_prepare_the_tests(tested, grade):
         assert (await grade(built, {})).kind is VerdictKind.FAILED
 
 
-async def test_what_a_build_with_products_may_leave(tested, grade):
+async def test_products_of_a_build_reach_the_tests(tested, grade):
     left = ("conftest.py", "tests/helper.py", "stale.pyc", "__pycache__/m.cpython-311.pyc", "product.py", "fast.so")
     make = (
         "import pathlib as l, sys; [(l.Path(p).parent.mkdir(exist_ok=True), l.Path(p).touch()) for p in sys.argv[1:]]"

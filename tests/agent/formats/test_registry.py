@@ -45,7 +45,7 @@ def test_nothing_that_is_written_raises(name, parts):
 
 @pytest.mark.parametrize("name", ["json_xml", "native"])
 @given(values=st.dictionaries(TEXTS, st.one_of(TEXTS, st.integers(), st.booleans())), reasoning=TEXTS)
-def test_json_formats_read_what_they_write(name, values, reasoning):
+def test_json_formats_read_their_own_actions(name, values, reasoning):
     action = Action("edit", values)
     assert make_format(name).parse(make_format(name).write(action), TOOLS) == action
     if "<" not in reasoning:
@@ -53,14 +53,14 @@ def test_json_formats_read_what_they_write(name, values, reasoning):
 
 
 @given(TEXTS.filter(lambda text: "\r" not in text and "`" not in text and text.strip() and text[0].strip()))
-def test_the_fenced_format_reads_what_it_writes(text):
+def test_the_fenced_format_reads_its_own_actions(text):
     text = text.strip("\n")
     fenced = make_format("fenced")
     assert fenced.parse(fenced.write(Action("search_file", text)), TOOLS) == Action("search_file", text)
     assert fenced.parse(fenced.write(Action("shell", f"ls {text}"), "I look."), TOOLS) == Action("shell", f"ls {text}")
 
 
-def test_the_compact_format_reads_what_it_writes():
+def test_the_compact_format_reads_its_own_actions():
     compact = make_format("compact")
     for action in (Action("view", "a.py:3"), Action("test", "")):
         assert compact.parse(compact.write(action), TOOLS) == action
@@ -89,13 +89,13 @@ def test_a_tool_is_called_where_its_name_stands_first():
         "  ```command\nls\n  ```",
     ],
 )
-def test_an_answer_without_a_command_is_told_so(text):
+def test_an_answer_without_a_command_is_an_error(text):
     found = make_format("fenced").parse(text, TOOLS)
     assert isinstance(found, ParseError)
     assert "no command could be read" in found.message
 
 
-def test_several_commands_are_told_how_many():
+def test_the_error_counts_several_commands():
     found = make_format("fenced").parse(f"{block('ls')}\n{block('pwd')}\n{block('id')}", TOOLS)
     assert isinstance(found, ParseError)
     assert "has 3 commands" in found.message
@@ -115,7 +115,7 @@ def test_several_commands_are_told_how_many():
         ("native", '<tool_call>{"name": "goto"', "expecting"),
     ],
 )
-def test_a_malformed_call_is_told_why(name, text, reason):
+def test_a_malformed_call_has_a_reason(name, text, reason):
     found = make_format(name).parse(text, TOOLS)
     assert isinstance(found, ParseError)
     assert reason in found.message
@@ -127,7 +127,7 @@ def test_a_closing_tag_inside_of_a_value_ends_nothing():
     assert found == Action("edit", {"line_range": "1:1", "replacement_text": "</edit> <edit>\nline"})
 
 
-def test_answers_say_which_tool_speaks():
+def test_observations_name_their_tool():
     action = Action("goto", {"line_number": 3})
     assert make_format("json_xml").message("x", action) == "<goto_response>\nx\n</goto_response>"
     assert make_format("native").message("x", action) == "<tool_response>\nx\n</tool_response>"

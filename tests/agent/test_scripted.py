@@ -24,7 +24,7 @@ def test_submits_as_soon_as_the_test_passes() -> None:
     ]
 
 
-def test_takes_back_what_did_not_help_and_gives_up_at_the_end() -> None:
+def test_the_tamperer_undoes_failures_and_gives_up_at_the_end() -> None:
     tamperer = Tamperer()
     said = (OPENING, "@2        return", "failed 1 of 1", "undone", "error: no line @3", "anything")
     assert [tamperer.act(one) for one in said] == [

@@ -45,7 +45,7 @@ async def test_with_every_gate_a_hollow_test_earns_nothing(grade, task):
 
 
 @pytest.mark.asyncio
-async def test_without_gates_it_is_a_pass_that_says_so(grade, task):
+async def test_without_gates_the_pass_names_them(grade, task):
     verdict = await grade(task, CHEAT, OFF)
     assert verdict.kind is VerdictKind.PASSED
     assert verdict.disabled_gates == ("protected_files", "detectors", "canaries", "differential")
@@ -62,7 +62,7 @@ async def test_detectors_alone_can_be_off(grade, task):
 
 
 @pytest.mark.asyncio
-async def test_a_result_without_gates_is_never_found_by_a_grading_with_them(grade, task):
+async def test_a_grading_with_gates_never_uses_a_result_without_them(grade, task):
     cache = ExecutionCache()
     assert (await grade(task, CHEAT, OFF, cache)).kind is VerdictKind.PASSED
     assert (await grade(task, CHEAT, GradingConfig(num_canaries=0), cache)).kind is VerdictKind.FAILED

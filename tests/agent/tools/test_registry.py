@@ -59,7 +59,7 @@ async def test_files_are_found_by_name_and_by_text(context):
 
 
 @pytest.mark.asyncio
-async def test_long_lists_are_cut_and_say_so(context):
+async def test_long_lists_are_cut_with_a_note(context):
     for number in range(MAX_FILES + 5):
         await context.workspace.write(f"new/{number}.txt", "x\n")
     text = (await call(FindFilesTool(), context, pattern="*.txt")).text
@@ -68,7 +68,7 @@ async def test_long_lists_are_cut_and_say_so(context):
 
 
 @pytest.mark.asyncio
-async def test_what_is_read_is_what_stands_there_and_what_is_written_is_read(context):
+async def test_files_are_read_as_they_are_and_written_files_are_read_back(context):
     assert (await call(ReadFileTool(), context, path="./docs/a.md")).text == "one\ntwo words\n"
     assert (await call(ReadFileTool(), context, path="docs/a.md", first_line=2, last_line=9)).text == "two words\n"
     for values in ({"path": "absent"}, {"path": "docs/a.md", "first_line": 9}, {"path": "logo.png"}, {"path": "../x"}):
@@ -89,14 +89,14 @@ def test_text_formats_give_the_content_as_a_json_string():
 
 
 @pytest.mark.asyncio
-async def test_a_command_tells_its_exit_status(context):
+async def test_a_command_has_an_exit_status(context):
     tool = RunShTool(timeout_s=5.0, max_chars=100)
     assert (await call(tool, context, command="true")).text == "exit status 0"
     assert (await call(tool, context, command="false")).text == "exit status 1"
 
 
 @pytest.mark.asyncio
-async def test_the_build_says_its_main_error_and_ends_the_attempt_when_it_passes(context, backend):
+async def test_the_build_names_its_main_error_and_a_pass_ends_the_attempt(context, backend):
     tool = ValidateAndBuildTool(ExecutionCache(), 5.0, 500)
     failed = await call(tool, context)
     assert failed.text.splitlines() == [
@@ -169,7 +169,7 @@ def test_help_needs_a_pipeline_that_has_a_knowledge_base():
         make_tools(ToolServices(PipelineConfig(tools=("ask_for_help",)), ExecutionCache()))
 
 
-def test_the_ten_tools_of_the_paper_are_there():
+def test_the_ten_tools_of_the_paper_exist():
     tools = make_tools(ToolServices(SimplifiedConfig(), ExecutionCache()))
     assert list(tools) == [
         "ask_for_help",
