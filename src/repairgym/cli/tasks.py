@@ -49,21 +49,21 @@ def build(
     overrides: Overrides = None,
     preset: Preset = "",
     config: Config = None,
-    recipe: Annotated[
-        Path | None, typer.Option("--recipe", help="Rebuild the certified tasks of a book of recipes.")
+    manifest: Annotated[
+        Path | None, typer.Option("--manifest", help="Rebuild the certified tasks of this task manifest.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Make validated tasks from the catalogue's packages and repositories; a killed build goes on where it was.
+    """Make validated tasks from the catalogue's packages and repositories; an interrupted build resumes.
 
-    Example: repairgym tasks build tasks limits.train=100 'packages=["boltons"]'
+    Example: repairgym tasks build tasks limits.train=100 packages=boltons,click
 
-    Example: repairgym tasks build tasks 'sources=["history"]' catalogue=repositories.toml
+    Example: repairgym tasks build tasks sources=history catalogue=repositories.toml
 
-    Example: repairgym tasks build tasks --manifest catalog/real.toml 'packages=["boltons"]'
+    Example: repairgym tasks build tasks --manifest catalog/real.toml packages=boltons
     """
-    if recipe:
-        rebuild(folder, recipe, resolve(RebuildConfig, overrides, config, preset, dry_run))
+    if manifest:
+        rebuild(folder, manifest, resolve(RebuildConfig, overrides, config, preset, dry_run))
         return
     resolved = resolve(TasksConfig, overrides, config, preset, dry_run)
     console = Console()

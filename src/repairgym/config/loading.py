@@ -226,7 +226,7 @@ def _not_a_section(override: str, path: Sequence[str]) -> ConfigError:
 def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     """Lines of one table: its values first, then its sub-tables, as TOML demands."""
     sections = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if key not in sections]
+    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if key not in sections]
     if path and (lines or not sections):
         lines = ["", f"[{'.'.join(map(_key, path))}]", *lines]
     for key, value in sections.items():
@@ -244,7 +244,8 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return ``value`` as TOML."""
     if value is None:
         return _string(NOT_SET)
     if isinstance(value, bool):
@@ -252,7 +253,7 @@ def _value(value: Any) -> str:
     if isinstance(value, float | int):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(key)} = {toml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return _string(str(value.value if isinstance(value, Enum) else value))

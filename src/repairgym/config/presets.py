@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import re
+import textwrap
+from itertools import takewhile
 from pathlib import Path
 
 from repairgym.errors import ConfigError
@@ -30,9 +33,10 @@ def preset_file(name: str) -> Path:
 
 
 def preset_title(name: str) -> str:
-    """Return the first comment of a preset."""
+    """Return the first sentence of the comment at the head of a preset."""
     lines = preset_file(name).read_text(encoding="utf-8").splitlines()
-    return lines[0].lstrip("# ").rstrip() if lines and lines[0].startswith("#") else ""
+    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    return textwrap.shorten(re.split(r"\.( |$)", comment)[0], 110, placeholder=" ...")
 
 
 def file_or_preset(name: Path | None) -> Path | None:
