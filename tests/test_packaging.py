@@ -35,7 +35,7 @@ def declared() -> list[Requirement]:
         extra = waiting.pop()
         for need in map(Requirement, project["optional-dependencies"][extra]):
             if need.name == project["name"]:
-                waiting += need.extras - seen
+                waiting += sorted(need.extras - seen)
                 seen |= need.extras
             else:
                 needs.append(need)
