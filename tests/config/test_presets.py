@@ -9,6 +9,7 @@ from repairgym.config.curation import CurationConfig
 from repairgym.config.evaluation import MatrixConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import DemoConfig
+from repairgym.config.tasks import TasksConfig
 from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
 from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError
@@ -16,6 +17,7 @@ from repairgym.records import Record
 
 CONFIGS = Path(__file__).parents[2] / "src/repairgym/data/presets"
 KINDS: dict[str, type[Record]] = {
+    "catalogue.toml": TasksConfig,
     "demo.toml": DemoConfig,
     "exploit_rl.toml": RlCommandConfig,
     "paper_a/curation.toml": CurationConfig,

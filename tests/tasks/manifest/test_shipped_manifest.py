@@ -19,7 +19,8 @@ from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
 from repairgym.tasks.sources.build_checks import BUILD_TEST, DEPENDENCY_TEST, check_text
 
-CATALOG = Path(__file__).parents[3] / "catalog"
+ROOT = Path(__file__).parents[3]
+CATALOG = ROOT / "src/repairgym/data/catalog"
 MAX_BYTES = 4_000_000
 
 
@@ -51,9 +52,9 @@ def test_the_catalogue_can_be_reviewed() -> None:
 
 
 def test_what_it_is_built_with_fits_together() -> None:
-    config = TasksConfig.model_validate(tomllib.loads((CATALOG / "build.toml").read_text(encoding="utf-8")))
-    packages = load_catalogue(CATALOG.parent / config.catalogue).package
-    locks = str(CATALOG.parent / config.locks)
+    config = TasksConfig.model_validate(tomllib.loads((CATALOG.parent / "presets" / "catalogue.toml").read_text(encoding="utf-8")))
+    packages = load_catalogue(Path(config.catalogue)).package
+    locks = config.locks
     assert all(read_lock(package.requirements, locks) for package in packages)
     assert read_lock(BUILD_REQUIREMENTS, locks)
 
@@ -93,7 +94,7 @@ async def test_a_sample_comes_out_equal_twice_and_holds(manifest: TaskManifest, 
 
 
 def test_the_documented_table_is_of_this_manifest(manifest: TaskManifest) -> None:
-    table = (CATALOG.parent / "docs" / "reference" / "catalogue.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "reference" / "catalogue.md").read_text(encoding="utf-8")
     entries = [entry for name in manifest.names() for entry in manifest.load(name).entries.values()]
     sources = sorted({entry.source for entry in entries})
     counts = " | ".join(str(sum(entry.source == source for entry in entries)) for source in sources)

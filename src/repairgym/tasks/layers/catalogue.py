@@ -165,13 +165,20 @@ class Catalogue(Record):
         return tuple(sorted({tuple(sorted(package.requirements)) for package in self.package}))
 
 
+def shipped_path(path: Path) -> Path:
+    """Return ``path``; a relative ``catalog/...`` that does not exist is the file of that name in the package."""
+    if path.is_absolute() or path.parts[:1] != ("catalog",) or path.exists():
+        return path
+    return Path(str(resources.files("repairgym") / "data")) / path
+
+
 def load_catalogue(path: Path | None = None) -> Catalogue:
-    """The catalogue in ``path`` (default: the shipped one).
+    """Return the catalogue in ``path`` (default: the demo's; see `shipped_path`).
 
     Raises:
         InputError: the file cannot be read or has another form.
     """
-    source = path or resources.files("repairgym") / "data" / "catalogue.toml"
+    source = shipped_path(path) if path else resources.files("repairgym") / "data" / "catalogue.toml"
     try:
         return Catalogue.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))
     except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:

@@ -28,6 +28,7 @@ from uv import find_uv_bin
 
 from repairgym.errors import DiskFullError, IndexUnavailableError, PackageNotFoundError, TaskError
 from repairgym.records import Environment
+from repairgym.tasks.layers.catalogue import shipped_path
 from repairgym.tasks.layers.package_index import index_settings
 from repairgym.tasks.layers.store import LayerStore
 
@@ -57,7 +58,7 @@ def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
     Raises:
         TaskError: no lock was made for these requirements.
     """
-    path = (Path(folder) if folder else shipped_locks_folder()) / lock_name(requirements)
+    path = (shipped_path(Path(folder)) if folder else shipped_locks_folder()) / lock_name(requirements)
     if not path.is_file():
         command = "repairgym tasks lock --catalogue FILE --output FOLDER" if folder else "repairgym tasks lock"
         raise TaskError(f"no lock {path.name} in {path.parent}; make it with: {command}")

@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
 from repairgym.records import BuildStep, Certificate, Record, SourceKind, Task
-from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.catalogue import Package, shipped_path
 from repairgym.tasks.sources.build_checks import BUILD_TEST, DEPENDENCY_TEST, check_text
 
 DIGEST_CHARS = 32
@@ -125,12 +125,12 @@ class TaskManifest:
     """A manifest on disk."""
 
     def __init__(self, path: Path) -> None:
-        """Read the settings in ``path``.
+        """Read the settings in ``path`` (see `shipped_path`).
 
         Raises:
             InputError: the file cannot be read or has another form.
         """
-        self.path = path
+        self.path = path = shipped_path(path)
         try:
             self.settings = ManifestSettings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         except (OSError, tomllib.TOMLDecodeError, ValidationError) as error:

@@ -33,7 +33,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Mutations of functions of funcy, whose sandboxes are real."""
     folder = tmp_path_factory.mktemp("tasks")
     config = RebuildConfig(packages=("funcy",), splits=("train",), sources=("mutations",))
-    tasks = rebuild_manifest(TaskManifest(ROOT / "catalog/real.toml"), folder / "all", config).load()
+    tasks = rebuild_manifest(TaskManifest(Path("catalog/real.toml")), folder / "all", config).load()
     TaskStore(folder / "some").save(tasks[:NUM_TASKS], {}, {})
     return folder / "some"
 
