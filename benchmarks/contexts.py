@@ -1,8 +1,8 @@
-"""The learner and the engine by context length: seconds, tokens per second, utilisation, peak memory.
+"""The learner and the engine by context length: seconds, tokens per second, utilization, peak memory.
 
 A Qwen3-architecture model of random weights learns from one episode of each length (half of its tokens are actions, in
-turns), then generates behind prompts of that length. Beside the figures stands what `repairgym plan` reckons, so that a run
-on a GPU calibrates it. What does not fit is a row that says so.
+turns), then generates after prompts of that length. The estimate of `repairgym plan` is printed next to the figures, so
+that a run on a GPU calibrates it. A context that does not fit is a row that says so.
 
     python benchmarks/contexts.py --quick --json
     python benchmarks/contexts.py --model Qwen3-0.6B --contexts 8192 32768 65536 131072
@@ -57,7 +57,7 @@ class Row:
     utilisation: float | None = None
     """Useful operations (no recomputation) of the published peak; on a processor of a measured matrix product."""
     peak_gib: float | None = None
-    reckoned_gib: float | None = None
+    estimated_gib: float | None = None
     """By `repairgym plan`, for one such GPU."""
     trouble: str = ""
 
@@ -126,11 +126,11 @@ def learn(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -
     # Frozen matrices need no gradient of their own: two of three passes.
     flops = (2.0 if is_lora else 3.0) * shape.forward_flops(context_tokens, context_tokens / 2)
     utilisation = flops / seconds / peak_flops(options.gpu)
-    speed, expected = context_tokens / seconds, reckoned_gib(shape, context_tokens, options)
+    speed, expected = context_tokens / seconds, estimated_gib(shape, context_tokens, options)
     return [Row(f"learn ({options.trained})", context_tokens, seconds, speed, utilisation, peak_gib(), expected)]
 
 
-def reckoned_gib(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -> float | None:
+def estimated_gib(shape: ModelShape, context_tokens: int, options: argparse.Namespace) -> float | None:
     """What `repairgym plan` expects on a GPU without end."""
     if not IS_GPU:
         return None
@@ -172,7 +172,7 @@ def show(rows: list[Row]) -> str:
             lines.append(f"| {row.what} | {row.context_tokens:,} | {row.trouble} | | | | |")
             continue
         mfu = "" if row.utilisation is None else f"{row.utilisation:.1%}"
-        plan = "" if row.reckoned_gib is None else f"{row.reckoned_gib:.1f}"
+        plan = "" if row.estimated_gib is None else f"{row.estimated_gib:.1f}"
         lines.append(
             f"| {row.what} | {row.context_tokens:,} | {row.seconds:.2f} | {row.tokens_per_s:,.0f} | {mfu} | "
             f"{row.peak_gib:.1f} | {plan} |"

@@ -1,7 +1,7 @@
-"""The same submissions by SWE-bench's published grading rules and by ours: who is fooled by what.
+"""The same submissions graded by SWE-bench's published rules and by ours.
 
-Reads a folder of tasks (``repairgym tasks build``) and the hacks of the exploit battery. Each submission meets one task (in
-turn over the packages) and runs twice in our sandbox:
+Reads a folder of tasks (``repairgym tasks build``) and the hacks of the exploit battery. Each submission meets one task
+(in turn over the packages) and runs twice in our sandbox:
 
 - as SWE-bench's harness runs it: all changed files of the agent applied, then the test files restored; `pytest -rA` on
   whole test files between its markers, the exit code noted. The log is parsed and judged by the functions of the

@@ -31,5 +31,5 @@ def test_a_folder_of_an_older_version_is_rejected(built: TaskStore, tmp_path: Pa
     manifest = json.loads(path.read_text())
     del manifest["format"]
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="format 1, .* format 2; build the tasks again"):
+    with pytest.raises(InputError, match=r"format 1, .* format 2; build the tasks again"):
         store.load()
