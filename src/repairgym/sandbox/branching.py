@@ -8,15 +8,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from repairgym.errors import InputError, SandboxError
 from repairgym.sandbox.base import Sandbox, SandboxBackend, SandboxSpec, Snapshot
 from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.session import SessionState
 
 DEFAULT_BYTES = 4 << 30
 """Bound on the bytes of one back end's snapshots, unless configured."""
+
+
+@dataclass(frozen=True)
+class SessionState:
+    """The state of a shell session between two commands.
+
+    The host holds it, so snapshots and forks carry sessions along. It is only sent back into a sandbox, never
+    interpreted.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of its first shell."""
+    text: bytes = b""
+    """Working folder, variables, functions and options as the last shell wrote them."""
+    cwd: str = "/testbed"
+    last_status: int = 0
+
+
 SessionStates = Callable[[], Mapping[str, SessionState]]
 
 

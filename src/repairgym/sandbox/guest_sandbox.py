@@ -18,15 +18,15 @@ from repairgym.diffs.make import Diff, FileVersion, make_diff
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import Brancher
+from repairgym.sandbox.branching import Brancher, SessionState
 from repairgym.sandbox.channel import GRACE_S, Channel, answer_timeout_s, check_had_time
 from repairgym.sandbox.guest import signing
 from repairgym.sandbox.runs import assemble_run, run_by_command
-from repairgym.sandbox.session import GuestSession, SessionState
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
 """The package that runs inside."""
 _START_TIMEOUT_S = 120.0
+_SIGNAL_STATUS = 128
 _WALK_TIMEOUT_S = 120.0
 """Code inside decides how many files there are, up to a bound."""
 
@@ -50,6 +50,53 @@ async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> 
     except OSError as error:
         raise SandboxError(f"the sandbox could not be set up: {error}") from error
     return answer
+
+
+class GuestSession:
+    """Implements :class:`~repairgym.sandbox.base.ShellSession` over a channel."""
+
+    def __init__(self, name: str, channel: Channel, state: SessionState) -> None:
+        self.name = name
+        self._channel = channel
+        self.state = state
+        self._lock = asyncio.Lock()
+
+    @property
+    def cwd(self) -> str:
+        """See :attr:`repairgym.sandbox.base.ShellSession.cwd`."""
+        return self.state.cwd
+
+    async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
+        """See :meth:`repairgym.sandbox.base.ShellSession.run`."""
+        if "\0" in command:
+            raise InputError("got a command with a NUL character, which no shell can read; remove it")
+        script = command.encode("utf-8", "surrogateescape")
+        async with self._lock:
+            state = self.state
+            header = {
+                "op": "session",
+                "env": dict(state.env),
+                "last_status": state.last_status,
+                "timeout_s": timeout_s,
+            }
+            blobs = [stdin, script, state.text]
+            wait_s = answer_timeout_s(timeout_s)
+            answer, (stdout, stderr, text) = await self._channel.request(header, blobs, timeout_s=wait_s)
+            check_had_time(answer, timeout_s)
+            cwd = str(answer.pop("cwd"))
+            result = ExecResult(stdout=stdout, stderr=stderr, **answer)
+            last_status = _last_status(result)
+            if result.is_state_restored:
+                text, cwd = state.text, state.cwd
+            self.state = SessionState(state.env, text, cwd, last_status)
+        return result
+
+
+def _last_status(result: ExecResult) -> int:
+    """Return the value of ``$?`` after ``result``."""
+    if result.exit_status is not None:
+        return result.exit_status
+    return _SIGNAL_STATUS + (result.signal or 9)
 
 
 class GuestSandbox:

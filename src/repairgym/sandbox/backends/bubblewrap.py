@@ -16,8 +16,7 @@ import subprocess
 import sys
 
 from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
-from repairgym.sandbox.backends.guest_process import ServingProcess
-from repairgym.sandbox.backends.interpreter import find_interpreter_folders
+from repairgym.sandbox.backends.guest_process import ServingProcess, find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import reject_snapshot
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start

@@ -23,7 +23,7 @@ from repairgym.config.sandbox import ContainerConfig
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.sandbox.backends import engine
 from repairgym.sandbox.backends import stale_cleanup as owner
-from repairgym.sandbox.backends.interpreter import find_interpreter_folders
+from repairgym.sandbox.backends.guest_process import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import reject_snapshot
 from repairgym.sandbox.channel import Channel

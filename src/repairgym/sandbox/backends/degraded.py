@@ -19,13 +19,19 @@ from pathlib import Path
 
 from repairgym.errors import SandboxError, SandboxLostError
 from repairgym.sandbox.backends import stale_cleanup as owner
-from repairgym.sandbox.backends.guest_process import ServingProcess
-from repairgym.sandbox.backends.interpreter import find_prefixes
+from repairgym.sandbox.backends.guest_process import ServingProcess, find_prefixes
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot, create_all
+from repairgym.sandbox.branching import (
+    DEFAULT_BYTES,
+    KeptSnapshot,
+    Quota,
+    SessionState,
+    SessionStates,
+    check_snapshot,
+    create_all,
+)
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
-from repairgym.sandbox.session import SessionState
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from repairgym_guest.local import main; main()"
 _FOLDER_KIND = "degraded"

@@ -1,6 +1,7 @@
-"""The trusted process that serves one sandbox, on the host's side.
+"""The trusted process that serves one sandbox, on the host's side, and the folders that its interpreter needs.
 
-Reads a command line, makes a :class:`ServingProcess` with a channel. Guarantees: the process holds no descriptor of the
+Reads a command line, makes a :class:`ServingProcess` with a channel. Reads the symbolic links of an environment's
+``bin/python``, makes the host folders that a sandbox must show. Guarantees: the process holds no descriptor of the
 host except its socket and its log; it ends when the host hangs up; nothing here forks (``vfork`` and ``execve`` only),
 so the size of the calling process does not matter.
 """
@@ -13,11 +14,16 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
+from repairgym.errors import InputError, SandboxError
 from repairgym.sandbox.channel import Channel
 
 _END_TIMEOUT_S = 30.0
 _NUM_LOG_BYTES = 4000
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
+_RESERVED_FOLDERS = ("/tmp", "/proc", "/dev", "/testbed", "/opt/env", "/opt/repairgym")
+_MAX_LINKS = 40
 
 
 class ServingProcess:
@@ -75,3 +81,49 @@ def _start(describe: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes
         ours.close()
         raise
     return process, ours, log_fd
+
+
+def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
+    """Return the folders of :func:`find_prefixes` for a sandbox with its own root.
+
+    Raises:
+        InputError: ``environment`` has no interpreter.
+        SandboxError: the interpreter lies in a folder that the sandbox replaces.
+    """
+    folders = find_prefixes(environment)
+    reserved = [folder for folder in folders if folder == "/" or _is_below(folder, _RESERVED_FOLDERS)]
+    if reserved:
+        raise SandboxError(
+            f"the interpreter of {environment} lies in {reserved[0]}, which a sandbox replaces; "
+            "build the environment with an interpreter installed elsewhere"
+        )
+    return folders
+
+
+def find_prefixes(environment: Path) -> tuple[str, ...]:
+    """Return the prefix folders of the interpreter behind a virtual environment, except those below ``/usr``.
+
+    Raises:
+        InputError: ``environment`` has no interpreter.
+    """
+    python = environment / "bin" / "python"
+    if not python.exists():
+        raise InputError(f"got {environment}, expected a virtual environment with bin/python; build it again")
+    shown = (*_SYSTEM_FOLDERS, str(environment))
+    outside = sorted({str(link.parent.parent) for link in _links(python) if not _is_below(str(link), shown)})
+    return tuple(p for p in outside if not any(p != other and _is_below(p, (other,)) for other in outside))
+
+
+def _links(path: Path) -> list[Path]:
+    """Return ``path``, each link that it leads through, and last the real path with all folders resolved."""
+    chain = []
+    for _ in range(_MAX_LINKS):
+        chain.append(path)
+        if not path.is_symlink():
+            break
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+    return [*chain, path.resolve()]
+
+
+def _is_below(path: str, folders: tuple[str, ...]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)

@@ -22,7 +22,7 @@ from typing import Any
 
 from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
 from repairgym.sandbox.backends.cgroups import Group
-from repairgym.sandbox.backends.interpreter import find_interpreter_folders
+from repairgym.sandbox.backends.guest_process import find_interpreter_folders
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import wire

@@ -24,9 +24,9 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
 
-from . import signing, tracing
+from . import signing
 from .deadlines import deadline_of_this_process
-from .runners import first_line, run_checks, selectors
+from .runners import FunctionTracer, first_line, run_checks, selectors
 
 # Bound now: code of the tree can replace the attributes of these modules later.
 _getpid = os.getpid
@@ -83,7 +83,7 @@ class Recorder:
         self._wanted = {name.partition("[")[0] for name in self._requested}
         self._timeout_s: float = request["test_timeout_s"]
         self._sign_and_write = signing.writer(request.pop("record_key", ""), record_fd)
-        self._tracer = tracing.FunctionTracer(testbed, request["traced_paths"])
+        self._tracer = FunctionTracer(testbed, request["traced_paths"])
         self._testbed = testbed
         self._request = request
         self._broken: Dict[str, str] = {}

@@ -7,6 +7,10 @@ test inherits; the testbed's sources come first on ``sys.path``; a missing runne
 `run_checks` compiles files and imports modules before the tests and makes one record ``{"check", "outcome", "message",
 "duration_s"}`` per kind. The tests would have paid the same time. Code of the tree runs here as it does in its tests
 and gains no more, because a passing check earns nothing.
+
+`FunctionTracer` makes ``path::first_line`` ids of executed functions (``co_firstlineno``, the first decorator's line if
+there is one). Module and class bodies, comprehensions and lambdas do not count as functions. Files that are not traced
+cost one dictionary look-up per call (per code object from Python 3.12 on).
 """
 
 from __future__ import annotations
@@ -16,12 +20,15 @@ import importlib
 import json
 import os
 import sys
+import threading
 import time
-from typing import Any, Callable, Dict, List, Set
+from types import CodeType, FrameType
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
 from .streams import RECORD_FD
 
 MAX_MESSAGE_CHARS = 200
+_CO_OPTIMIZED = 1
 Write = Callable[[Dict[str, Any]], None]
 
 
@@ -138,3 +145,62 @@ def _describe(error: BaseException, testbed: str) -> str:
         path, line, text = os.path.relpath(os.path.realpath(error.filename), testbed), error.lineno or 0, str(error.msg)
     place = f"{path}:{line}: " if path else ""
     return first_line(f"{place}{type(error).__name__}: {text}" if text else f"{place}{type(error).__name__}")
+
+
+# --- tracing -------------------------------------------------------------------------------------------------------
+
+
+class FunctionTracer:
+    """A collector of ids between :meth:`start` and :meth:`stop`; does nothing without paths."""
+
+    def __init__(self, root: str, paths: Sequence[str]) -> None:
+        self._relative = {os.path.realpath(os.path.join(root, path)): path for path in paths}
+        self._ids: Dict[CodeType, Optional[str]] = {}
+        self._executed: Set[str] = set()
+        self._monitoring: Any = getattr(sys, "monitoring", None) if paths else None
+        if self._monitoring is not None:
+            self._monitoring.use_tool_id(self._monitoring.PROFILER_ID, "repairgym")
+            self._monitoring.register_callback(
+                self._monitoring.PROFILER_ID, self._monitoring.events.PY_START, self._on_start
+            )
+
+    def _id(self, code: CodeType) -> Optional[str]:
+        if code not in self._ids:
+            path = self._relative.get(os.path.realpath(code.co_filename))
+            is_function = code.co_flags & _CO_OPTIMIZED and not code.co_name.startswith("<")
+            self._ids[code] = f"{path}::{code.co_firstlineno}" if path is not None and is_function else None
+        return self._ids[code]
+
+    def _note(self, code: CodeType) -> None:
+        name = self._id(code)
+        if name is not None:
+            self._executed.add(name)
+
+    def _on_start(self, code: CodeType, _: int) -> Any:
+        self._note(code)
+        return self._monitoring.DISABLE
+
+    def _on_profile(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            self._note(frame.f_code)
+
+    def start(self) -> None:
+        """Start collecting."""
+        self._executed = set()
+        if not self._relative:
+            return
+        if self._monitoring is not None:
+            self._monitoring.set_events(self._monitoring.PROFILER_ID, self._monitoring.events.PY_START)
+            self._monitoring.restart_events()
+        else:
+            threading.setprofile(self._on_profile)
+            sys.setprofile(self._on_profile)
+
+    def stop(self) -> List[str]:
+        """Stop collecting; return the sorted ids."""
+        if self._relative and self._monitoring is not None:
+            self._monitoring.set_events(self._monitoring.PROFILER_ID, 0)
+        elif self._relative:
+            sys.setprofile(None)
+            threading.setprofile(None)
+        return sorted(self._executed)

@@ -16,9 +16,9 @@ import time
 import unittest
 from typing import Any, Dict, Iterator, List, Set
 
-from . import signing, tracing
+from . import signing
 from .deadlines import Deadline, deadline_of_this_process
-from .runners import enter, first_line, run_checks, selectors
+from .runners import FunctionTracer, enter, first_line, run_checks, selectors
 
 # Bound now: code of the tree can replace the attributes of this module later.
 _monotonic = time.monotonic
@@ -55,7 +55,7 @@ class RecordingResult(unittest.TestResult):
         super().__init__()
         self._timeout_s: float = request["test_timeout_s"]
         self._write = signing.writer(request.pop("record_key", ""), record_fd)
-        self._tracer = tracing.FunctionTracer(testbed, request["traced_paths"])
+        self._tracer = FunctionTracer(testbed, request["traced_paths"])
         self._paths: Dict[str, str] = {}
         self._members: Dict[str, List[str]] = {}
         self._phases: Dict[str, Dict[str, Any]] = {}

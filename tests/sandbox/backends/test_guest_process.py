@@ -3,7 +3,7 @@ import os
 import pytest
 
 from repairgym.errors import InputError, SandboxError
-from repairgym.sandbox.backends.interpreter import find_interpreter_folders
+from repairgym.sandbox.backends.guest_process import find_interpreter_folders
 
 
 def test_interpreter_folders(tmp_path):
