@@ -15,9 +15,7 @@ TEXTS = st.one_of(
 
 @given(before=st.dictionaries(st.sampled_from("pqr"), TEXTS), after=st.dictionaries(st.sampled_from("pqr"), TEXTS))
 @settings(deadline=None)
-def test_a_diff_applies_and_its_reverse_takes_it_back(
-    before: dict[str, str | None], after: dict[str, str | None]
-) -> None:
+def test_a_diff_applies_and_its_reverse_undoes_it(before: dict[str, str | None], after: dict[str, str | None]) -> None:
     # A diff cannot tell an empty file from none.
     before = {path: before.get(path) or None for path in "pqr"}
     after = {path: after.get(path) or None for path in "pqr"}

@@ -75,7 +75,7 @@ def round_trip(folder, changes):
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(_TEXT, _TEXT, st.booleans(), st.booleans()), min_size=1, max_size=len(_NAMES)))
-def test_git_applies_what_differs(tmp_path_factory, texts):
+def test_git_applies_the_patch(tmp_path_factory, texts):
     changes = [
         (name, regular(before, was_executable), regular(after, is_executable))
         for name, (before, after, was_executable, is_executable) in zip(_NAMES, texts, strict=False)
@@ -109,7 +109,7 @@ def test_git_applies_odd_changes(tmp_path):
     )
 
 
-def test_what_a_patch_cannot_carry_is_reported():
+def test_omitted_changes_are_reported():
     diff = make_diff(
         [
             ("binary", regular(b"a\0b"), regular(b"a\0c")),
@@ -130,7 +130,7 @@ def test_what_a_patch_cannot_carry_is_reported():
     assert diff.text.startswith("diff --git a/text b/text\nnew file mode 100644\n")
 
 
-def test_texts_that_share_little_are_one_hunk(tmp_path):
+def test_very_different_texts_are_one_hunk(tmp_path):
     before = b"".join(b"%d\n" % (number % 7) for number in range(30_000))
     after = b"".join(b"%d\n" % (number * number % 11) for number in range(30_000))
     (hunk,) = text_hunks(before, after)

@@ -1,4 +1,4 @@
-"""What several tests of back ends need."""
+"""Fixtures of several back ends."""
 
 import psutil
 import pytest

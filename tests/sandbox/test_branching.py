@@ -17,7 +17,7 @@ def spec(bare_spec):
     return bare_spec
 
 
-def test_a_child_stands_on_all_frozen_layers():
+def test_a_child_uses_all_frozen_layers():
     line = Lineage(has_files=True).freeze().freeze()
     assert (line.upper, line.layers) == ("0/u2", ("0/u1", "0/u0"))
     child = line.fork()
@@ -43,14 +43,14 @@ async def test_chains_of_sixty(spec):
     await backend.close()
 
 
-def test_a_chain_that_is_too_long_for_a_mount_is_refused():
+def test_too_long_a_chain_for_a_mount_is_rejected():
     assert len(mount_options(Lineage(layers=("1/u0",) * 500))) < 4000
     with pytest.raises(OSError, match="too long for one mount"):
         mount_options(Lineage(layers=("1/u0",) * 1000))
 
 
 @pytest.mark.asyncio
-async def test_children_end_however_far_their_making_has_come(spec, children):
+async def test_children_end_at_every_stage_of_their_making(spec, children):
     backend = NamespaceBackend()
     sandbox = await backend.create(spec)
     await sandbox.write_file("n", b"x")
@@ -93,7 +93,7 @@ async def test_snapshots_are_bounded(spec):
 
 
 @pytest.mark.asyncio
-async def test_a_snapshot_without_room_leaves_the_sandbox_as_it_was(spec):
+async def test_a_snapshot_without_room_changes_nothing(spec):
     backend = NamespaceBackend()
     sandbox = await backend.create(spec.model_copy(update={"limits": SandboxLimits(disk_bytes=4 << 20)}))
     await sandbox.exec(("sh", "-c", "head -c 3000000 /dev/zero > /tmp/half"), timeout_s=60)
@@ -122,7 +122,7 @@ async def test_commands_wait_for_a_snapshot(spec):
 
 
 @pytest.mark.asyncio
-async def test_a_kept_snapshot_keeps_its_interpreter(spec, tmp_path):
+async def test_a_live_snapshot_keeps_its_zygote_alive(spec, tmp_path):
     backend = NamespaceBackend(max_zygotes=1)
     sandbox = await backend.create(spec)
     await sandbox.write_file("kept", b"x")
@@ -143,7 +143,7 @@ async def test_a_kept_snapshot_keeps_its_interpreter(spec, tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_zygotes_hold_nothing_of_what_is_closed(spec, children):
+async def test_zygotes_release_everything_of_closed_sandboxes(spec, children):
     backend = NamespaceBackend()
     sandbox = await backend.create(spec)
     (spawner,) = children()

@@ -33,7 +33,7 @@ async def test_simultaneous_callers_share_one_run():
 
 
 @pytest.mark.asyncio
-async def test_failures_are_not_kept():
+async def test_failures_are_not_cached():
     cache, execute = ExecutionCache(), Counter(SandboxError("gone"))
     with pytest.raises(SandboxError):
         await cache.get_or_run(("a",), execute)
@@ -53,7 +53,7 @@ async def test_bound_and_switch():
 
 
 @pytest.mark.asyncio
-async def test_nobody_ends_because_another_caller_was_cancelled():
+async def test_a_cancelled_caller_does_not_end_another():
     cache, execute = ExecutionCache(), Counter()
     first = asyncio.create_task(cache.get_or_run(("a",), lambda: asyncio.sleep(60)))
     await asyncio.sleep(0)

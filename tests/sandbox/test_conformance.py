@@ -48,8 +48,8 @@ async def sites(tree, require_backend):
         return made[name]
 
     yield site
-    for found in made.values():
-        await found.backend.close()
+    for opened in made.values():
+        await opened.backend.close()
 
 
 @pytest.mark.parametrize(("name", "check"), list(cases()))
@@ -62,7 +62,7 @@ async def test_conformance(name, check, sites):
 
 
 @pytest.mark.parametrize("name", named(set(BACKENDS) - BRANCHING_BACKENDS))
-async def test_back_ends_without_snapshots_say_so(name, sites):
+async def test_back_ends_without_snapshots_raise(name, sites):
     site = sites(name)
     async with site.sandbox() as sandbox:
         for asked in (sandbox.snapshot(), sandbox.fork(2)):
@@ -95,7 +95,7 @@ class BareBackend(ScriptedBackend):
 
 # Only attacks that leave no mark on a host they succeed on.
 @pytest.mark.parametrize("name", ["no_network", "host_sockets", "host_processes_and_kernel"])
-async def test_attacks_are_noticed_where_there_are_no_walls(name, tree):
+async def test_checks_of_attacks_fail_without_isolation(name, tree):
     (check,) = [check for check in CHECKS if check.name == name]
     site = Site(backend=BareBackend(lambda files, request: None), environment=Path(sys.prefix), tree=tree)
     with pytest.raises(AssertionError, match="expected no"):

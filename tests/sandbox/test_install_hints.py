@@ -1,4 +1,4 @@
-"""A refusal comes with the command that would fix it."""
+"""A failed start comes with the command that would fix it."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ PLAIN = Machine()
     ],
 )
 @pytest.mark.parametrize("backend", ["namespace", "bubblewrap"])
-def test_refused_namespaces(tmp_path: Path, backend, files, expected):
+def test_denied_namespaces(tmp_path: Path, backend, files, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -47,9 +47,9 @@ def test_refused_namespaces(tmp_path: Path, backend, files, expected):
         ("container", "something new", "podman run --network none"),
     ],
 )
-def test_known_reasons(backend, reason, expected):
+def test_known_reasons_have_specific_advice(backend, reason, expected):
     assert expected in find_remedy(backend, reason, PLAIN)
 
 
-def test_every_back_end_has_one():
+def test_every_back_end_has_advice():
     assert all(find_remedy(name, "anything", PLAIN) for name in BACKENDS)

@@ -1,4 +1,4 @@
-"""What root can do, an ordinary user can too: the conformance suite again, as a user without any privilege."""
+"""The conformance suite again, as a user without any privilege."""
 
 import os
 import subprocess
@@ -33,11 +33,11 @@ exec setpriv --reuid "$ORDINARY" --regid "$ORDINARY" --clear-groups -- "$@"
 
 def closed_folders(folders):
     """The topmost folder above each of ``folders`` that others may not enter."""
-    found = set()
+    topmost = set()
     for folder in map(Path, folders):
         closed = [parent for parent in (*reversed(folder.parents), folder) if not parent.stat().st_mode & 0o001]
-        found.update(map(str, closed[:1]))
-    return sorted(found)
+        topmost.update(map(str, closed[:1]))
+    return sorted(topmost)
 
 
 @pytest.mark.slow

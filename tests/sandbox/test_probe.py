@@ -28,7 +28,7 @@ def test_the_registry_is_what_a_config_can_name():
 
 
 @pytest.mark.parametrize("name", ["namespace", "degraded"])
-def test_what_works_here(name):
+def test_available_back_ends(name):
     probe = probe_backend(name)
     assert probe.is_available, probe
     assert probe.is_isolating == (name == "namespace")
@@ -36,7 +36,7 @@ def test_what_works_here(name):
     assert ("does not isolate" in probe.reason) == (name == "degraded")
 
 
-def test_a_program_that_is_missing():
+def test_a_missing_program_is_reported():
     probe = probe_backend("bubblewrap", SandboxConfig(bubblewrap="no-such-bwrap"))
     assert not probe.is_available
     assert "no-such-bwrap is not installed" in probe.reason
@@ -56,7 +56,7 @@ def test_engines_that_are_missing_or_do_not_answer(tmp_path, monkeypatch):
     assert "systemctl start docker" in probe.remedy
 
 
-def test_bounds_of_snapshots_are_refused_where_there_are_none():
+def test_bounds_of_snapshots_are_rejected_by_back_ends_without_snapshots():
     config = DEGRADED.model_copy(update={"max_snapshot_bytes": 1 << 20})
     assert create_backend(config).name == "degraded"
     for name in BACKENDS.keys() - BRANCHING_BACKENDS:
@@ -66,7 +66,7 @@ def test_bounds_of_snapshots_are_refused_where_there_are_none():
 
 
 @pytest.mark.asyncio
-async def test_bounds_of_snapshots_are_kept(bare_spec):
+async def test_bounds_of_snapshots_reach_the_back_end(bare_spec):
     for name in BRANCHING_BACKENDS:
         config = DEGRADED.model_copy(update={"backend": name, "max_snapshot_bytes": 1 << 20})
         backend = create_backend(config)
@@ -84,7 +84,7 @@ def test_degraded_has_to_be_allowed():
     assert create_backend(DEGRADED).name == "degraded"
 
 
-def test_evaluation_refuses_degraded_unless_told():
+def test_evaluation_rejects_degraded_unless_allowed():
     with pytest.raises(ConfigError, match="is_degraded_evaluation_allowed"):
         create_backend(DEGRADED, "evaluation")
     with pytest.raises(ConfigError, match="is_degraded_evaluation_allowed"):
@@ -106,6 +106,6 @@ async def test_auto_prefers_isolation():
 @pytest.mark.parametrize(
     "values", [{"backend": "docker"}, {"limits": {"memory_bytes": 0}}, {"unknown": 1}, {"container": {"engine": "lxc"}}]
 )
-def test_wrong_configurations_are_refused(values):
+def test_wrong_configurations_are_rejected(values):
     with pytest.raises(ValidationError):
         SandboxConfig.model_validate(values)

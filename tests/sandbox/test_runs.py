@@ -34,7 +34,7 @@ def test_the_worst_phase_decides(bad, outcome):
 
 
 @pytest.mark.parametrize("num_phases", [0, 1, 2])
-def test_a_test_whose_clean_up_did_not_end_is_missing(num_phases):
+def test_a_test_with_an_unfinished_teardown_is_missing(num_phases):
     """Whatever its other phases said: the process ended in the middle of it."""
     assert run_of(passing("t.py::test_a")[:num_phases]).outcome("t.py::test_a") is TestOutcome.MISSING
 
@@ -46,7 +46,7 @@ def test_ids_stay_whole():
     assert [run.outcome(name) for name in IDS] == expected
 
 
-def test_what_could_not_be_collected_needs_no_phase():
+def test_a_failed_collection_needs_no_phase():
     record = {"id": "t.py::test_a", "outcome": "error", "message": "ImportError", "duration_s": 0.0}
     assert run_of([record]).outcome("t.py::test_a") is TestOutcome.ERROR
 
@@ -58,14 +58,14 @@ def test_a_forged_phase_and_a_forged_line_are_counted():
     assert run.is_finished
 
 
-def test_checks_are_no_tests():
+def test_checks_are_not_tests():
     record = {"check": "compile", "outcome": "failed", "message": "a.py:1: SyntaxError: x", "duration_s": 0.1}
     run = run_of([record, *passing("t.py::test_a")])
     assert run.checks["compile"].outcome is TestOutcome.FAILED
     assert list(run.results) == ["t.py::test_a"]
 
 
-def test_rubbish_in_a_record_is_no_result():
+def test_a_malformed_record_is_ignored():
     run = run_of([{"id": "t.py::test_a", "phase": "teardown", "outcome": "perfect"}, {}, {"id": 3}])
     assert run.outcome("t.py::test_a") is TestOutcome.MISSING
 
@@ -129,7 +129,7 @@ def test_a_report_is_read():
         (b" " * (MAX_REPORT_BYTES + 1), "bytes"),
     ],
 )
-def test_a_report_that_is_none(content, words):
+def test_an_unreadable_report_is_rejected(content, words):
     with pytest.raises(ValueError, match=words):
         parse_junit_xml(content)
 
@@ -153,7 +153,7 @@ async def test_outcomes_come_from_the_report():
         (ExecResult(exit_status=None, is_timed_out=True), b"<t><testcase name='a'/></t>", "in time"),
     ],
 )
-async def test_no_honest_report_is_an_error_of_every_test(done, report, words):
+async def test_a_contradictory_report_is_an_error_of_every_test(done, report, words):
     """An old report, perhaps part of the submission, is gone before the run."""
     sandbox = Runner([done], report, old_report="<t><testcase name='a'/></t>")
     run = await run_by_command(sandbox, request("junit_xml", ("x",), ("a",)))
@@ -190,7 +190,7 @@ async def test_the_deadline_of_the_run_leaves_the_rest_missing():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("waited_s", "cpu_s", "num_run"), [(0.0, 1.0, 2), (28.5, 1.0, 4), (28.5, 90.0, 2)])
-async def test_the_deadline_of_the_run_leaves_out_waiting_for_a_processor(waited_s, cpu_s, num_run):
+async def test_the_deadline_of_the_run_excludes_waits_for_a_processor(waited_s, cpu_s, num_run):
     sandbox = Runner([ExecResult(exit_status=0, duration_s=30.0, waited_s=waited_s, cpu_s=cpu_s)] * 4)
     run = await run_by_command(sandbox, request("exit_code", ("run", "{test}"), tuple("abcd"), timeout_s=60))
     assert len(sandbox.commands) == num_run
@@ -209,6 +209,6 @@ async def test_the_deadline_of_the_run_leaves_out_waiting_for_a_processor(waited
         {"type": "unittest", "report_path": "r"},
     ],
 )
-def test_a_runner_that_cannot_be_honoured_is_an_error(fields):
+def test_an_invalid_runner_is_rejected(fields):
     with pytest.raises(ValidationError):
         TestRunner.model_validate(fields)

@@ -48,16 +48,16 @@ def num_processes(text):
 @pytest.mark.asyncio
 async def test_closing_ends_a_sandbox_and_its_command(bubblewrap, bare_spec):
     backend = bubblewrap()
-    one, two = await backend.create(bare_spec), await backend.create(bare_spec)
-    await one.close()
-    await one.close()
+    first, second = await backend.create(bare_spec), await backend.create(bare_spec)
+    await first.close()
+    await first.close()
     with pytest.raises(SandboxLostError):
-        await one.exec(("true",), timeout_s=60)
-    assert (await two.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
+        await first.exec(("true",), timeout_s=60)
+    assert (await second.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
     await backend.close()
     await backend.close()
     with pytest.raises(SandboxLostError):
-        await two.read_file("run.sh")
+        await second.read_file("run.sh")
 
 
 def test_nothing_outlives_a_killed_host(bubblewrap, bare_spec):
@@ -76,7 +76,7 @@ def test_nothing_outlives_a_killed_host(bubblewrap, bare_spec):
 
 
 @pytest.mark.asyncio
-async def test_what_cannot_be_used(bubblewrap, bare_spec, tmp_path):
+async def test_unusable_inputs_are_rejected(bubblewrap, bare_spec, tmp_path):
     backend = bubblewrap()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="bin/python"):
@@ -101,14 +101,14 @@ def test_versions(tmp_path, text, expected):
         read_version(str(program))
 
 
-def test_what_bwrap_says_is_told_apart_from_a_broken_interpreter():
+def test_errors_of_bwrap_are_distinguished_from_a_broken_interpreter():
     refused = explain("bwrap: setting up uid map: Permission denied")
     assert isinstance(refused, SandboxUnavailableError)
     assert "setting up uid map" in str(refused)
     assert not isinstance(explain("python: error while loading shared libraries"), SandboxUnavailableError)
 
 
-def test_the_command_line_gives_nothing_away():
+def test_the_command_line_grants_no_privileges():
     arguments = bwrap_arguments("/root-of-it", ["--bind", "/root-of-it/testbed", "/testbed"], "{}")
     for option in ("--clearenv", "--new-session", "--die-with-parent", "--as-pid-1", "--unshare-net", "--unshare-user"):
         assert option in arguments

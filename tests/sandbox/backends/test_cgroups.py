@@ -38,12 +38,14 @@ def test_own_folders_are_found_in_every_hierarchy():
     ]
 
 
-def test_folders_that_take_no_limits_are_no_control_groups(tmp_path):
+def test_folders_without_limits_are_not_control_groups(tmp_path):
     """An ordinary folder lets everything be written and keeps no limit."""
-    found = ControlGroups([Mount(1, frozenset({"memory"}), tmp_path), Mount(2, frozenset({""}), tmp_path / "absent")])
-    assert (found.kind, found.folders) == ("none", [])
-    assert found.create(SandboxLimits()) is None
-    assert "memory" in found.reason
+    control_groups = ControlGroups(
+        [Mount(1, frozenset({"memory"}), tmp_path), Mount(2, frozenset({""}), tmp_path / "absent")]
+    )
+    assert (control_groups.kind, control_groups.folders) == ("none", [])
+    assert control_groups.create(SandboxLimits()) is None
+    assert "memory" in control_groups.reason
     assert list(tmp_path.iterdir()) == []
     assert ControlGroups([]).reason.startswith("no hierarchy")
 
@@ -80,7 +82,7 @@ def test_a_folder_of_version_2_is_limited_and_read(tmp_path):
     assert (usage.peak_memory_bytes, usage.is_out_of_memory) == (7340032, True)
 
 
-def test_one_joins_a_group_of_version_1_by_its_file_for_threads(tmp_path):
+def test_a_process_joins_a_group_of_version_1_by_its_file_for_threads(tmp_path):
     for name in ("tasks", "cgroup.procs"):
         (tmp_path / name).write_text("")
     with Group([tmp_path], None).descriptors() as (description, fds):
@@ -137,7 +139,7 @@ print(Path("/proc/self/cgroup").read_text().rpartition("0::")[2].split("-")[-1].
 
 
 def test_a_process_of_its_own_moves_to_a_leaf(own_v2):
-    """The kernel refuses controllers to groups below one that has processes."""
+    """The kernel denies controllers to groups below one that has processes."""
     folder, controller = own_v2
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
     command = [sys.executable, "-c", _MOVES, str(folder), controller]
@@ -164,7 +166,7 @@ def writable():
     made.close()
 
 
-def test_a_group_is_bounded_and_removed_with_what_is_in_it(writable):
+def test_a_group_is_bounded_and_removed_with_its_processes(writable):
     group = writable.create(SandboxLimits(num_processes=7))
     assert any((folder / "pids.max").read_text() == "7\n" for folder in group.folders if (folder / "pids.max").exists())
     process = subprocess.Popen(["sleep", "905"])
@@ -178,7 +180,7 @@ def test_a_group_is_bounded_and_removed_with_what_is_in_it(writable):
     assert not any(folder.exists() for folder in group.folders)
 
 
-def test_what_a_killed_owner_left_is_swept_and_a_living_one_is_not(writable):
+def test_groups_of_killed_owners_are_removed_and_of_live_owners_kept(writable):
     kept = writable.create(SandboxLimits())
     program = "import os, signal\nfrom repairgym.sandbox.backends.cgroups import ControlGroups, SandboxLimits\n"
     program += "made = ControlGroups(); made.create(SandboxLimits())\nprint(*made.folders, flush=True)\n"

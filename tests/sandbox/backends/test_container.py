@@ -38,8 +38,8 @@ def working_engine(require_backend):
     return asyncio.run(engine.find_engine(ContainerConfig()))
 
 
-async def names(found):
-    return sorted(await found.owners())
+async def names(chosen):
+    return sorted(await chosen.owners())
 
 
 @pytest.mark.container
@@ -62,7 +62,7 @@ async def test_closing_removes_the_container_and_its_folder(working_engine, bare
 
 @pytest.mark.container
 @pytest.mark.asyncio
-async def test_a_killed_host_leaves_no_container_and_the_next_start_sweeps_its_folder(
+async def test_a_killed_host_leaves_no_container_and_the_next_start_removes_its_folder(
     working_engine, bare_spec, tmp_path, monkeypatch
 ):
     before = await names(working_engine)
@@ -86,7 +86,7 @@ async def test_a_killed_host_leaves_no_container_and_the_next_start_sweeps_its_f
 
 @pytest.mark.container
 @pytest.mark.asyncio
-async def test_containers_of_dead_owners_are_swept(working_engine):
+async def test_containers_of_dead_owners_are_removed(working_engine):
     image = await working_engine.image()
     ended = await asyncio.create_subprocess_exec("true")
     await ended.wait()
@@ -149,8 +149,8 @@ async def test_options_of_the_command_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert shutil.which("podman") == str(tmp_path / "podman")
     for name in ("podman", "docker"):
-        found = engine.Engine(name, ContainerConfig(runtime="runc"))
-        await found.start("repairgym-x", SandboxLimits(), {"/opt/env": "/env"}, ["true"])
+        chosen = engine.Engine(name, ContainerConfig(runtime="runc"))
+        await chosen.start("repairgym-x", SandboxLimits(), {"/opt/env": "/env"}, ["true"])
     lines = [line for line in log.read_text().splitlines() if " run " in line]
     for line in lines:
         for option in (

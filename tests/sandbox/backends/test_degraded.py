@@ -1,4 +1,4 @@
-"""What the fallback stops by itself."""
+"""Walls of the fallback that need no namespace."""
 
 import os
 import sys
@@ -61,7 +61,7 @@ async def test_no_sockets_but_pairs(sandbox):
 
 
 @has_scopes
-async def test_processes_of_the_host_cannot_be_signalled(sandbox):
+async def test_processes_of_the_host_cannot_be_signaled(sandbox):
     program = (
         "import os, subprocess, sys\n"
         "child = subprocess.Popen(['sleep', '60'])\n"

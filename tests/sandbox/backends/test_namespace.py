@@ -57,7 +57,7 @@ async def test_a_signal_that_the_host_blocks_is_not_blocked_inside(spec):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("is_highest", [False, True])
-async def test_memory_that_runs_out_ends_what_is_inside_first(spec, is_highest):
+async def test_out_of_memory_kills_processes_inside_first(spec, is_highest):
     score = Path("/proc/self/oom_score_adj")
     before = int(score.read_text())
     host = 1000 if is_highest else before
@@ -90,17 +90,17 @@ async def test_closing_leaves_no_process(spec):
 @pytest.mark.asyncio
 async def test_closing_a_sandbox_ends_its_command_only(spec):
     backend = NamespaceBackend()
-    one, two = await backend.create(spec), await backend.create(spec)
-    running = asyncio.ensure_future(one.exec(("sleep", "901"), timeout_s=600))
+    first, second = await backend.create(spec), await backend.create(spec)
+    running = asyncio.ensure_future(first.exec(("sleep", "901"), timeout_s=600))
     await until(lambda: any(process.name() == "sleep" for process in descendants()))
-    await one.close()
-    await one.close()
+    await first.close()
+    await first.close()
     await until(lambda: not any(process.name() == "sleep" for process in descendants()))
     with pytest.raises(SandboxLostError):
         await running
-    assert (await two.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
+    assert (await second.exec(("echo", "fine"), timeout_s=60)).stdout == b"fine\n"
     with pytest.raises(SandboxLostError):
-        await one.read_file("run.sh")
+        await first.read_file("run.sh")
     await backend.close()
 
 
@@ -141,14 +141,14 @@ async def test_a_cancelled_command_ends_the_sandbox(spec):
 async def test_many_at_once(spec, children):
     backend = NamespaceBackend()
 
-    async def one(number):
+    async def run_in_sandbox(number):
         sandbox = await backend.create(spec)
         await sandbox.write_file("number", str(number).encode())
         result = await sandbox.exec(("cat", "number"), timeout_s=60)
         await sandbox.close()
         return int(result.stdout)
 
-    assert await asyncio.gather(*(one(number) for number in range(24))) == list(range(24))
+    assert await asyncio.gather(*(run_in_sandbox(number) for number in range(24))) == list(range(24))
     assert len(children()) == 1
     await backend.close()
 

@@ -20,17 +20,17 @@ def ended_pid():
     return process.pid
 
 
-def test_this_process_is_there(own):
+def test_this_process_is_alive(own):
     assert not own.is_gone()
     assert Owner.parse(str(own)) == own
 
 
 @pytest.mark.parametrize("text", ["", "notes", "a:b", "boot:1:2", "boot:1:2:x", "boot:1:2:3:4"])
-def test_other_texts_are_no_owner(text):
+def test_other_texts_are_not_owners(text):
     assert Owner.parse(text) is None
 
 
-def test_who_is_gone(own):
+def test_dead_processes_are_gone(own):
     assert own._replace(pid=ended_pid()).is_gone()
     assert own._replace(start_ticks=own.start_ticks + 1).is_gone(), "the number was given to another process"
     assert own._replace(boot_id="another").is_gone()

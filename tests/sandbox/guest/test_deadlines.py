@@ -22,13 +22,13 @@ def test_waiting_for_a_processor_does_not_count():
     assert passed(0.004, running_s=0.0, waiting_s=0.0).remaining_s() == 0.0
 
 
-def test_what_was_counted_before_it_began_is_left_out():
+def test_counts_before_the_start_are_subtracted():
     counts = iter([Scheduled(1.0, 3.02), Scheduled(1.0, 3.04), Scheduled(1.0, 3.04)])
     deadline = Deadline(0.004, lambda: next(counts), before=Scheduled(1.0, 3.0))
     assert 0.01 < deadline.remaining_s() <= 0.024
 
 
-def test_a_wait_while_counts_are_read_is_no_time():
+def test_a_wait_while_counts_are_read_does_not_count():
     begin = time.monotonic()
 
     def count() -> Scheduled:
@@ -42,7 +42,7 @@ def test_a_wait_while_counts_are_read_is_no_time():
     assert deadline.remaining_s() > 0.0
 
 
-def test_computing_counts_as_time_even_where_many_wait():
+def test_computing_counts_as_time_even_among_waiting_processes():
     deadline = passed(0.004, running_s=0.01, waiting_s=30.0)
     assert deadline.remaining_s() == 0.0
     assert not deadline.is_starved
@@ -57,7 +57,7 @@ def test_waiting_is_bounded():
     assert answer_timeout_s(5.0) > 5.0 + MAX_EXTENSION_S
 
 
-def test_a_starved_command_is_the_machines_trouble():
+def test_a_starved_command_is_a_sandbox_error():
     answer = {"is_starved": False, "duration_s": 1.0}
     check_had_time(answer, 1.0)
     assert answer == {"duration_s": 1.0}
@@ -95,7 +95,7 @@ for count, work in ((here, in_thread), (here, in_child), (scheduled_below, in_ch
 
 
 @pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
-def test_what_has_ended_still_counts_as_computing():
+def test_ended_processes_still_count_as_computing():
     """Or code that forks and forks could starve itself, and call the machine too busy to judge it."""
     done = subprocess.run([sys.executable, "-c", ENDED], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["True"] * 3, done
@@ -124,7 +124,7 @@ os.killpg(0, 9)
 
 
 @pytest.mark.skipif(not scheduled(["self"]).running_s, reason="this kernel keeps no counts of the scheduler")
-def test_a_process_that_shares_its_processor_has_its_time():
+def test_a_process_on_a_shared_processor_gets_its_full_time():
     """Five processes on one processor: 0.25 s of work take a second, and a deadline of 0.3 s does not pass."""
     done = subprocess.run(
         [sys.executable, "-c", STARVED], capture_output=True, text=True, timeout=60, check=False, start_new_session=True

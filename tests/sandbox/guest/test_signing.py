@@ -20,7 +20,7 @@ def written(records, key=KEY):
 RECORDS = [{"id": "a", "outcome": "passed"}, {"id": "b", "outcome": "failed"}, {"finished": 1}]
 
 
-def test_what_was_written_is_read():
+def test_written_records_are_read():
     assert signing.verify(KEY, written(RECORDS)) == (RECORDS, 0)
 
 
@@ -37,7 +37,7 @@ def test_lines_are_neither_repeated_nor_reordered_nor_changed():
     assert signing.verify(KEY, lines[0] + lines[1].replace(b"failed", b"passed"))[1] == 1
 
 
-def test_an_unfinished_last_line_is_no_forgery():
+def test_an_unfinished_last_line_is_not_forged():
     data = written(RECORDS)
     assert signing.verify(KEY, data[:-5]) == (RECORDS[:2], 0)
     assert signing.verify(KEY, b"") == ([], 0)

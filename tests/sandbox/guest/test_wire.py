@@ -5,7 +5,7 @@ from repairgym.sandbox.guest import wire
 
 
 @given(st.dictionaries(st.text(), st.text() | st.integers()), st.lists(st.binary()))
-def test_frames_come_back(header, blobs):
+def test_frames_round_trip(header, blobs):
     header.pop("blobs", None)
     frame = wire.pack(header, blobs)
     num_header_bytes, num_body_bytes = wire.PREFIX.unpack(frame[: wire.PREFIX.size])

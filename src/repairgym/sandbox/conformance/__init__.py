@@ -4,15 +4,13 @@ Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :f
 ``AssertionError``. A new back end is complete when it passes all of :data:`CHECKS`.
 """
 
-from repairgym.sandbox.conformance import attacks, commands, files, isolation, patches, sessions, snapshots, suites
+from repairgym.sandbox.conformance import attacks, commands, files, isolation, sessions, suites
 from repairgym.sandbox.conformance.site import Check, Site, make_environment, make_tree
 
 CHECKS: tuple[Check, ...] = (
     *commands.CHECKS,
     *sessions.CHECKS,
     *files.CHECKS,
-    *patches.CHECKS,
-    *snapshots.CHECKS,
     *suites.CHECKS,
     *isolation.CHECKS,
     *attacks.CHECKS,
