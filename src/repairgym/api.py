@@ -1,0 +1,274 @@
+"""The public Python API: tasks in, trajectories, verdicts and trained checkpoints out.
+
+Thin functions over the layers below; `docs/reference/api.md` describes them and their deprecation policy. Settings
+default to those of the demo, which fit the shipped base. Guarantees: training sees tasks of the train split only; a
+call on an existing run folder resumes it and repeats no stored episode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from repairgym.config.commands import GradeCommandConfig
+from repairgym.config.learning import AlgorithmConfig, SftConfig
+from repairgym.config.loading import load_config
+from repairgym.config.recipes import DemoConfig, RlConfig
+from repairgym.config.rollout import RolloutConfig
+from repairgym.config.tasks import SplitLimits, TasksConfig
+from repairgym.errors import InputError
+from repairgym.grading.predictions.pool import GradeRequest, GradingPool
+from repairgym.inference.loading import copy_folder, load_tokenizer, shipped_base
+from repairgym.learning import losses
+from repairgym.learning.advantages import group_advantages as _group_advantages
+from repairgym.learning.learner import Learner
+from repairgym.records import SourceKind, Split, Task, Trajectory, Verdict
+from repairgym.rollout.jobs import PolicyRef, make_groups
+from repairgym.rollout.names import BASE, RL, SFT
+from repairgym.rollout.policies import is_scripted
+from repairgym.rollout.pool import WorkerPool
+from repairgym.rollout.store import RunStore
+from repairgym.rollout.workers import WorkerSetup
+from repairgym.tasks.build.build_tasks import build
+from repairgym.tasks.store import TaskStore
+from repairgym.training import evaluate as evaluation
+from repairgym.training.rl_stage import run_rl_stage
+from repairgym.training.run import Progress, Run, locked, no_progress
+from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
+
+__all__ = [
+    "Learner",
+    "Run",
+    "Task",
+    "Trajectory",
+    "Verdict",
+    "build_tasks",
+    "evaluate",
+    "grade",
+    "group_advantages",
+    "load_config",
+    "load_policy",
+    "load_tasks",
+    "open_run",
+    "policy_loss",
+    "run_episodes",
+    "shipped_base",
+    "split_tasks",
+    "train_rl",
+    "train_sft",
+]
+_DEMO = DemoConfig()
+
+
+def build_tasks(
+    folder: str | Path,
+    packages: Sequence[str] = (),
+    *,
+    num_tasks: int = 16,
+    sources: Sequence[SourceKind] = ("mutations",),
+    catalogue: str | Path = "",
+) -> list[Task]:
+    """Build certified tasks in ``folder`` and return them; finished packages are not built again.
+
+    Args:
+        folder: Task folder.
+        packages: Names in the catalogue; empty: all.
+        num_tasks: Most mutation tasks of each split.
+        sources: Kinds of tasks.
+        catalogue: TOML file that describes your packages or repositories; empty: the shipped one.
+
+    Raises:
+        IndexUnavailableError: a package cannot be downloaded.
+        SandboxUnavailableError: this machine cannot isolate.
+    """
+    limits = SplitLimits(train=num_tasks, validation=num_tasks, test=num_tasks)
+    changes = {"packages": tuple(packages), "sources": tuple(sources), "catalogue": str(catalogue), "limits": limits}
+    config = TasksConfig.model_validate(_DEMO.tasks.model_copy(update=changes).model_dump())
+    return list(build(config, Path(folder)).load())
+
+
+def load_tasks(folder: str | Path, split: Split | None = None, source: SourceKind | None = None) -> list[Task]:
+    """Return the certified tasks of a task folder, of one split or source if given.
+
+    Raises:
+        InputError: the folder holds no tasks.
+    """
+    return list(TaskStore(Path(folder)).load(split, source))
+
+
+def split_tasks(tasks: Sequence[Task], test_share: float = 0.3) -> list[Task]:
+    """Return copies of ``tasks`` with the split ``train`` or ``test``; tasks of one function are never in both.
+
+    The shipped catalogue assigns whole packages to splits. Use this for tasks of a single package.
+    """
+    places = sorted({_place(task) for task in tasks}, key=lambda place: hashlib.sha256(place.encode()).digest())
+    test_places = set(places[: min(len(places) - 1, max(1, round(test_share * len(places))))])
+    return [task.model_copy(update={"split": "test" if _place(task) in test_places else "train"}) for task in tasks]
+
+
+def _place(task: Task) -> str:
+    return f"{task.location.path}:{task.location.name}" if task.location else min(task.gold_files)
+
+
+def load_policy(name: str | Path, *, temperature: float = 1.0) -> PolicyRef:
+    """Return a policy: a model folder, ``base`` (the shipped model), or a script such as ``teacher`` or ``oracle``.
+
+    Raises:
+        InputError: there is no such folder or script.
+        ModelFolderError: the folder holds no model.
+    """
+    if is_scripted(str(name)):
+        return PolicyRef(str(name))
+    folder = shipped_base() if name == BASE else Path(name)
+    if not folder.is_dir():
+        raise InputError(f"got policy {str(name)!r}, expected a model folder, base, oracle, teacher or another script")
+    load_tokenizer(folder)
+    return PolicyRef(folder.name, str(folder), temperature=temperature)
+
+
+@contextmanager
+def open_run(
+    folder: str | Path,
+    tasks: Sequence[Task],
+    model: str | Path | None = None,
+    *,
+    config: RolloutConfig | None = None,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Iterator[Run]:
+    """Open a run folder, locked, with worker processes on this machine.
+
+    Args:
+        folder: Made if it is missing; an existing run is resumed.
+        tasks: All tasks that the run may use.
+        model: Model folder to begin with; None: the shipped base. It becomes checkpoint ``base``.
+        config: Pipeline, sandbox, grading and sizes of episodes.
+        seed: Decides the sampling of every episode.
+        progress: Called with phase, number done, total and a detail.
+
+    Raises:
+        InputError: another process works on the run, or an earlier version made it.
+        ModelFolderError: ``model`` holds no model.
+    """
+    folder, source = Path(folder), Path(model) if model else shipped_base()
+    load_tokenizer(source)
+    base = folder / "checkpoints" / BASE
+    base.parent.mkdir(parents=True, exist_ok=True)
+    path = folder / "run.db"
+    with locked(folder):
+        if not base.exists():
+            copy_folder(source, base)
+        config = config or _DEMO.rollout
+        store = RunStore.open(path) if path.exists() else RunStore.create(path)
+        with store, WorkerPool(WorkerSetup(config, str(base))) as pool:
+            yield Run(folder, store, pool, {task.id: task for task in tasks}, seed, progress, config.sandbox)
+
+
+def run_episodes(
+    run: Run, policy: PolicyRef, tasks: Sequence[Task] = (), *, num_samples: int = 1, phase: str = "rollout"
+) -> list[Trajectory]:
+    """Run ``num_samples`` episodes on each of ``tasks`` (empty: all of the run) and return the graded trajectories.
+
+    Raises:
+        SandboxError: too many episodes in a row are invalid.
+    """
+    jobs = make_groups(phase, 0, [task.id for task in tasks or run.tasks.values()], num_samples, run.seed)
+    with run.store.phase(phase):
+        return run.run_jobs(policy, jobs, phase=phase)
+
+
+def grade(task: Task, patch: str, config: GradeCommandConfig | None = None) -> Verdict:
+    """Grade a unified diff as a submission to ``task``, in a process and a sandbox of its own.
+
+    Raises:
+        SandboxUnavailableError: this machine cannot isolate.
+    """
+    config = config or GradeCommandConfig(num_workers=1)
+    with GradingPool(config) as pool:
+        ((_, answer),) = pool.run([GradeRequest(task, patch)])
+    return answer.verdict
+
+
+def evaluate(
+    run: Run, policy: PolicyRef, tasks: Sequence[Task] = (), *, num_samples: int = 1, test_set: str = "test"
+) -> float:
+    """Return the mean Pass@1 of ``policy`` on ``tasks`` (empty: the run's test tasks); invalid counts as failed.
+
+    Raises:
+        ConfigError: the sandbox does not isolate.
+    """
+    tasks = tasks or [task for task in run.tasks.values() if task.split == "test"]
+    return evaluation.evaluate(run, policy.name, policy, test_set, tasks, num_samples)
+
+
+def train_sft(
+    run: Run,
+    trajectories: Sequence[Trajectory],
+    *,
+    start: str = BASE,
+    stage: str = SFT,
+    max_per_task: int = 4,
+    config: SftConfig | None = None,
+) -> PolicyRef:
+    """Imitate the passed trajectories from checkpoint ``start`` on; return checkpoint ``stage`` as a policy.
+
+    Raises:
+        InputError: a trajectory is of a task outside the train split, or none passed.
+    """
+    config, target = config or _DEMO.sft, run.checkpoint(stage)
+    if any(run.tasks[trajectory.task_id].split != "train" for trajectory in trajectories):
+        raise InputError("got trajectories of validation or test tasks, expected train tasks only")
+    successes = keep_successes(trajectories, max_per_task)
+    if not successes:
+        raise InputError(f"none of {len(trajectories)} trajectories passed, so there is nothing to imitate")
+    if not target.exists():
+        samples = supervised_samples(successes, config, load_tokenizer(run.checkpoint(start)))
+        with run.store.phase(stage):
+            fit_samples(run.checkpoint(start), target, samples, config, run.store, run.progress)
+    return run.policy(stage)
+
+
+def train_rl(
+    run: Run,
+    *,
+    start: str = BASE,
+    stage: str = RL,
+    config: RlConfig | None = None,
+    num_iterations: int = 10,
+    num_groups: int | None = None,
+    task_ids: Collection[str] | None = None,
+) -> PolicyRef:
+    """Train by RL from checkpoint ``start`` on; return checkpoint ``stage`` as a policy.
+
+    Args:
+        run: Open run.
+        start: Checkpoint to begin with.
+        stage: Name of the trajectories, metrics and checkpoint.
+        config: Algorithm, reward and sizes.
+        num_iterations: Iterations of the whole stage, earlier calls included.
+        num_groups: Groups per iteration; None: as ``config`` says.
+        task_ids: Training tasks to use; None: all.
+
+    Raises:
+        TaskError: the run has no training task.
+    """
+    sizes = {"num_groups": num_groups, "num_groups_sampled": num_groups} if num_groups else {}
+    config = (config or _DEMO.rl).model_copy(update={"max_iterations": num_iterations, **sizes})
+    run_rl_stage(run, config, start, stage, task_ids=task_ids)
+    return run.policy(stage)
+
+
+def group_advantages(rewards: Sequence[float | None]) -> list[float]:
+    """Return the GRPO advantage of each member of a group; None marks an invalid episode, which gets 0."""
+    return list(_group_advantages(rewards).values)
+
+
+def policy_loss(algorithm: str = "dapo") -> losses.Loss:
+    """Return the loss of a named algorithm (`dapo`, `grpo`, ...) for `Learner.step`.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    return losses.policy_loss(load_config(AlgorithmConfig, overrides=[f"preset={algorithm}"]).loss)
