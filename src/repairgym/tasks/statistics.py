@@ -1,8 +1,7 @@
-"""What a task folder holds, per package and source.
+"""Statistics of a task folder, per package and source.
 
-Reads certified and unbuilt tasks and, where they are built, their layers; makes `PackageStatistics` records.
-Invariants: nothing is built or fetched for a statistic, what is not known is None, and a layer that two packages share
-is counted for both.
+Reads certified and unbuilt tasks and their existing layers. Makes `PackageStatistics` records. Guarantees: nothing is
+built or fetched; an unknown value is None; a layer that two packages share counts for both.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class PackageStatistics(Record):
     record_bytes: int
     """All records of the row together."""
     layer_bytes: int | None
-    """Trees and environments that are built on this machine; None when none is."""
+    """Trees and environments on this machine; None without any."""
 
 
 def package_statistics(
     tasks: Iterable[Task], unbuilt: Iterable[UnbuiltTask], layers: Path
 ) -> tuple[PackageStatistics, ...]:
-    """One row per package and source, by name; ``layers`` is the root of the layer store."""
+    """Return one row per package and source, by name; ``layers`` is the root of the layer store."""
     groups: dict[tuple[str, str, bool], list[_Facts]] = defaultdict(list)
     for task in tasks:
         groups[task.provenance.package, task.source, True].append(_facts(task))
@@ -61,7 +60,7 @@ def package_statistics(
 
 
 class _Facts(Record):
-    """What a row needs of one task: records of unbuilt tasks are too large to be kept."""
+    """Facts of one task for a row: records of unbuilt tasks are too large to keep."""
 
     split: str
     num_fail_to_pass: int
@@ -126,7 +125,7 @@ def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], lay
 
 
 def markdown_table(rows: Iterable[PackageStatistics]) -> str:
-    """One line per package with its tasks by source, the time of their tests, and how often each operator was used.
+    """Return one line per package: tasks by source, time of their tests, and counts of operators.
 
     Seconds are means over the tasks: the tests of one task on the repaired code, from its certificate.
     """
@@ -135,7 +134,7 @@ def markdown_table(rows: Iterable[PackageStatistics]) -> str:
         by_package[row.package].append(row)
     sources = sorted({row.source for package_rows in by_package.values() for row in package_rows})
     lines = [
-        f"| package | split | licence | {' | '.join(sources)} | test s | operators |",
+        f"| package | split | license | {' | '.join(sources)} | test s | operators |",
         f"|---|---|---|{'---:|' * (len(sources) + 1)}---|",
     ]
     totals: Counter[str] = Counter()
@@ -149,7 +148,7 @@ def markdown_table(rows: Iterable[PackageStatistics]) -> str:
 
 def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequence[int]) -> str:
     splits = ", ".join(sorted({split for row in rows for split in row.splits}))
-    licences = (
+    licenses = (
         ", ".join(sorted({license_name for row in rows for license_name in row.license.split(", ") if license_name}))
         or "?"
     )
@@ -161,7 +160,7 @@ def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequ
     ranked = sorted(operators.items(), key=lambda operator: (-operator[1], operator[0]))
     shown = ", ".join(f"{name} {count}" for name, count in ranked[:NUM_OPERATORS_SHOWN])
     shown += f", {len(ranked) - NUM_OPERATORS_SHOWN} more" if len(ranked) > NUM_OPERATORS_SHOWN else ""
-    return f"| {package} | {splits} | {licences} | {' | '.join(map(str, counts))} | {seconds} | {shown} |"
+    return f"| {package} | {splits} | {licenses} | {' | '.join(map(str, counts))} | {seconds} | {shown} |"
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -169,7 +168,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _layer_bytes(layer: Path) -> int:
-    """Size as the layer store noted it, or measured where it did not."""
+    """Return the size that the layer store recorded, or else measure it."""
     try:
         return int(use_path(layer).read_text())
     except (OSError, ValueError):
@@ -177,7 +176,7 @@ def _layer_bytes(layer: Path) -> int:
 
 
 def read_license(tree: Path) -> str:
-    """The licence that the metadata of a tree declares: expression, name or classifier; empty when it has none."""
+    """Return the license in the metadata of a tree: expression, name or classifier; empty for none."""
     for path in sorted(tree.glob(f"{METADATA_FOLDER}/*.dist-info/METADATA")):
         head = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
         fields = [line.partition(":") for line in head.split("\n") if line[:1].strip()]
@@ -185,6 +184,6 @@ def read_license(tree: Path) -> str:
         classified = [value.rpartition("::")[2].strip() for name, _, value in fields if "License ::" in value]
         license = values.get("license-expression") or values.get("license") or ", ".join(classified)
         if license and license != "UNKNOWN":
-            # Some projects put the whole text of the licence there; its first line names it.
+            # Some projects put the whole license text there; its first line names it.
             return license.splitlines()[0][:60]
     return ""

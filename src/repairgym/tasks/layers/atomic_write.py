@@ -1,7 +1,6 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writing: files and folders that appear whole or not at all.
 
-Makes them beside their place and renames them. Invariant: a command that is killed, or finds the disk full, leaves
-what was there before and nothing half done.
+Makes them next to their place and renames them. Guarantees: a killed command or a full disk leaves the old content.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from repairgym.errors import InputError, disk_full_as_repairgym_error
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A stream to ``path``, which appears when the block ends without an error.
+    """Yield a stream to ``path``, which appears when the block ends without an error.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old content is intact.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_full_as_repairgym_error(path):
@@ -38,14 +37,14 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def folder_written_whole(folder: Path) -> Iterator[Path]:
-    """A place to fill, which becomes ``folder`` when the block ends without an error and something is in it.
+    """Yield a place to fill, which becomes ``folder`` unless the block fails or leaves it empty.
 
     Raises:
-        InputError: ``folder`` is there and holds something.
+        InputError: ``folder`` is not empty.
         DiskFullError: no room; nothing is left.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is there and not empty; name another folder, or remove it first")
+        raise InputError(f"{folder} is not empty; name another folder, or remove it first")
     place = folder.with_name(f".{folder.name}.{os.getpid()}")
     with disk_full_as_repairgym_error(folder):
         try:

@@ -1,9 +1,9 @@
-"""Trees with byte-code beside the sources, so that sandboxes do not compile the same files thousands of times.
+"""Trees with byte-code next to the sources, so that sandboxes do not compile the same files thousands of times.
 
-Reads a pinned tree; makes its twin with ``__pycache__`` folders (pytest's rewritten tests included), written by a
-collection inside a sandbox. Invariants: the sources of the twin are those of the pinned tree, time stamps included; the
-byte-code of a file that a sandbox overwrites is absent from it (`stale_bytecode`), so neither the gold code nor a
-hidden test can be read in compiled form.
+Reads a pinned tree. Makes its twin with ``__pycache__`` folders (pytest's rewritten tests included), which a test
+collection inside a sandbox writes. Guarantees: the sources of the twin equal those of the pinned tree, time stamps
+included; the byte-code of an overwritten file is absent from a sandbox (`stale_bytecode`), so that neither the gold
+code nor a hidden test can be read in compiled form.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with os.fdopen(archive, "wb") as stream, tarfile.open(fileobj=stream, mode="w|")
 async def tree_with_bytecode(
     store: LayerStore, backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, timeout_s: float
 ) -> Path:
-    """The twin of ``spec.tree`` with the byte-code that running ``request`` needs.
+    """Return the twin of ``spec.tree`` with the byte-code for ``request``.
 
     Raises:
         SandboxError: the sandbox could not do its work.
@@ -57,12 +57,12 @@ async def tree_with_bytecode(
 
 
 def twin_digest(tree: Path, environment: Path) -> str:
-    """Digest of the twin of ``tree`` in ``environment``, both layers."""
+    """Return the digest of the twin of the layers ``tree`` and ``environment``."""
     return hashlib.sha256(f"{tree.name}:{environment.name}".encode()).hexdigest()
 
 
 def stale_bytecode(tree: Path, files: Iterable[str]) -> dict[str, str | None]:
-    """Whiteouts for the byte-code in ``tree`` of source files that are written over."""
+    """Return whiteouts for the byte-code in ``tree`` of overwritten source files."""
     return dict.fromkeys((stale for path in files if path.endswith(".py") for stale in _bytecode_of(tree, path)), None)
 
 

@@ -1,7 +1,7 @@
 """The catalogue of pinned packages and git repositories that tasks are made from.
 
-Reads ``repairgym/data/catalogue.toml`` (or a user's file of the same form); makes frozen `Package` and `Repository`
-records. Invariants: each project belongs to one split, each version has a pinned SHA-256, and names are unique.
+Reads ``repairgym/data/catalogue.toml`` (or a user's file of the same form). Makes frozen `Package` and `Repository`
+records. Guarantees: each project belongs to one split, each version has a pinned SHA-256, and names are unique.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from repairgym.tasks.layers.store import METADATA_FOLDER
 
 
 class Project(Record):
-    """What of a project may be broken, which tests decide, what they need."""
+    """A project: files that may be broken, deciding tests, and their requirements."""
 
     name: str
     split: Split
@@ -33,16 +33,16 @@ class Project(Record):
     excluded: tuple[str, ...] = ()
     """Glob patterns taken out of both."""
     requirements: tuple[str, ...] = ()
-    """What the tests need beyond pytest."""
+    """Requirements of the tests beyond pytest."""
     plugins: tuple[str, ...] = ()
 
     @property
     def source_paths(self) -> tuple[str, ...]:
-        """Folders of the tree that go on ``sys.path``."""
+        """Folders of the tree for ``sys.path``."""
         return (self.root, METADATA_FOLDER)
 
     def source_files(self, tree: Path) -> tuple[str, ...]:
-        """Relative paths of the files that may be broken, sorted.
+        """Return relative paths of the files that may be broken, sorted.
 
         Raises:
             TaskError: the patterns match nothing.
@@ -50,7 +50,7 @@ class Project(Record):
         return self._match(tree, self.sources, "sources")
 
     def test_files(self, tree: Path) -> tuple[str, ...]:
-        """Relative paths of the selected test files, sorted.
+        """Return relative paths of the selected test files, sorted.
 
         Raises:
             TaskError: the patterns match nothing.
@@ -69,15 +69,15 @@ class Package(Project):
     """A package with pinned sdists."""
 
     version: str
-    """Version whose code is mutated."""
+    """Version to mutate."""
     sdists: dict[str, str]
     """Version -> SHA-256 of its sdist, for `version` and every version in `releases` and `aged`."""
     num_tasks: int = 0
-    """Mutation tasks that a full build with seed 0 yields; spreads a split's cap over its packages."""
+    """Mutation tasks of a full build with seed 0; spreads a split's cap over its packages."""
     releases: tuple[tuple[str, str], ...] = ()
     """Pairs (version with the bugs, next version)."""
     aged: tuple[str, ...] = ()
-    """Releases that are built and tested beside today's newest dependencies (source `breakages`)."""
+    """Releases to build and test with today's newest dependencies (source `breakages`)."""
 
     @model_validator(mode="after")
     def _versions_are_pinned(self) -> Package:
@@ -88,14 +88,14 @@ class Package(Project):
         return self
 
     def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Package:
-        """This package with nothing but ``version``, ``releases`` and ``aged``: what one unit of a build depends on."""
+        """Return this package with only ``version``, ``releases`` and ``aged``: the input of one unit of a build."""
         needed = {version, *aged, *(paired for pair in releases for paired in pair)}
         sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
         changes = {"version": version, "releases": releases, "aged": aged, "sdists": sdists}
         return self.model_copy(update=changes)
 
     def sdist(self, version: str = "") -> Sdist:
-        """The pin of ``version`` (default: the mutated version)."""
+        """Return the pin of ``version`` (default: the mutated version)."""
         version = version or self.version
         return Sdist(name=self.name, version=version, sha256=self.sdists[version])
 
@@ -104,13 +104,13 @@ class Repository(Project):
     """A git repository whose bug-fix commits become tasks (source `history`)."""
 
     url: str
-    """Path or URL, as git takes it."""
+    """Path or URL for git."""
     revision: str = "HEAD"
-    """Commit, tag or branch whose history is read; pin a commit to have the same tasks next year."""
+    """Commit, tag or branch with the history; a pinned commit gives the same tasks next year."""
     subdirectory: str = ""
-    """Folder of the repository that is the project's root; every other path is relative to it."""
+    """The project's root in the repository; every other path is relative to it."""
     changelog: tuple[str, ...] = ("CHANGE*", "HISTORY*", "NEWS*", "docs/change*", "docs/history*")
-    """Glob patterns of files whose added lines tell about a fix."""
+    """Glob patterns of files with added lines about a fix."""
     issues: str = ""
     """JSON file of issues: ``{"12": {"title": ..., "body": ...}}``, or a list of such objects with ``number``."""
 
@@ -137,7 +137,7 @@ class Catalogue(Record):
         return self
 
     def select(self, names: tuple[str, ...] = ()) -> tuple[Package, ...]:
-        """The named packages, all when none is named.
+        """Return the named packages; all for no names.
 
         Raises:
             InputError: a name is not in the catalogue.
@@ -146,7 +146,7 @@ class Catalogue(Record):
         return tuple(p for p in self.package if p.name in names) if names else self.package
 
     def select_repositories(self, names: tuple[str, ...] = ()) -> tuple[Repository, ...]:
-        """The named repositories, all when none is named.
+        """Return the named repositories; all for no names.
 
         Raises:
             InputError: a name is not in the catalogue.
@@ -161,7 +161,7 @@ class Catalogue(Record):
             raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")
 
     def requirement_sets(self) -> tuple[tuple[str, ...], ...]:
-        """The distinct test requirements: one environment each."""
+        """Return the distinct test requirements: one environment each."""
         return tuple(sorted({tuple(sorted(package.requirements)) for package in self.package}))
 
 
@@ -186,5 +186,5 @@ def load_catalogue(path: Path | None = None) -> Catalogue:
 
 
 def catalogue_digest(packages: tuple[Project, ...]) -> str:
-    """SHA-256 over ``packages``: what a build was made from."""
+    """Return the SHA-256 over ``packages``, the input of a build."""
     return hashlib.sha256("".join(package.digest() for package in packages).encode()).hexdigest()

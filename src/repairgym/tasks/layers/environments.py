@@ -1,12 +1,12 @@
 """Pinned environments: locks with hashes, and the virtual environments built from them.
 
-Reads test requirements; makes locks (``uv pip compile --universal --generate-hashes``, so one lock serves every
-supported Python) and environment layers. The locks of the shipped catalogue live in ``repairgym/data/locks``, so a
-build today and one in a year install the same files. A lock may end with a *wheelhouse*: more versions of what it
-names, each installed into a folder of its own (``wheelhouse/NAME-VERSION``), so that a repair that asks for another
-version can be tried offline. Invariants: equal requirements share one environment, and an environment holds exactly
-what its lock names. Only this module and `index` use a network, only while something is
-resolved or built (`LayersConfig.is_index_allowed`), and no code of a package runs meanwhile: only wheels are installed.
+Reads test requirements. Makes locks (``uv pip compile --universal --generate-hashes``: one lock serves every supported
+Python) and environment layers. The locks of the shipped catalogue live in ``repairgym/data/locks``, so that builds
+install the same files next year. A lock may end with a *wheelhouse*: more versions of its packages, each in its own
+folder (``wheelhouse/NAME-VERSION``), so that a repair with another version can be tried offline. Guarantees: equal
+requirements share one environment, and an environment holds exactly its lock. Only this module and `package_index` use
+a network, only to resolve or build (`LayersConfig.is_index_allowed`), and no package code runs: only wheels are
+installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from repairgym.tasks.layers.store import LayerStore
 
 PYTEST = "pytest==8.3.5"
 RUNNER_PACKAGES = ("pytest", "pluggy", "iniconfig", "pygments")
-"""What the grader's own runner needs: no date bounds it."""
+"""Requirements of the grader's own runner: no date bounds them."""
 OLDEST_PYTHON = "3.11"
 """Locks hold for this version of Python and every later one."""
 UV_TIMEOUT_S = 600.0
@@ -42,18 +42,18 @@ WHEELHOUSE_HEAD = "# wheelhouse: each of these in a folder of its own\n"
 
 
 def lock_name(requirements: tuple[str, ...]) -> str:
-    """File name of the lock of ``requirements`` (beyond pytest)."""
+    """Return the file name of the lock of ``requirements`` (beyond pytest)."""
     parts = [re.sub(r"[^A-Za-z0-9.]+", "-", requirement).strip("-") for requirement in sorted(requirements)]
     return "+".join(["pytest", *parts]) + ".txt"
 
 
 def shipped_locks_folder() -> Path:
-    """Folder of the locks that come with the package."""
+    """Return the folder of the shipped locks."""
     return Path(str(resources.files("repairgym") / "data" / "locks"))
 
 
 def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
-    """Text of the lock of ``requirements`` in ``folder`` (default: the shipped ones).
+    """Read the lock of ``requirements`` in ``folder`` (default: the shipped ones).
 
     Raises:
         TaskError: no lock was made for these requirements.
@@ -87,19 +87,19 @@ def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
 
 
 def with_wheelhouse(lock: str, versions: Iterable[str]) -> str:
-    """``lock`` with more versions beside it, each a part of another lock."""
+    """Add more versions to ``lock``, each a part of another lock."""
     return lock + WHEELHOUSE_HEAD + "".join(versions)
 
 
 def describe_environment(lock: str) -> Environment:
-    """The environment that ``lock`` makes on this machine, not yet built."""
+    """Describe the environment of ``lock`` on this machine without building it."""
     python = platform.python_version()
     key = "\n".join([lock, python, sys.implementation.name, sysconfig.get_platform()])
     return Environment(lock=lock, python=python, digest=hashlib.sha256(key.encode()).hexdigest())
 
 
 def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
-    """The environment of ``lock`` and its folder, built when it is missing.
+    """Return the environment of ``lock`` and its folder; build a missing one.
 
     Raises:
         IndexUnavailableError: a wheel is neither in uv's cache nor on an index that answers.
@@ -107,11 +107,11 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
     """
     environment = describe_environment(lock)
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
-    # Both are read-only, so the same files serve the environment without the wheelhouse and any with one.
+    # Layers are read-only: the same files serve the environment with and without a wheelhouse.
     plain = build_environment(store, main)[1] if wheelhouse else None
     folder = store.root / "environments" / environment.digest
     if folder.is_dir() and not (folder / "bin" / "python").exists():
-        # The base interpreter that it was made from is gone or has moved.
+        # Its base interpreter is gone or has moved.
         store.discard("environments", environment.digest)
     return environment, store.build_once(
         "environments", environment.digest, lambda place: _install(place, lock, store.config.is_index_allowed, plain)
@@ -119,19 +119,19 @@ def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
 
 
 def install_arguments(python: Path, lock: Path, is_index_allowed: bool, target: Path | None = None) -> list[str]:
-    """What uv is told to install ``lock`` for ``python``: wheels whose hashes the lock holds, and nothing that runs.
+    """Return uv's arguments to install ``lock`` for ``python``: wheels with the hashes of the lock; no code runs.
 
     Without an index uv uses its own cache only. With ``target`` everything goes into that folder.
     """
     install = ["pip", "install", "--no-deps", "--target", str(target), "--requirements"] if target else ["pip", "sync"]
-    # Copies, not hard links: a layer must not share files with a cache that something else may write to.
+    # Copies, not hard links: other programs may write to the cache.
     options = ["--quiet", "--require-hashes", "--compile-bytecode", "--link-mode", "copy", "--only-binary", ":all:"]
     index = _index_arguments() if is_index_allowed else ["--offline"]
     return [*install, str(lock), *options, "--python", str(python), *index]
 
 
 def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None) -> None:
-    """Fill ``place`` with what ``lock`` names; ``plain`` has what stands before the wheelhouse, when there is one."""
+    """Fill ``place`` with the packages of ``lock``; ``plain`` is the environment without the wheelhouse, if any."""
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
     python = place / "bin" / "python"
     if plain:
@@ -149,7 +149,7 @@ def _install(place: Path, lock: str, is_index_allowed: bool, plain: Path | None)
 
 
 def base_python() -> Path:
-    """The interpreter behind this process, outside any virtual environment."""
+    """Return the interpreter of this process outside any virtual environment."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
@@ -163,7 +163,7 @@ def _index_arguments() -> list[str]:
 
 def _run_uv(argv: list[str], stdin: str = "") -> str:
     command = [find_uv_bin(), *argv]
-    # The root folder has no project whose uv settings could change the result.
+    # The root folder has no uv settings that could change the result.
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=UV_TIMEOUT_S, cwd="/")
     if done.returncode == 0:
         return done.stdout

@@ -1,9 +1,9 @@
-"""Use and removal of layers: which ones are in use, which were unused longest, and which go.
+"""Use and removal of layers: record uses, list layers by last use, and remove the longest unused.
 
-Reads and makes, beside each layer, the file ``.<digest>.used``: it holds the size of the layer in bytes, its
-modification time is the last use, and every process that uses the layer holds a shared lock on it until it ends.
-Invariants: a layer that a live process uses is never removed; one that is being removed is never handed out (who wants
-it waits and builds it again).
+Reads and makes, next to each layer, the file ``.<digest>.used``: its text is the size of the layer in bytes, its
+modification time the last use, and every process that uses the layer holds a shared lock on it until it ends.
+Guarantees: a layer in use by a live process is never removed; a layer under removal is never handed out (a process that
+needs it waits and builds it again).
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class LayerUse(Record):
 
 
 class Collection(Record):
-    """What a collection did."""
+    """Result of a collection."""
 
     num_bytes_before: int
     num_bytes_after: int
     removed: tuple[LayerUse, ...] = ()
     num_in_use: int = 0
-    """Layers that would have gone, were they not in use by a process or of another user."""
+    """Layers that stayed because a process uses them or another user owns them."""
 
 
 def use_path(layer: Path) -> Path:
-    """The file that says when ``layer`` was used last."""
+    """Return the file that records the last use of ``layer``."""
     return layer.with_name(f".{layer.name}.used")
 
 
 def mark_used(layer: Path, num_bytes: int | None = None) -> None:
-    """Hold ``layer`` for the rest of this process; waits while another process removes it.
+    """Hold ``layer`` for the rest of this process; wait while another process removes it.
 
     ``num_bytes``, when known, is noted as its size. Where the store cannot be written, nothing can be removed either,
     and nothing is done.
@@ -69,7 +69,7 @@ def mark_used(layer: Path, num_bytes: int | None = None) -> None:
 
 
 def _lock(path: Path, kind: int) -> int:
-    """A descriptor of ``path`` that holds the lock, made when it is missing.
+    """Return a descriptor of ``path`` that holds the lock; make a missing file.
 
     Raises:
         BlockingIOError: it is held otherwise (with ``LOCK_NB``).
@@ -83,7 +83,7 @@ def _lock(path: Path, kind: int) -> int:
             raise
         if _is_same_file(fd, path):
             return fd
-        # Removed between opening and locking, with the layer.
+        # Removed with the layer between opening and locking.
         os.close(fd)
 
 
@@ -95,13 +95,13 @@ def _is_same_file(fd: int, path: Path) -> bool:
 
 
 def list_layers(root: Path) -> list[LayerUse]:
-    """Every layer of the store at ``root``, the longest unused first."""
+    """Return every layer of the store at ``root``, the longest unused first."""
     layers = (path for kind in KINDS for path in (root / kind).glob("[!.]*") if path.is_dir())
     return sorted(map(_describe, layers), key=lambda layer: (layer.last_use_s, str(layer.path)))
 
 
 def _describe(layer: Path) -> LayerUse:
-    # Layers of older versions have only the lock under which they were built.
+    # Layers of older versions have only the lock of their build.
     marks = (use_path(layer), layer.with_name(f".{layer.name}.lock"), layer)
     last_use_s = next(mark.stat().st_mtime for mark in marks if mark.exists())
     try:
@@ -109,7 +109,7 @@ def _describe(layer: Path) -> LayerUse:
     except (OSError, ValueError):
         num_bytes = _measure(layer)
         with suppress(OSError):
-            # Noted, because measuring reads every folder of the layer.
+            # Stored, because measuring reads every folder of the layer.
             use_path(layer).write_text(str(num_bytes))
             os.utime(use_path(layer), (last_use_s, last_use_s))
     return LayerUse(path=layer, num_bytes=num_bytes, last_use_s=last_use_s)
@@ -136,7 +136,7 @@ def collect(root: Path, config: LayersConfig, now_s: float | None = None) -> Col
             try:
                 remove_layer(layer.path)
             except OSError:
-                # Of somebody else, who can collect it.
+                # Another user owns it and can collect it.
                 num_in_use += 1
                 continue
         removed.append(layer)
@@ -146,7 +146,7 @@ def collect(root: Path, config: LayersConfig, now_s: float | None = None) -> Col
 
 @contextmanager
 def _alone(layer: Path) -> Iterator[bool]:
-    """Gives True while nobody else uses ``layer``, False when somebody does."""
+    """Yield True if no other process uses ``layer`` meanwhile, False otherwise."""
     with _holding:
         is_ours = use_path(layer) in _held
     try:
@@ -161,7 +161,7 @@ def _alone(layer: Path) -> Iterator[bool]:
 
 
 def release(layer: Path) -> None:
-    """End this process's use of ``layer``; it goes unless another process uses it."""
+    """End this process's use of ``layer``; remove it unless another process uses it."""
     with _holding:
         if (fd := _held.pop(use_path(layer), None)) is not None:
             os.close(fd)
@@ -171,7 +171,7 @@ def release(layer: Path) -> None:
 
 
 def remove_layer(layer: Path) -> None:
-    """Remove ``layer`` and what describes it; the caller has made sure that nobody uses it."""
+    """Remove ``layer`` and the files next to it; the caller ensures that nobody uses it."""
     doomed = layer.with_name(f".{layer.name}.removing-{os.getpid()}")
     layer.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""What a layer holds, written down when it was built: so that damage is found and named later.
+"""Layer manifests: the content of a layer at its build, so that damage is found and named later.
 
-Reads and makes files beside a layer::
+Reads and makes files next to a layer::
 
     <kind>/<digest>/                  the layer
     <kind>/.<digest>.manifest.json    a :class:`Manifest`
 
-Invariants: a manifest names every file, link and folder of its layer; a manifest that was changed itself is told apart
-from a damaged layer by its own digest.
+Guarantees: a manifest names every file, link and folder of its layer; its own digest distinguishes a changed manifest
+from a damaged layer.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Manifest(Record):
 
 
 def manifest_path(layer: Path) -> Path:
-    """Where the manifest of ``layer`` lies."""
+    """Return the place of the manifest of ``layer``."""
     return layer.with_name(f".{layer.name}.manifest.json")
 
 
 def scan_layer(layer: Path) -> Manifest:
-    """The manifest of what is in ``layer`` now; reads every byte.
+    """Return the manifest of the present content of ``layer``; read every byte.
 
     Raises:
         OSError: something in it cannot be read.
@@ -73,18 +73,18 @@ def _digest(entries: dict[str, str]) -> str:
 
 
 def write_manifest(layer: Path, final: Path) -> Manifest:
-    """Write down what ``layer`` holds, for the place ``final`` that it will be moved to."""
+    """Write the manifest of ``layer`` for its later place ``final``."""
     manifest = scan_layer(layer)
     target = manifest_path(final)
     temporary = target.with_suffix(".part")
-    # Names that are no UTF-8 come as lone surrogates, which JSON can escape and UTF-8 cannot hold.
+    # Names that are no UTF-8 are lone surrogates: JSON can escape them, UTF-8 cannot hold them.
     temporary.write_text(json.dumps(manifest.model_dump()), encoding="ascii")
     temporary.replace(target)
     return manifest
 
 
 def read_manifest(layer: Path) -> Manifest | None:
-    """The manifest of ``layer``; None when there is none, or one that was changed."""
+    """Return the manifest of ``layer``; None for a missing or changed one."""
     try:
         manifest = Manifest.model_validate(json.loads(manifest_path(layer).read_text(encoding="ascii")))
     except (OSError, ValueError, ValidationError):
@@ -93,9 +93,9 @@ def read_manifest(layer: Path) -> Manifest | None:
 
 
 def find_damage(layer: Path) -> tuple[str, ...]:
-    """What is wrong with ``layer``, one line per path; empty when it is as it was built.
+    """Return the damage to ``layer``, one line per path; empty for none.
 
-    A layer without a manifest (built by an older version) cannot be checked and gives one line that says so.
+    A layer without a manifest (of an older version) gives one line that says so.
     """
     manifest = read_manifest(layer)
     if manifest is None:

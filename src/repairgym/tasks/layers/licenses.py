@@ -1,7 +1,7 @@
-"""The licence of a source tree, as the tree itself states it.
+"""The license of a source tree, as the tree states it.
 
-Reads metadata, settings and licence files of a pinned tree; makes one line. Invariant: nothing is guessed; a tree that
-does not say has the empty licence.
+Reads metadata, settings and license files of a pinned tree. Makes one line. Guarantees: nothing is guessed; a tree
+without a statement has the empty license.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CLASSIFIER = "License :: OSI Approved :: "
 
 
 def license_of(tree: Path) -> str:
-    """The licence named in the metadata, else in ``pyproject.toml``, else the first line of the licence file."""
+    """Return the license in the metadata, else in ``pyproject.toml``, else the first line of the license file."""
     for text in (_from_metadata(tree), _from_pyproject(tree), _from_file(tree)):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if lines:

@@ -1,8 +1,8 @@
-"""Fetches pinned source distributions from the user's package index.
+"""Fetch pinned source distributions from the user's package index.
 
 Reads the index named by the environment (``UV_DEFAULT_INDEX`` or ``PIP_INDEX_URL``, with ``PIP_EXTRA_INDEX_URL``), else
-the public default of the `unearth` library; makes one sdist file. Invariants: a file that leaves this module has the
-pinned SHA-256, and a missing package is never confused with a silent index.
+the public default of the `unearth` library. Makes one sdist file. Guarantees: the file has the pinned SHA-256; a
+missing package and an unavailable index raise different errors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from repairgym.records import Record
 
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 BACK_OFF_S = (0.5, 2.0, 6.0)
-"""Waits between attempts; their number is the number of retries."""
+"""Waits between attempts, one per retry."""
 NETWORK_TIMEOUT_S = 60.0
 ResultT = TypeVar("ResultT")
 
@@ -39,29 +39,29 @@ class Sdist(Record):
 
 
 class IndexSettings(NamedTuple):
-    """Which indexes to ask; an empty ``default`` stands for the public one."""
+    """Indexes to query; an empty ``default`` stands for the public one."""
 
     default: str
     extra: tuple[str, ...]
 
 
 def index_settings(environ: Mapping[str, str] = os.environ) -> IndexSettings:
-    """Indexes that the user configured in the environment."""
+    """Return the indexes that the user configured in the environment."""
     default = environ.get("UV_DEFAULT_INDEX") or environ.get("PIP_INDEX_URL") or ""
     return IndexSettings(default, tuple(environ.get("PIP_EXTRA_INDEX_URL", "").split()))
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 (hex) of a file."""
+    """Return the SHA-256 (hex) of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class SdistIndex(Protocol):
-    """Something that serves sdists."""
+    """A server of sdists."""
 
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
-        """The file of ``sdist``, in ``folder`` or anywhere it may be copied from.
+        """Return the file of ``sdist``, in ``folder`` or elsewhere on this machine.
 
         Raises:
             IndexUnavailableError: no answer.
@@ -71,10 +71,10 @@ class SdistIndex(Protocol):
 
 
 class PackageIndex:
-    """A package index, asked through its ordinary protocol."""
+    """A package index with the ordinary protocol."""
 
     def __init__(self, settings: IndexSettings | None = None, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Ask the indexes of ``settings`` (default: the environment's); ``sleep`` waits between attempts."""
+        """Query the indexes of ``settings`` (default: the environment's); ``sleep`` waits between attempts."""
         self._sleep = sleep
         settings = settings or index_settings()
         client = PyPIClient(timeout=NETWORK_TIMEOUT_S, event_hooks={"response": [_raise_when_not_served]})
@@ -99,7 +99,7 @@ class PackageIndex:
         return path
 
     def wheel_versions(self, name: str) -> tuple[str, ...]:
-        """Released versions of ``name`` that have a wheel for this Python, the newest first; none when it is unknown.
+        """Return released versions of ``name`` with a wheel for this Python, the newest first; none if it is unknown.
 
         Raises:
             IndexUnavailableError: no index answers after all attempts.
@@ -124,7 +124,7 @@ class PackageIndex:
 
     def _find(self, sdist: Sdist) -> Link:
         with warnings.catch_warnings():
-            # Old releases name Python versions in a form that the parser only tolerates; nobody can fix them.
+            # Old releases name Python versions in a deprecated form.
             warnings.simplefilter("ignore", FutureWarning)
             packages = list(self._finder.find_matches(f"{sdist.name}=={sdist.version}", allow_prereleases=True))
         for package in packages:
@@ -142,7 +142,9 @@ class PackageIndex:
         except HashMismatchError as error:
             raise _wrong_hash(sdist, "another digest") from error
         except UnpackError as error:
-            raise PackageNotFoundError(f"the sdist of {sdist.name}=={sdist.version} cannot be had: {error}") from error
+            raise PackageNotFoundError(
+                f"the sdist of {sdist.name}=={sdist.version} cannot be fetched: {error}"
+            ) from error
 
 
 def _raise_when_not_served(response: httpx2.Response) -> None:

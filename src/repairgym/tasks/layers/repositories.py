@@ -1,9 +1,9 @@
 """Git repositories as sources of pinned trees.
 
-Reads a local clone (or clones once into ``<layers>/repositories``); makes commits, texts and tree layers. Invariants:
-a tree layer holds the files of one commit and no ``.git``, so no later history reaches an agent; files are written from
-git's objects, so no filter, hook or attribute of the repository runs; a tree with submodules, LFS pointers or links
-that leave it is refused with `UnsupportedTreeError`.
+Reads a local clone (or clones once into ``<layers>/repositories``). Makes commits, texts and tree layers. Guarantees: a
+tree layer holds the files of one commit and no ``.git``, so that no later history reaches an agent; files are written
+from git's objects, so that no filter, hook or attribute of the repository runs; a tree with submodules, LFS pointers or
+links that leave it is rejected with `UnsupportedTreeError`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class UnsupportedTreeError(TaskError):
         super().__init__(f"{path}: {reason.replace('_', ' ')}; the commit is left out")
 
     def __reduce__(self) -> tuple[type[UnsupportedTreeError], tuple[str, str]]:
-        """Errors travel between the processes of a build."""
+        """Pickle the error for the processes of a build."""
         return type(self), (self.reason, self.path)
 
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit on the first-parent line and what it changed."""
+    """A commit on the first-parent line and its changed paths."""
 
     id: str
     parents: tuple[str, ...]
@@ -65,7 +65,7 @@ class GitRepository:
 
     @classmethod
     def open(cls, url: str, store: LayerStore, subdirectory: str = "") -> GitRepository:
-        """The repository at ``url``: a path is used as it is, everything else is cloned once.
+        """Return the repository at ``url``: a path is used directly, any other URL is cloned once.
 
         Raises:
             IndexUnavailableError: it cannot be cloned.
@@ -84,10 +84,10 @@ class GitRepository:
         return cls(store.build_once("repositories", digest, lambda place: _clone(url, place)), subdirectory)
 
     def git(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Output of a git command.
+        """Return the output of a git command.
 
         Raises:
-            InputError: git refuses.
+            InputError: git fails.
         """
         argv = ["git", "--no-replace-objects", *_SAFE, *_SAFE_PATHS, "-C", str(self.folder), *arguments]
         done = subprocess.run(argv, input=stdin, capture_output=True, timeout=GIT_TIMEOUT_S, env=_environ())
@@ -99,7 +99,7 @@ class GitRepository:
         return done.stdout
 
     def resolve(self, revision: str) -> str:
-        """Full id of the commit that ``revision`` names.
+        """Return the full id of the commit ``revision``.
 
         Raises:
             InputError: there is none.
@@ -107,7 +107,7 @@ class GitRepository:
         return self.git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
 
     def commits(self, revision: str) -> Iterator[Commit]:
-        """Commits of the first-parent line up to ``revision``, newest first.
+        """Yield commits of the first-parent line up to ``revision``, newest first.
 
         A merge counts as one change against its first parent, as a squash does.
         """
@@ -125,21 +125,21 @@ class GitRepository:
         return path[len(prefix) :] if path.startswith(prefix) and not path.startswith('"') else ""
 
     def merged_messages(self, commit: Commit) -> str:
-        """Messages of the commits that a merge brought in; empty when it is no merge."""
+        """Return the messages of the merged commits; empty for a commit that is no merge."""
         if len(commit.parents) < 2:
             return ""
         messages = self.git("log", "--format=%B", f"{commit.parents[0]}..{commit.id}", "--max-count=20")
         return messages.decode("utf-8", "replace")
 
     def text(self, commit_id: str, path: str) -> str | None:
-        """Text of a file in a commit; None when it is not there or no UTF-8."""
+        """Return the text of a file in a commit; None if it is missing or no UTF-8."""
         try:
             return self.git("cat-file", "blob", f"{commit_id}:{self._full(path)}").decode("utf-8")
         except (InputError, UnicodeDecodeError):
             return None
 
     def version(self, commit_id: str) -> str:
-        """The newest version tag that the commit contains, ``0`` when there is none."""
+        """Return the newest version tag before the commit, ``0`` for none."""
         try:
             tag = self.git("describe", "--tags", "--abbrev=0", "--match", "*[0-9]*", commit_id).decode().strip()
         except InputError:
@@ -147,7 +147,7 @@ class GitRepository:
         return tag[next(i for i, character in enumerate(tag) if character.isdigit()) :]
 
     def tree_id(self, commit_id: str) -> str:
-        """Git's id of the commit's tree (of the subdirectory)."""
+        """Return git's id of the commit's tree (of the subdirectory)."""
         return self.git("rev-parse", "--verify", f"{commit_id}:{self.subdirectory}").decode().strip()
 
     def _full(self, path: str) -> str:
@@ -183,12 +183,12 @@ class GitRepository:
 
 
 def commit_tree_digest(tree_id: str, name: str, version: str) -> str:
-    """Content address of the tree layer of a commit."""
+    """Return the content address of the tree layer of a commit."""
     return hashlib.sha256(f"commit-tree:{COMMIT_TREE_FORMAT}:{tree_id}:{name}:{version}".encode()).hexdigest()
 
 
 def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, name: str, version: str) -> Path:
-    """The tree layer of a commit, with metadata that make ``importlib.metadata`` find ``name``.
+    """Return the tree layer of a commit, with metadata of ``name`` for ``importlib.metadata``.
 
     Raises:
         InputError: the commit is not in the repository.
@@ -206,7 +206,7 @@ def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, na
 
 
 def _write_version_files(tree: Path, version: str) -> None:
-    """Write the files that a build would generate from git tags, where the project's settings name them."""
+    """Write the version files that a build would generate from git tags, if the project's settings name them."""
     try:
         tool = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {})
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):

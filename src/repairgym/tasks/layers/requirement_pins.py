@@ -1,8 +1,9 @@
-"""What a project asks for, and the same settings with another bound on one of its requirements.
+"""Requirements of a project, pins of a lock, and settings with another bound on a requirement.
 
-Reads ``pyproject.toml``, ``setup.cfg``, ``setup.py`` and the metadata of an unpacked sdist, as text: nothing of the
-project runs. Makes requirement lines and `SettingsEdit` objects. Invariants: an edit changes one list of requirements
-of one file, and the bounds that were there stay.
+Reads locks, ``pyproject.toml``, ``setup.cfg``, ``setup.py`` and the metadata of an unpacked sdist as text: no project
+code runs. Makes requirement lines, versions and `SettingsEdit` objects. Guarantees: names are canonical (PEP 503); a
+lock line whose marker is false on this machine names nothing; an edit changes one list of requirements of one file, and
+existing bounds stay.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==(?P<version>[^
 
 
 def pinned_versions(lock: str) -> dict[str, Version]:
-    """Canonical name -> version of every distribution that ``lock`` installs here."""
+    """Return canonical name -> version of every distribution that ``lock`` installs here."""
     versions: dict[str, Version] = {}
     for line in lock.splitlines():
         match = _PIN.match(line)
@@ -34,7 +35,7 @@ def pinned_versions(lock: str) -> dict[str, Version]:
 
 
 DEFAULT_BUILD_REQUIREMENTS = ("setuptools", "wheel")
-"""What an installer takes for a project that names no build back end (PEP 518)."""
+"""Build requirements of a project that names no build back end (PEP 518)."""
 Place = Literal["build", "runtime"]
 _KEYS: Mapping[Place, tuple[tuple[str, str, str], ...]] = {
     "build": (("pyproject.toml", "build-system", "requires"),),
@@ -48,7 +49,7 @@ _STRING = re.compile(r"(?P<quote>[\"'])(?P<text>[^\"'\n]+)(?P=quote)")
 
 
 def build_requirements(tree: Path) -> tuple[str, ...]:
-    """``[build-system] requires`` of ``tree``, or what stands in for it."""
+    """Return ``[build-system] requires`` of ``tree``, or its default."""
     try:
         system = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("build-system", {})
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
@@ -57,7 +58,7 @@ def build_requirements(tree: Path) -> tuple[str, ...]:
 
 
 def runtime_requirements(tree: Path) -> tuple[str, ...]:
-    """Requirements of ``tree`` without extras, from the metadata that its sdist brings; from its settings otherwise."""
+    """Return the requirements of ``tree`` without extras, from the metadata of its sdist or else from its settings."""
     for path in sorted(tree.glob("*.egg-info/requires.txt")) + sorted(tree.glob("*/*.egg-info/requires.txt")):
         plain = path.read_text(encoding="utf-8", errors="replace").partition("\n[")[0]
         return tuple(line.strip() for line in plain.splitlines() if line.strip() and not line.startswith("["))
@@ -104,10 +105,10 @@ def _parse(text: str) -> Requirement | None:
 def bound_edit(
     tree: Path, files: Mapping[str, str | None], place: Place, name: str, bound: str
 ) -> tuple[str, str] | None:
-    """(path, new text) of the settings file in which requirement ``name`` has ``bound`` as well.
+    """Return (path, new text) of the settings file with an additional ``bound`` on requirement ``name``.
 
-    ``files`` lie over ``tree``. A requirement that the list does not hold is added to it. A project without a list of
-    build requirements gets one; None when there is no list of runtime requirements.
+    ``files`` lie over ``tree``. A missing requirement is added to the list. A project without a list of build
+    requirements gets one; return None without a list of runtime requirements.
     """
     for path, section, key in _KEYS[place]:
         text = files.get(path) or _read(tree / path)
@@ -126,7 +127,7 @@ def _replaced(text: str, entry: Entry, value: str) -> str:
 
 
 def _bounded(entry: Entry, path: str, name: str, bound: str) -> str:
-    """The value of ``entry`` with ``bound`` on ``name``."""
+    """Return the value of ``entry`` with ``bound`` on ``name``."""
     items = _items(entry, path)
     for item in items:
         requirement = _parse(item)
@@ -142,7 +143,7 @@ def _bounded(entry: Entry, path: str, name: str, bound: str) -> str:
 
 
 def _with_bound(item: str, bound: str) -> str:
-    """``item`` as it stands, with one more bound before its marker."""
+    """Add one bound to ``item`` before its marker."""
     plain, semicolon, marker = item.partition(";")
     plain = plain.rstrip()
     comma = "," if re.search(r"[<>=!~]", plain) else ""

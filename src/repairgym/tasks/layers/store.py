@@ -1,16 +1,15 @@
 """The content-addressed layer store: sdists, unpacked trees and environments, each built once.
 
-Reads pinned sdists and locks; makes folders under ``$REPAIRGYM_CACHE`` (default ``~/.cache/repairgym``)::
+Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default ``~/.cache/repairgym``)::
 
     sdists/<sha256>/NAME-VERSION.tar.gz
     trees/<digest>/            the unpacked sdist with `.dist/NAME-VERSION.dist-info/METADATA` added
     environments/<digest>/     a relocatable virtual environment (see `environments`)
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
 
-Invariants: a layer appears under its name only when it is whole (built beside it, then renamed), processes that ask at
-once build once (file lock), and nothing writes into a layer after that. A built layer needs no network; building one
-is the only thing that may use one (`repairgym.config.layers`). Beside each layer lie its manifest (`manifests`) and
-its last use (`gc`).
+Guarantees: a layer appears under its name only when it is whole; concurrent processes build it once (file lock); a
+built layer never changes and needs no network; only building may use one (`repairgym.config.layers`). Next to each
+layer lie its manifest (`inventory`) and its last use (`gc`).
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from repairgym.tasks.layers.package_index import PackageIndex, Sdist, SdistIndex
 TREE_FORMAT = 1
 """Part of each tree digest; grows when unpacking changes what a tree holds."""
 METADATA_FOLDER = ".dist"
-"""Folder of a tree that makes ``importlib.metadata`` find the package; a source path of every task."""
+"""Folder of a tree with the metadata for ``importlib.metadata``; a source path of every task."""
 
 
 def cache_root() -> Path:
-    """Folder of the layer store: ``$REPAIRGYM_CACHE`` or ``~/.cache/repairgym``."""
+    """Return the folder of the layer store: ``$REPAIRGYM_CACHE`` or ``~/.cache/repairgym``."""
     return Path(os.environ.get("REPAIRGYM_CACHE") or Path.home() / ".cache" / "repairgym").expanduser().resolve()
 
 
 def tree_digest(sdist: Sdist) -> str:
-    """Content address of the tree of ``sdist``."""
+    """Return the content address of the tree of ``sdist``."""
     return hashlib.sha256(f"tree:{TREE_FORMAT}:{sdist.sha256}".encode()).hexdigest()
 
 
 def tree_with_files(store: LayerStore, sdist: Sdist, files: Mapping[str, str]) -> Path:
-    """The tree of ``sdist`` with ``files`` (relative path -> text) beside its own: a layer of its own.
+    """Return a separate layer: the tree of ``sdist`` with additional ``files`` (relative path -> text).
 
     Raises:
         IndexUnavailableError: the sdist is not there and no index answers.
@@ -75,13 +74,13 @@ class LayerStore:
     def __init__(
         self, root: Path | None = None, index: SdistIndex | None = None, config: LayersConfig | None = None
     ) -> None:
-        """Use ``root`` (default: `cache_root`) and fetch what is missing from ``index`` (default: the user's)."""
+        """Use ``root`` (default: `cache_root`); fetch missing sdists from ``index`` (default: the user's)."""
         self.root = cache_root() if root is None else root
         self.config = config or LayersConfig()
         self._index = index
 
     def sdist(self, sdist: Sdist) -> Path:
-        """The sdist file, fetched when it is not there yet.
+        """Return the sdist file; fetch a missing one.
 
         Raises:
             IndexUnavailableError: it is not there and no index answers.
@@ -91,7 +90,7 @@ class LayerStore:
         return next(path for path in folder.iterdir() if path.is_file())
 
     def tree(self, sdist: Sdist) -> Path:
-        """The unpacked tree of ``sdist``.
+        """Return the unpacked tree of ``sdist``.
 
         Raises:
             IndexUnavailableError: the sdist is not there and no index answers.
@@ -100,36 +99,36 @@ class LayerStore:
         return self.build_once("trees", tree_digest(sdist), lambda place: _unpack(self.sdist(sdist), sdist, place))
 
     def has(self, kind: str, digest: str) -> bool:
-        """True when the layer is built."""
+        """Return True when the layer is built."""
         return (self.root / kind / digest).is_dir()
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """The layer ``kind/digest`` when it is built; this process uses it from now on."""
+        """Return the layer ``kind/digest`` if it is built, and mark it as used by this process."""
         layer = self.root / kind / digest
-        # Without a digest that is the folder of all layers of the kind.
+        # An empty digest would be the folder of all layers of the kind.
         return layer if digest and self._is_usable(layer) else None
 
     def _is_usable(self, layer: Path) -> bool:
-        """Whether ``layer`` is there; then nobody removes it before this process ends."""
+        """Return True if ``layer`` exists; then it stays until this process ends."""
         if not layer.is_dir():
             return False
-        # Marked before the second look: whoever was removing it is done by then.
+        # Marked before the second check: a removal has ended by then.
         gc.mark_used(layer)
         return layer.is_dir()
 
     def discard(self, kind: str, digest: str) -> None:
-        """Remove a layer that turned out to be unusable, so that the next use builds it again."""
+        """Remove an unusable layer, so that the next use builds it again."""
         final = self.root / kind / digest
         with _locked(final.with_name(f".{digest}.lock")):
             if final.is_dir():
                 gc.remove_layer(final)
 
     def release(self, kind: str, digest: str) -> None:
-        """Say that this process needs a layer no more, and nobody will ask for it again; the last user removes it."""
+        """End this process's use of a layer that nobody needs again; the last user removes it."""
         gc.release(self.root / kind / digest)
 
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
-        """The layer ``kind/digest``; ``build`` fills an empty folder when it is missing.
+        """Return the layer ``kind/digest``; ``build`` fills the folder of a missing one.
 
         Raises:
             DiskFullError: no room for the layer.
@@ -143,7 +142,7 @@ class LayerStore:
                 if not self._is_usable(final):
                     num_bytes = _build_and_rename(final, build)
                     gc.mark_used(final, num_bytes)
-        # What cannot be fetched again stays.
+        # Keep a file that cannot be fetched again.
         if self.config.is_index_allowed:
             gc.collect(self.root, self.config)
         return final
@@ -168,7 +167,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build_and_rename(final: Path, build: Callable[[Path], None]) -> int:
-    """Returns the bytes of the layer."""
+    """Build the layer and return its bytes."""
     prefix = f".{final.name}.building-"
     for stale in (*final.parent.glob(f"{prefix}*"), *final.parent.glob(f".{final.name}.removing-*")):
         shutil.rmtree(stale, ignore_errors=True)

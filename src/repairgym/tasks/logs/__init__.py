@@ -1,1 +1,1 @@
-"""What a log says: the one main error, its class, and whether two of them are the same."""
+"""Logs: the one main error, its class, and equality of two errors."""

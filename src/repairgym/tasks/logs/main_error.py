@@ -1,8 +1,9 @@
-"""The one main error of a log (paper A, the full pipeline: parse the log, pick one main error).
+"""The one main error of a log or a test run, and its class (paper A, full pipeline and error table).
 
-Reads what a build or test command printed; makes a :class:`~repairgym.records.MainError`. Invariants: the rules are
-tried in order and the first that finds a line decides, so that what a compiler says inside of a failed installation
-comes before the installer's own words; every log with a printed line has one.
+Reads the output of a build or test command, or a test run. Makes a :class:`~repairgym.records.MainError`. Guarantees:
+rules are tried in order and the first match decides, so that a compiler's words inside of a failed installation precede
+the installer's own; every log with a printed line has a main error. Classes are keywords in the paper's order, so that
+a missing package in a test's message is a dependency error; like the paper's, they are no diagnosis.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _KEYW
 
 
 def classify(message: str, likely: ErrorClass = "other") -> ErrorClass:
-    """The first class whose keywords are in ``message``; ``likely`` counts as a match at its own place in the order.
+    """Return the first class with keywords in ``message``; ``likely`` matches at its own place in the order.
 
     Args:
         message: One line of a log.
-        likely: What the form of the log says: a linter's line, a test's failure.
+        likely: Class that the form of the log suggests: a linter's line, a test's failure.
     """
     for name in ERROR_CLASSES:
         if name == likely or (name in _PATTERNS and _PATTERNS[name].search(message)):
@@ -74,13 +75,13 @@ _LIBRARY = re.compile(r"site-packages|lib/python\d")
 
 @dataclass(frozen=True)
 class Rule:
-    """How one kind of tool reports an error."""
+    """Form of an error message of one kind of tool."""
 
     pattern: re.Pattern[str]
     """Groups ``message`` and, where the line names a place, ``path`` and ``line``."""
     likely: ErrorClass = "other"
     is_last: bool = False
-    """The last match counts, not the first: a traceback ends with what was raised."""
+    """The last match counts: a traceback ends with the exception."""
 
 
 def _rule(pattern: str, likely: ErrorClass = "other", is_last: bool = False) -> Rule:
@@ -102,7 +103,7 @@ RULES: tuple[Rule, ...] = (
     # Compilers and type checkers: gcc, javac, mypy, rustc.
     _rule(r"^(?P<path>[^\s:]+):(?P<line>\d+)(?::\d+)?: (?P<message>(?:fatal )?error: .+)", "build_tool"),
     _rule(r"^(?P<message>error\[E\d+\]: .+)", "build_tool"),
-    # A byte compiler goes on after a file: the first error is the main one.
+    # A byte compiler continues with the next file: the first error is the main one.
     _rule(r"^(?P<message>(?:SyntaxError|IndentationError|TabError): .+)", "build_tool"),
     # Linters, in their concise and their full form.
     _rule(r"^(?P<path>[^\s:]+):(?P<line>\d+):\d+: (?P<message>[A-Z]{1,4}\d{3,4} .+)", "build_tool"),
@@ -124,7 +125,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def parse_main_error(log: str) -> MainError | None:
-    """The main error of the log of a command that failed; None when it printed nothing."""
+    """Return the main error in the log of a failed command; None for an empty log."""
     raw = _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]
     lines = [_DECORATION.sub("", line[:MAX_LINE_CHARS]) for line in raw]
     for rule in RULES:
@@ -146,7 +147,7 @@ def _main_error(rule: Rule, lines: Sequence[str], index: int, groups: dict[str, 
 
 
 def _place(lines: Sequence[str], index: int, rule: Rule) -> tuple[str | None, str | None]:
-    """Where the error at ``index`` is: after it (pytest, rustc, ruff) or in the frames before it (Python)."""
+    """Return the place of the error at ``index``: after it (pytest, rustc, ruff) or in frames before it (Python)."""
     if rule.likely == "test" and (test_id := _first_failed(lines)):
         return test_id, None
     for line in lines[index + 1 : index + 12]:
@@ -163,7 +164,7 @@ def _place(lines: Sequence[str], index: int, rule: Rule) -> tuple[str | None, st
 
 
 def _first_failed(lines: Sequence[str]) -> str | None:
-    """The test or file that pytest's summary names first."""
+    """Return the first test or file in pytest's summary."""
     for line in lines:
         if match := re.match(r"^(?:FAILED|ERROR) (\S+::.*?|\S+\.py)(?: - .+)?$", line):
             return match[1]
@@ -171,13 +172,13 @@ def _first_failed(lines: Sequence[str]) -> str | None:
 
 
 def first_test_error(run: TestRun, test_ids: Iterable[str]) -> MainError | None:
-    """The error of the first of ``test_ids`` that did not pass; None when all passed."""
+    """Return the error of the first of ``test_ids`` that did not pass; None if all passed."""
     failed = next((test_id for test_id in test_ids if run.outcome(test_id) is not TestOutcome.PASSED), None)
     return None if failed is None else error_of_test(run, failed)
 
 
 def error_of_test(run: TestRun, test_id: str) -> MainError:
-    """What a test that did not pass says."""
+    """Return the error of a test that did not pass."""
     result = run.results.get(test_id)
     message = (result.message if result else "") or str(run.outcome(test_id))
     return MainError(error_class=classify(message, "test"), message=message, path=test_id)

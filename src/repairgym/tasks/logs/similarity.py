@@ -1,9 +1,8 @@
-"""Whether two main errors are the same one.
+"""Equality of main errors (paper A, outer loop: another error keeps the progress, the same one reverts it).
 
-Paper A, outer loop: another error keeps the progress, the same one reverts it. Reads two
-:class:`~repairgym.records.MainError`; makes a truth. Invariants: symmetric and reflexive; what differs from run to run
-(numbers, versions, addresses, folders, lines) never makes an error another one, and neither does another value in an
-assertion that fails; another name (a module, a symbol, a test) and another assertion always do.
+Reads two :class:`~repairgym.records.MainError`. Guarantees: symmetric and reflexive; differences between equal runs
+(numbers, versions, addresses, folders, lines) and other values in a failed assertion never make errors different;
+another name (a module, a symbol, a test) or another assertion always does.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ _DISPLAY = re.compile(r"[\[({][#\s,:.]*[\])}]")
 
 
 def normalize(message: str) -> str:
-    """``message`` without what differs between equal errors: addresses, folders, numbers, white space."""
+    """Return ``message`` without addresses, folders, numbers and white space, which differ between equal errors."""
     text = _ADDRESS.sub("#", message)
     text = _FOLDERS.sub("", text)
     return " ".join(_NUMBER.sub("#", text).split())
 
 
 def shape(message: str) -> str:
-    """``message`` as far as it says which error it is: `normalize`, and ``#`` for each value of a failed assertion.
+    """Return the identity of ``message``: `normalize`, and ``#`` for each value of a failed assertion.
 
     ``assert 3 == 4`` and ``assert [1, 'a'] == []`` are both ``assert # == #``, ``assert 3 in [4]`` is not.
     """
@@ -46,7 +45,7 @@ def shape(message: str) -> str:
 
 
 def is_same_error(left: MainError, right: MainError) -> bool:
-    """True when both are the same error: of one class, at one place and of one shape."""
+    """Return True for errors of one class, place and shape."""
     if left.error_class != right.error_class:
         return False
     if left.path and right.path and _place(left.path) != _place(right.path):
@@ -55,5 +54,5 @@ def is_same_error(left: MainError, right: MainError) -> bool:
 
 
 def _place(path: str) -> str:
-    """The id of a test whole, with folder and parameters; of a file its name, because sandboxes move folders."""
+    """Return a test id unchanged, or the name of a file, because sandboxes move folders."""
     return path if "::" in path else normalize(path)

@@ -1,8 +1,8 @@
 """Mutation operators beyond the closed vocabulary of `operators`: whole expressions and statements of one line.
 
-Reads a module's source; makes `Site` objects whose texts are free. They need a policy that can write any text, so a
-build uses them only with ``mutations.has_free_operators``. Invariants: every alternative parses, a site lies on one
-line, and sites of a module depend on its source only.
+Reads a module's source. Makes `Site` objects with free texts. They need a policy that can write any text; a build uses
+them only with ``mutations.has_free_operators``. Guarantees: every alternative parses, a site lies on one line, and the
+sites of a module depend on its source only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ EXCEPTION_GROUPS = (
     ("OSError", "RuntimeError"),
     ("StopIteration", "ValueError"),
 )
-"""Built-in exceptions that people raise or catch in place of one another."""
+"""Built-in exceptions that people confuse."""
 MAX_VARIABLES = 3
-"""Other variables tried in place of one."""
+"""Number of other variables to try for one."""
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find_free_sites(source: str) -> list[Site]:
-    """All free sites of a module, by line, column and family.
+    """Return all free sites of a module, by line, column and family.
 
     Raises:
         SyntaxError: the source does not parse.
@@ -36,7 +36,7 @@ def find_free_sites(source: str) -> list[Site]:
     sites: dict[tuple[int, int, str, str], Site] = {}
     for site in (site for node in nodes for site in _sites(node, tokens)):
         if _is_there(tokens, site):
-            # A nested function meets its variables twice; the outer one's come first.
+            # A nested function yields its variables twice; those of the outer function come first.
             sites.setdefault((site.line, site.column, site.operator, site.old), site)
     return [sites[place] for place in sorted(sites)]
 
@@ -63,7 +63,7 @@ def _sites(node: ast.AST, tokens: SourceTokens) -> Iterator[Site]:
 
 
 def _text(tokens: SourceTokens, node: ast.AST) -> tuple[int, int, str] | None:
-    """(line, column, text) of ``node`` when it lies on one line."""
+    """Return (line, column, text) of ``node`` if it lies on one line."""
     line, end_line = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
     if not line or line != end_line:
         return None
@@ -94,7 +94,7 @@ def _swapped_arguments(call: ast.Call, tokens: SourceTokens) -> Iterator[Site]:
 
 
 def _loop_bound(call: ast.Call, tokens: SourceTokens) -> Iterator[Site]:
-    """The end of a ``range`` is one off."""
+    """Shift the end of a ``range`` by one."""
     if isinstance(call.func, ast.Name) and call.func.id == "range" and call.args:
         bound = call.args[0 if len(call.args) == 1 else 1]
         place = _text(tokens, bound)
@@ -115,7 +115,7 @@ def _defaults(node: FunctionNode, tokens: SourceTokens) -> Iterator[Site]:
 
 
 def _wrong_variables(node: FunctionNode, tokens: SourceTokens) -> Iterator[Site]:
-    """Another parameter or local variable of the function in place of the one that is read."""
+    """Read another parameter or local variable of the function."""
     names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
     texts = [part for child in ast.walk(node) if isinstance(child, ast.JoinedStr) for part in ast.walk(child)]
     skipped = {id(part) for part in texts}
@@ -130,5 +130,5 @@ def _wrong_variables(node: FunctionNode, tokens: SourceTokens) -> Iterator[Site]
 
 
 def _is_there(tokens: SourceTokens, site: Site) -> bool:
-    """Whether the old text is where the site says: the parser misplaces what stands inside f-strings."""
+    """Return True if the old text is at the site: the parser misplaces parts of f-strings."""
     return tokens.lines[site.line - 1].startswith(site.old, site.column)

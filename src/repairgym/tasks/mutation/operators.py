@@ -31,14 +31,14 @@ class SourceTokens:
         self.index = {token.start: number for number, token in enumerate(self.tokens)}
 
     def position(self, line: int, byte_offset: int) -> tuple[int, int]:
-        """(line, character column) of a syntax-tree position."""
+        """Return (line, character column) of a syntax-tree position."""
         text = self.lines[line - 1]
         if text.isascii():
             return line, byte_offset
         return line, len(text.encode()[:byte_offset].decode(errors="ignore"))
 
     def between(self, left: ast.expr, right: ast.expr) -> list[tokenize.TokenInfo]:
-        """Tokens after ``left`` and before ``right``, without brackets."""
+        """Return the tokens between ``left`` and ``right``, without brackets."""
         end = self.position(left.end_lineno or left.lineno, left.end_col_offset or 0)
         number = self.index.get(self.position(right.lineno, right.col_offset))
         if number is None:
@@ -51,13 +51,13 @@ class SourceTokens:
         return tokens[::-1]
 
     def at(self, node: ast.AST) -> tokenize.TokenInfo | None:
-        """Token that starts where ``node`` starts."""
+        """Return the token at the start of ``node``."""
         line, offset = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
         number = self.index.get(self.position(line, offset)) if line else None
         return None if number is None else self.tokens[number]
 
     def before(self, token: tokenize.TokenInfo) -> tokenize.TokenInfo | None:
-        """Token before ``token``."""
+        """Return the token before ``token``."""
         number = self.index[token.start]
         return self.tokens[number - 1] if number else None
 
@@ -77,7 +77,7 @@ WORD_GROUPS = (
     ("append", "extend"),
     ("keys", "values"),
 )
-"""Names of builtins and methods that people mistake for one another."""
+"""Names of builtins and methods that people confuse."""
 MAX_CONSTANT = 16
 """Larger integers are left alone: neighbours of large numbers are rarely plausible mistakes."""
 
@@ -91,7 +91,7 @@ _GROUPS = (
 
 
 def vocabulary_group(token: str) -> tuple[str, ...]:
-    """Tokens of the vocabulary that could stand where ``token`` stands, itself left out; empty for other text."""
+    """Return the vocabulary's other tokens for the place of ``token``; empty for other text."""
     return tuple(other for group in _GROUPS if token in group for other in group if other != token)
 
 
@@ -126,7 +126,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class FunctionSpan:
-    """Where a function is. Lines are 1-based and inclusive; the docstring range is empty (0, 0) when there is none."""
+    """Lines of a function, 1-based and inclusive; the docstring range is (0, 0) without a docstring."""
 
     qualified_name: str
     first_line: int
@@ -142,10 +142,10 @@ class FunctionSpan:
 
 
 def apply(source: str, *mutations: Mutation) -> str:
-    """Source with the mutations applied.
+    """Apply the mutations to ``source``.
 
     Raises:
-        ValueError: the source does not have the site's old text at its place.
+        ValueError: the site's old text is not at its place.
     """
     lines = source.splitlines(keepends=True)
     for mutation in sorted(mutations, key=lambda m: (m.site.line, -m.site.column)):
@@ -158,7 +158,7 @@ def apply(source: str, *mutations: Mutation) -> str:
 
 
 def find_functions(source: str) -> list[FunctionSpan]:
-    """Module-level functions and methods, in source order.
+    """Return module-level functions and methods, in source order.
 
     Raises:
         SyntaxError: the source does not parse.
@@ -180,7 +180,7 @@ def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
 
 
 def docstring_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.Expr | None:
-    """The docstring statement of ``node``; None when there is none, or nothing else in the body."""
+    """Return the docstring statement of ``node``; None without one or without other statements."""
     first = node.body[0]
     is_text = (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
@@ -189,7 +189,7 @@ def docstring_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) ->
 
 
 def find_sites(source: str) -> list[Site]:
-    """All sites of a module, by line and column.
+    """Return all sites of a module, by line and column.
 
     Raises:
         SyntaxError: the source does not parse.

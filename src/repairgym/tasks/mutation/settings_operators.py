@@ -1,8 +1,8 @@
 """Operators that break build settings as people do: one edit in ``pyproject.toml``, ``setup.cfg`` or ``setup.py``.
 
 Reads the text of a settings file; makes `SettingsEdit` objects with the whole new text. Invariants: an edit touches one
-entry (one key with its value) and nothing else, and the same text gives the same edits in the same order. Whether an
-edit breaks anything is for the build to say.
+entry (one key with its value) and nothing else, and the same text gives the same edits in the same order. The
+build decides whether an edit breaks anything.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Change = Callable[[Entry], Iterator[str]]
 
 @dataclass(frozen=True)
 class Operator:
-    """Which entries it breaks, and how."""
+    """An edit for a selection of entries."""
 
     name: str
     error_class: str
@@ -58,9 +58,9 @@ class Operator:
 
 
 def parse_entries(text: str) -> list[Entry]:
-    """Entries of a TOML, INI or ``setup(...)`` text.
+    """Return the entries of a TOML, INI or ``setup(...)`` text.
 
-    A value goes on over the next lines while brackets are open; one that starts empty goes on while they are indented.
+    A value extends over the next lines while brackets are open; one that starts empty, while they are indented.
     """
     lines = text.splitlines(keepends=True)
     entries: list[Entry] = []
@@ -99,7 +99,7 @@ def _depth(text: str) -> int:
 
 
 def find_edits(path: str, text: str) -> list[SettingsEdit]:
-    """Every edit that an operator can make, in the order of the operators."""
+    """Return every edit of every operator, in the order of the operators."""
     if path == "MANIFEST.in":
         return list(_manifest_edits(path, text))
     entries = parse_entries(text)
@@ -140,7 +140,7 @@ def _remove(entry: Entry) -> Iterator[str]:
 
 
 def _drop_item(entry: Entry) -> Iterator[str]:
-    """The value without one of its strings (or of its lines)."""
+    """Remove one string (or line) of the value."""
     for match in _STRING.finditer(entry.value):
         if not match.group("text"):
             continue
@@ -152,7 +152,7 @@ def _drop_item(entry: Entry) -> Iterator[str]:
 
 
 def _bad_bound(entry: Entry) -> Iterator[str]:
-    """A version bound that nothing satisfies."""
+    """Set a version bound that nothing satisfies."""
     for match in _BOUND.finditer(entry.value):
         yield entry.value[: match.start()] + ">=999" + entry.value[match.end() :]
     for match in _STRING.finditer(entry.value):
@@ -162,14 +162,14 @@ def _bad_bound(entry: Entry) -> Iterator[str]:
 
 
 def _bad_python(entry: Entry) -> Iterator[str]:
-    """Bounds that leave out the Python that people have."""
+    """Set a bound that excludes current versions of Python."""
     match = _BOUND.search(entry.value)
     for bound in ("<3.8", ">=3.99") if match else ():
         yield entry.value[: match.start()] + bound + entry.value[match.end() :] if match else ""
 
 
 def _misspell(entry: Entry) -> Iterator[str]:
-    """Two letters of the last word of each reference or path swapped."""
+    """Swap two letters of the last word of each reference or path."""
     for match in re.finditer(r"[A-Za-z_]\w{2,}(?=[^\w]*(?:[\"'\n]|$))", entry.value):
         word = match.group()
         place = next((i for i in range(len(word) - 2, 0, -1) if word[i] != word[i + 1]), None)
@@ -179,7 +179,7 @@ def _misspell(entry: Entry) -> Iterator[str]:
 
 
 def _rename(entry: Entry) -> Iterator[str]:
-    """The project under another name."""
+    """Rename the project."""
     match = re.search(r"[A-Za-z][\w.-]*", entry.value)
     if match:
         yield entry.value[: match.end()] + "-project" + entry.value[match.end() :]
@@ -192,7 +192,7 @@ def _negate(entry: Entry) -> Iterator[str]:
 
 
 def _lose_quote(entry: Entry) -> Iterator[str]:
-    """A string whose end is missing."""
+    """Remove the end of a string."""
     match = _STRING.search(entry.value)
     if match and match.group("text"):
         yield entry.value[: match.end() - 1] + entry.value[match.end() :]

@@ -1,11 +1,11 @@
-"""Splits the difference of a pair into fixes by hunk ablation.
+"""Hunk ablation: split the difference of a pair into fixes.
 
-Reads a `Pair` with its stable and fixed tests; makes `Fix` objects. Each source hunk is taken back alone; hunks that
-break the same fixed tests belong together. A hunk that also breaks other tests is half of something: a part that the
-rest of its fix relies on (an attribute that another hunk reads) or that relies on hunks which no test needs (a rule
-that took the place of entries deleted elsewhere). It joins the fix, or is joined by the hunks, with which it shares a
-changed name, or by the other halves that it tells of (a new parameter and the call that gives it), if with them no
-other test breaks any more. Invariant: the fixes of one pair share no hunk.
+Reads a `Pair` with its stable and fixed tests. Makes `Fix` objects. Each source hunk is reverted alone; hunks that
+break the same fixed tests belong together. A hunk that also breaks other tests is incomplete: either the rest of its
+fix needs it (an attribute that another hunk reads), or it needs hunks without a test (a rule that replaced entries
+deleted elsewhere). It joins a fix, or hunks with a shared changed name, or other incomplete hunks with a common name (a
+new parameter and the call that passes it), if together they break no other test. Guarantees: the fixes of one pair
+share no hunk.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks
 from repairgym.tasks.sources.pairs import Pair
 
 _NAME = re.compile(r"[A-Za-z_]\w+")
-_DULL_NAMES = {*keyword.kwlist, "self", "cls"}
-"""Names that tie nothing together."""
+_COMMON_NAMES = {*keyword.kwlist, "self", "cls"}
+"""Names that relate no hunks."""
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Ablation:
     funnel: Counter[str]
 
     async def split(self) -> list[Fix]:
-        """The fixes; empty when there are none or the pair is a rewrite."""
+        """Return the fixes; none for a pair that is a rewrite."""
         hunks = find_hunks(self.pair.older, self.pair.newer)
         self.funnel["hunks"] += len(hunks)
         if len(hunks) > self.pair.origin.config.max_hunks:
             self.funnel["pairs_with_too_many_hunks"] += 1
             return []
         groups, untested = await self._group_by_tests(hunks)
-        closed, halves = await self._tell_apart(groups)
+        closed, halves = await self._separate(groups)
         await self._join(closed, halves, untested)
         self.funnel["hunks_untested"] += len(untested)
         self.funnel["fixes"] += len(closed)
@@ -54,7 +54,7 @@ class Ablation:
         return Fix(ordered, self.pair.older, self.pair.newer)
 
     async def _group_by_tests(self, hunks: list[Hunk]) -> tuple[list[list[Hunk]], list[Hunk]]:
-        """Hunks by the fixed tests that break without them, and the hunks that no fixed test needs."""
+        """Group hunks by the fixed tests that break without them; return the hunks without such a test as well."""
         coding = [hunk for hunk in hunks if changes_code(self.pair.newer, self.pair.older, hunk)]
         self.funnel["hunks_without_code"] += len(hunks) - len(coding)
         request = self.pair.bounded_request(self.fixed)
@@ -70,13 +70,13 @@ class Ablation:
         return list(by_broken.values()), untested
 
     async def _is_closed(self, hunks: list[Hunk]) -> bool:
-        """True when taking ``hunks`` back breaks tests that the release fixed, and no others."""
+        """Return True when reverting ``hunks`` breaks only tests that the release fixed, and at least one."""
         run = await self.pair.run_without(self._fix(hunks), self.stable)
         broken = set(self.pair.broken_of(run, self.stable))
         return not run.is_timed_out and bool(broken) and broken <= set(self.fixed)
 
-    async def _tell_apart(self, groups: list[list[Hunk]]) -> tuple[list[list[Hunk]], list[Hunk]]:
-        """Groups that break fixed tests only, and the hunks that stand in the way of the others."""
+    async def _separate(self, groups: list[list[Hunk]]) -> tuple[list[list[Hunk]], list[Hunk]]:
+        """Return the groups that break fixed tests only, and the incomplete hunks."""
         closed: list[list[Hunk]] = []
         halves: list[Hunk] = []
         for group in groups:
@@ -93,7 +93,7 @@ class Ablation:
         return closed, halves
 
     async def _join(self, closed: list[list[Hunk]], halves: list[Hunk], untested: list[Hunk]) -> None:
-        """Add each half to its fix, or make one of it and other hunks; ``closed`` and ``untested`` change."""
+        """Add each incomplete hunk to a fix, or make a fix with other hunks; ``closed`` and ``untested`` change."""
         unmatched: list[Hunk] = []
         for half in halves:
             if await self._attach(closed, half):
@@ -107,7 +107,7 @@ class Ablation:
                 self.funnel["hunks_entangled"] += len(group)
 
     async def _close(self, closed: list[list[Hunk]], group: list[Hunk], untested: list[Hunk]) -> bool:
-        """Make a fix of ``group`` and the untested hunks of its files that share a changed name with it."""
+        """Make a fix of ``group`` and the untested hunks of its files with a common changed name."""
         paths = {hunk.path for hunk in group}
         names = set().union(*map(self._changed_names, group))
         others = [hunk for hunk in untested if hunk.path in paths and names & self._changed_names(hunk)]
@@ -119,7 +119,7 @@ class Ablation:
         return True
 
     def _related(self, hunks: list[Hunk]) -> list[list[Hunk]]:
-        """``hunks`` in groups in which one has a name that another changes, or of a function that another changes."""
+        """Group ``hunks`` that mention each other's changed names or functions."""
         own, mentioned = ({hunk: names(hunk) for hunk in hunks} for names in (self._own_names, self._all_names))
         groups: list[list[Hunk]] = []
         for hunk in hunks:
@@ -132,13 +132,13 @@ class Ablation:
 
     def _own_names(self, hunk: Hunk) -> set[str]:
         functions = {span.qualified_name.rpartition(".")[2] for _, span in self._fix([hunk]).touched_functions()}
-        return (self._changed_names(hunk) | functions) - _DULL_NAMES
+        return (self._changed_names(hunk) | functions) - _COMMON_NAMES
 
     def _all_names(self, hunk: Hunk) -> set[str]:
         return self._new_names(hunk) | set(_NAME.findall("".join(hunk.old_lines)))
 
     async def _attach(self, closed: list[list[Hunk]], half: Hunk) -> bool:
-        """Add ``half`` to the first fix, most shared names first, that stays closed with it."""
+        """Add ``half`` to the first fix that stays closed with it, most shared names first."""
         names = self._added_names(half)
         shared = [len(names & set().union(*map(self._added_names, group))) for group in closed]
         for number in sorted((n for n, count in enumerate(shared) if count), key=lambda n: -shared[n]):
@@ -148,12 +148,12 @@ class Ablation:
         return False
 
     def _added_names(self, hunk: Hunk) -> set[str]:
-        """Names that ``hunk`` has and the lines in whose place it stands do not."""
+        """Return names of ``hunk`` that the replaced lines lack."""
         return self._new_names(hunk) - set(_NAME.findall("".join(hunk.old_lines)))
 
     def _new_names(self, hunk: Hunk) -> set[str]:
         return set(_NAME.findall(self._fix([hunk]).new_text))
 
     def _changed_names(self, hunk: Hunk) -> set[str]:
-        """Names that only one side of ``hunk`` has."""
+        """Return names on only one side of ``hunk``."""
         return self._new_names(hunk) ^ set(_NAME.findall("".join(hunk.old_lines)))

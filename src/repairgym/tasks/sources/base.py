@@ -1,8 +1,8 @@
-"""What a task source is, and what it is given.
+"""Task sources: the interface, the build context and the result.
 
-A source turns one project of the catalogue (a package or a repository) into tasks. Adding one: a file in this folder
-with a `TaskSource`, one line in `registry.SOURCES`, one test. Invariant: for one seed, catalogue and machine
-architecture a source gives the same tasks.
+A source turns one project of the catalogue (a package or a repository) into tasks. A new source is a file in this
+folder with a `TaskSource`, one line in `build_tasks.SOURCES`, and a test. Guarantees: for one seed, catalogue and
+machine architecture a source gives the same tasks.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from repairgym.tasks.layers.store import LayerStore
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Where tasks are made: layers, a sandbox back end, bounds."""
+    """Layers, sandbox back end and bounds of a build."""
 
     store: LayerStore
     backend: SandboxBackend
     config: TasksConfig
     quota: int
-    """Tasks wanted from this package; a source stops when it has them."""
+    """Number of tasks at which a source stops."""
     part: int = 0
-    """Which part of a project's work, where a source divides it into units (`history`)."""
+    """Number of the unit, for sources that divide a project into units (`history`)."""
 
     def pinned(self, package: Package, version: str = "") -> tuple[Environment, SandboxSpec]:
-        """The environment of ``package`` and a sandbox of its pinned tree (default: the mutated version)."""
+        """Return the environment of ``package`` and a sandbox of its pinned tree (default: the mutated version)."""
         return self.pinned_tree(self.lock(package.requirements), self.store.tree(package.sdist(version)))
 
     def lock(self, requirements: tuple[str, ...]) -> str:
-        """The lock of ``requirements``, from the configured folder.
+        """Return the lock of ``requirements`` from the configured folder.
 
         Raises:
             TaskError: there is none.
@@ -46,7 +46,7 @@ class BuildContext:
         return read_lock(requirements, self.config.locks)
 
     def pinned_tree(self, lock: str, tree: Path) -> tuple[Environment, SandboxSpec]:
-        """The environment of ``lock`` and a sandbox of ``tree``.
+        """Return the environment of ``lock`` and a sandbox of ``tree``.
 
         Raises:
             IndexUnavailableError: a wheel is missing and no index answers.
@@ -55,13 +55,13 @@ class BuildContext:
         return environment, SandboxSpec(environment=folder, tree=tree, limits=self.config.sandbox.limits)
 
     async def compiled(self, spec: SandboxSpec, request: TestRequest) -> SandboxSpec:
-        """``spec`` over the twin of its tree that has byte-code for ``request``."""
+        """Return ``spec`` over the twin of its tree with byte-code for ``request``."""
         timeout_s = self.config.suite_timeout_s
         tree = await tree_with_bytecode(self.store, self.backend, spec, request, timeout_s)
         return spec.model_copy(update={"tree": tree})
 
     def request(self, project: Project, test_ids: tuple[str, ...], timeout_s: float) -> TestRequest:
-        """A run of ``test_ids`` of ``project`` while tasks are made."""
+        """Return a request for ``test_ids`` of ``project`` during the build."""
         return TestRequest(
             test_ids=test_ids,
             timeout_s=timeout_s,
@@ -73,13 +73,13 @@ class BuildContext:
 
 @dataclass
 class SourceResult:
-    """Tasks made from one package and the count of everything that fell away."""
+    """Tasks of one package, and counts of dropped candidates."""
 
     tasks: list[Task] = field(default_factory=list)
     funnel: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: Task | str) -> None:
-        """Keep a task, or count why a candidate makes none."""
+        """Keep a task, or count the reason of a drop."""
         self.funnel["kept" if isinstance(outcome, Task) else outcome] += 1
         if isinstance(outcome, Task):
             self.tasks.append(outcome)
@@ -92,7 +92,7 @@ class TaskSource(Protocol[ProjectT]):
     """Makes tasks of one kind."""
 
     async def make(self, package: ProjectT, context: BuildContext) -> SourceResult:
-        """Tasks from ``package``, certified, at most ``context.quota``.
+        """Make certified tasks from ``package``, at most ``context.quota``.
 
         Raises:
             IndexUnavailableError: a layer is missing and no index answers.

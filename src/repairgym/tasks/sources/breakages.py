@@ -1,10 +1,10 @@
 """Task source `breakages`: builds broken by their configuration (the domain of paper A).
 
-Reads a pinned sdist; makes tasks whose bug is one edit in its build settings (`settings_operators`) and whose tests
-really build a wheel, offline, from the pinned build back ends (`build_checks`). What a good wheel holds is read from
-the build of the release itself. An edit becomes a task when a test of the build fails with it in every run. Older
-releases that today's dependencies break follow (`dependencies`). Invariants: the repair of an edit is the settings file
-as released; so the edits of one package have one gold state, and share its runs (`verify` shares nothing).
+Reads a pinned sdist. Makes tasks with one wrong edit in the build settings (`settings_operators`); their tests build a
+wheel, offline, with the pinned build back ends (`build_checks`), and compare it with the wheel of the release. An edit
+becomes a task when a test of the build fails with it in every run. Older releases that today's dependencies break
+follow (`dependencies`). Guarantees: the repair of an edit is the released settings file. The edits of one package have
+one gold state and share its runs (`verify` shares nothing).
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class BreakageRun:
     """The release with the tests of its build."""
     pinned_files: dict[str, str]
     gold_runs: list[TestRun] = field(default_factory=list)
-    """Builds of the release itself, once an edit needs them."""
+    """Builds of the release itself, made for the first edit that needs them."""
 
     @classmethod
     async def set_up(cls, package: Package, context: BuildContext) -> BreakageRun | None:
-        """Build the release and note what its wheel holds; None when it does not build here."""
+        """Build the release and record the content of its wheel; return None if the build fails."""
         store, lock, test = context.store, context.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
         environment, spec = context.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
         sandbox = await context.backend.create(spec)
@@ -91,7 +91,7 @@ class BreakageRun:
         return cls(package, context, environment, spec, files)
 
     def edits(self) -> list[SettingsEdit]:
-        """Edits of the settings files; operators take turns, each in random order."""
+        """Return edits of the settings files; operators take turns, each in random order."""
         families: dict[str, list[SettingsEdit]] = defaultdict(list)
         for path in SETTINGS_FILES:
             if (self.spec.tree / path).is_file():
@@ -100,7 +100,7 @@ class BreakageRun:
         return _in_turns(families, f"{self.context.config.seed}:{self.package.name}:{self.package.version}")
 
     async def try_edit(self, edit: SettingsEdit) -> Task | str:
-        """The task that an edit makes, or why it makes none."""
+        """Return the task of an edit, or the reason of its drop."""
         files: dict[str, str | None] = {edit.path: edit.text}
         broken = self.spec.model_copy(update={"files": files})
         request = build_request(self.package, self.context, BUILD_TEST)

@@ -1,6 +1,6 @@
-"""What tasks with a broken build have in common: their tests are a build (``data/build_check``).
+"""Checks of broken builds: their tests are a build (``data/build_check``).
 
-Reads the shipped check files; makes requests and tasks. Invariant: the pinned tree holds the check in `CHECK_FOLDER`,
+Reads the shipped check files. Makes requests and tasks. Guarantees: the pinned tree holds the check in `CHECK_FOLDER`,
 and grading restores every file of it.
 """
 
@@ -24,20 +24,20 @@ EXPECTED_FILE, SUITE_FILE = f"{CHECK_FOLDER}/expected.json", f"{CHECK_FOLDER}/su
 
 
 def check_text(path: str) -> str:
-    """Text of a shipped check file, `BUILD_TEST` or `DEPENDENCY_TEST`."""
+    """Return the text of a shipped check file, `BUILD_TEST` or `DEPENDENCY_TEST`."""
     name = path.rpartition("/")[2]
     return resources.files("repairgym").joinpath("data", "build_check", name).read_text("utf-8")
 
 
 def build_request(package: Package, context: BuildContext, path: str) -> TestRequest:
-    """A run of all tests of the check ``path``."""
+    """Return a request for all tests of the check ``path``."""
     bound = context.config.breakages.max_build_s
     request = context.request(package, (path,), bound)
     return request.model_copy(update={"test_timeout_s": bound, "plugins": ()})
 
 
 def build_task(bug: Bug, evidence: Evidence, recipe: str, context: BuildContext) -> Task:
-    """The task of a broken build: its report is the first line of the failure.
+    """Return the task of a broken build; its issue is the first line of the failure.
 
     Raises:
         TaskError: a hidden test cannot be cut out of its file.
@@ -48,7 +48,7 @@ def build_task(bug: Bug, evidence: Evidence, recipe: str, context: BuildContext)
 
 
 def with_check(task: Task, max_build_s: float) -> Task:
-    """``task`` with the deadline of a build; grading restores the files of the check and the suite that it runs."""
+    """Give ``task`` the deadline of a build; grading restores the check and its suite."""
     suite = json.loads(task.pinned_files[SUITE_FILE])["tests"] if SUITE_FILE in task.pinned_files else []
     paths = tuple(sorted({*task.test_paths, *task.pinned_files, *suite}))
     return task.model_copy(update={"test_timeout_s": max_build_s, "timeout_s": max_build_s, "test_paths": paths})

@@ -1,8 +1,7 @@
 """Changelog entries as issue texts.
 
-Reads the changelog that a sdist ships; makes the entry that tells about a group of hunks. Invariants: only entries of
-the asked version are considered, an entry is used only when it fits better than every other one, and headings,
-versions, links and author credits are taken out.
+Reads the changelog of an sdist. Makes the entry about a group of hunks. Guarantees: only entries of the given version
+count; an entry has to fit better than every other one; headings, versions, links and author credits are removed.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ STEM_CHARS = 5
 
 @dataclass(frozen=True)
 class Clues:
-    """What is known about a group of hunks. Test source is searched for clues, never quoted."""
+    """Facts about a group of hunks. Test source is searched for clues, never quoted."""
 
     issue_numbers: frozenset[str]
     names: frozenset[str]
@@ -73,14 +72,14 @@ class Clues:
 
     @classmethod
     def collect(cls, names: Iterable[str], test_ids: Iterable[str], hunk_text: str, test_source: str = "") -> Clues:
-        """Clues from touched names, failing tests (ids and source) and the text of the hunks."""
+        """Collect clues from touched names, failing tests (ids and source) and the text of the hunks."""
         tests = " ".join(test_id.partition("::")[2] for test_id in test_ids)
         parts = {part for name in names for part in name.split(".") if len(part) > 3 and not part.startswith("__")}
         numbers = _ISSUE_NUMBER.findall(f"{tests} {hunk_text} {test_source}")
         return cls(frozenset(numbers), frozenset(parts), frozenset(_stems(tests)), frozenset(_stems(hunk_text)))
 
     def score(self, entry: str) -> tuple[int, int]:
-        """How well ``entry`` fits, and how well it fits the changed lines."""
+        """Return the fit of ``entry``, and its fit to the changed lines."""
         numbers = set(_ISSUE_NUMBER.findall(entry)) & self.issue_numbers
         names = {name for name in self.names if re.search(rf"\b{re.escape(name)}\b", entry)}
         stems = _stems(entry)
@@ -89,13 +88,13 @@ class Clues:
 
 
 def _stems(text: str) -> set[str]:
-    """Words of ``text`` by their first letters, so that ``removes`` and ``removal`` are one."""
+    """Return the first letters of the words of ``text``: ``removes`` and ``removal`` are equal."""
     words = _WORD.findall(re.sub(r"[_:]", " ", text).lower())
     return {word[:STEM_CHARS] for word in words if word not in _COMMON_WORDS}
 
 
 def read_entries(tree: Path, version: str) -> list[str]:
-    """Cleaned entries of ``version`` in the changelog of ``tree``; empty when there is none."""
+    """Return the cleaned entries of ``version`` in the changelog of ``tree``; empty without any."""
     for folder in (tree, tree / "docs", tree / "doc", tree / "docs" / "source"):
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
             if path.is_file() and _FILE_NAME.match(path.name):
@@ -106,7 +105,7 @@ def read_entries(tree: Path, version: str) -> list[str]:
 
 
 def best_entry(entries: list[str], clues: Clues) -> str:
-    """The entry that fits the clues better than every other one; empty when none does."""
+    """Return the entry that fits the clues better than every other one; empty without one."""
     ranked = sorted(((clues.score(entry), entry) for entry in entries), reverse=True)
     if not ranked or sum(ranked[0][0]) < MIN_SCORE:
         return ""
@@ -115,7 +114,7 @@ def best_entry(entries: list[str], clues: Clues) -> str:
 
 
 def clean_entry(entry: str) -> str:
-    """An entry as plain text: no markup, links or credits."""
+    """Return an entry as plain text, without markup, links and credits."""
     text = re.sub(r":[\w:]+:`~?([^`<]+?)(?:\s*<[^>]*>)?`", r"`\1`", entry)
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"`([^`<]+?)\s*<[^>]*>`_+", r"\1", text)

@@ -1,6 +1,6 @@
-"""Bug-fix commits: which ones a history has, and what they say.
+"""Bug-fix commits of a history, and their issue texts.
 
-Reads a `GitRepository`; makes candidate commits and issue texts. Invariants: a candidate touches code and tests within
+Reads a `GitRepository`. Makes candidate commits and issue texts. Guarantees: a candidate touches code and tests within
 the bounds of `HistoryConfig`; an issue text holds no line of code that the fix added.
 """
 
@@ -31,12 +31,12 @@ _TRAILER = re.compile(r"^(co-authored-by|signed-off-by|reviewed-by|see-also|cc|c
 _MERGE = re.compile(r"^(merge (pull request|branch|remote)\b.*|\* .*)$", re.IGNORECASE)
 MAX_ISSUE_CHARS = 4000
 MIN_CODE_LINE_CHARS = 12
-"""Shorter lines of code are common words, not a fix."""
+"""Shorter lines of code are common words."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A commit with the files of it that matter."""
+    """A commit with its source and test files."""
 
     commit: Commit
     sources: tuple[str, ...]
@@ -47,7 +47,7 @@ class Candidate:
 def find_candidates(
     repository: Repository, clone: GitRepository, config: HistoryConfig
 ) -> tuple[list[Candidate], Counter[str]]:
-    """Candidates, newest first, at most ``config.num_commits``, and why the other commits are none.
+    """Return candidates, newest first, at most ``config.num_commits``, and counts of drop reasons.
 
     Raises:
         InputError: the revision is not in the clone.
@@ -79,7 +79,7 @@ def _as_candidate(repository: Repository, commit: Commit) -> Candidate:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """``Path.glob`` over names that need not exist: ``**/`` stands for any number of folders."""
+    """Match like ``Path.glob`` on names of missing files: ``**/`` stands for any number of folders."""
     if "**/" in pattern:
         head, _, tail = pattern.partition("**/")
         if not path.startswith(head):
@@ -106,13 +106,13 @@ def _drop_reason(candidate: Candidate, config: HistoryConfig) -> str:
 def _no_fix_reason(clone: GitRepository, commit: Commit, config: HistoryConfig) -> str:
     if config.is_any_message:
         return ""
-    # A merge says what it merged only in the messages of the merged commits.
+    # Only the merged commits describe the changes of a merge.
     message = commit.message + clone.merged_messages(commit)
     return "" if _FIX.search(message) or _LINKED.search(message) else "not_a_fix"
 
 
 def load_issues(path: str) -> dict[str, str]:
-    """Issue texts by number from a JSON file; empty without one.
+    """Return issue texts by number from a JSON file; empty without one.
 
     Raises:
         InputError: the file cannot be read or has another form.
@@ -136,7 +136,7 @@ def _issue_text(item: dict[str, Any]) -> str:
 def commit_issue(
     repository: Repository, clone: GitRepository, candidate: Candidate, fix: Fix, issues: dict[str, str]
 ) -> tuple[str, str]:
-    """Issue text and where it comes from: ``issue``, ``changelog`` or ``commit``; empty when nothing can be told."""
+    """Return the issue text and its source: ``issue``, ``changelog`` or ``commit``; empty without a usable text."""
     commit = candidate.commit
     message = "\n".join([commit.message, clone.merged_messages(commit)])
     linked = [issues[number] for number in _LINKED.findall(message) if number in issues]
@@ -157,14 +157,14 @@ def _changelog_entries(repository: Repository, clone: GitRepository, candidate: 
 
 
 def clean_message(message: str) -> str:
-    """A commit message without trailers, merge lines, links and credits."""
+    """Return a commit message without trailers, merge lines, links and credits."""
     lines = [line.strip() for line in message.splitlines()]
     cleaned = [clean_entry(line) for line in lines if line and not _TRAILER.match(line) and not _MERGE.match(line)]
     return "\n".join(dict.fromkeys(line for line in cleaned if line))[:MAX_ISSUE_CHARS]
 
 
 def reveals(text: str, fix: Fix) -> bool:
-    """True when ``text`` quotes a line of code that ``fix`` added."""
+    """Return True when ``text`` quotes a line of code that ``fix`` added."""
     flat = " ".join(text.split())
     lines = (" ".join(line.split()) for line in fix.new_text.splitlines())
     return any(len(line) >= MIN_CODE_LINE_CHARS and line in flat for line in lines)

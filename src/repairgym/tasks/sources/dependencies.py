@@ -1,10 +1,9 @@
 """Part of source `breakages`: releases that newer dependencies break (the domain of paper A).
 
-Reads the pinned sdist of an older release; makes one task when the newest dependencies that it admits break its build
-or its tests, and older versions of some of them repair it (`version_search`). The environment holds the newest
-versions, and in its wheelhouse the older ones that the repair falls back to, so that the repair can be tried offline.
-Invariants: nothing but bounds in lists of requirements is changed by the repair; the older versions break no test
-that passes beside the newest.
+Reads the pinned sdist of an older release. Makes one task if its newest allowed dependencies break its build or its
+tests and older versions of some repair it (`version_search`). The environment holds the newest versions, and its
+wheelhouse the older ones of the repair, so that the repair can be tried offline. Guarantees: the repair changes only
+bounds in lists of requirements; the older versions break no test that passes with the newest.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ _LISTED = {"build": build_requirements, "runtime": runtime_requirements}
 
 
 async def aged_task(package: Package, version: str, context: BuildContext, funnel: Counter[str]) -> Task | str:
-    """The task of an older release beside today's dependencies, or why it makes none.
+    """Return the task of an older release with today's dependencies, or the reason of its drop.
 
     ``funnel`` gets the number of runs that the search took.
 
@@ -99,7 +98,7 @@ def _failures(run: TestRun) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class AgedRelease:
-    """A release with the check of its build and its suite, and what it takes to run it with given versions."""
+    """A release with the check of its build and its suite, which runs with given versions."""
 
     package: Package
     version: str
@@ -110,15 +109,15 @@ class AgedRelease:
     pinned_files: dict[str, str]
     index: PackageIndex = field(default_factory=PackageIndex)
     versions: dict[str, list[str]] = field(default_factory=dict)
-    """What the index has of each name that was asked for."""
+    """Name -> versions on the index, of each requested name."""
     wheels: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(name, version) -> its part of a lock, of each version that was resolved."""
+    """(name, version) -> its part of a lock, of each resolved version."""
     tried: set[str] = field(default_factory=set)
-    """Environments that were made for the search alone: one that was there before is another task's."""
+    """New environments of the search; existing ones belong to other tasks."""
 
     @classmethod
     def set_up(cls, package: Package, version: str, context: BuildContext) -> AgedRelease:
-        """Pin the tree and lock the newest dependencies that it admits.
+        """Pin the tree and lock its newest allowed dependencies.
 
         Raises:
             IndexUnavailableError: no index answers.
@@ -141,11 +140,11 @@ class AgedRelease:
         return {name: version for name, (version, _) in _parts(self.newest_lock).items()}
 
     def has_list(self, place: Place) -> bool:
-        """Whether there is a list of requirements in which a repair could stand."""
+        """Return True if a list of requirements exists for a repair."""
         return bound_edit(self.spec.tree, {}, place, self.package.name, "<1") is not None
 
     def suspects(self, place: Place, messages: str) -> list[str]:
-        """First what a failure quotes, then what it names, then what is declared, then everything else."""
+        """Rank distributions: quoted in a failure, named in it, declared, all others."""
         listed = _LISTED[place](self.spec.tree)
         declared = [canonicalize_name(re.split(r"[^\w.-]", text.strip())[0]) for text in listed]
         messages = messages.lower().replace("_", "-").replace("pkg-resources", "setuptools")
@@ -181,7 +180,7 @@ class AgedRelease:
         return {name: version for name, (version, _) in parts.items() if newest.get(name) != version}
 
     async def failures(self, pins: Pins, older: Versions, among: Failures) -> Failures | None:
-        """See `TrialRelease`; of the suite only the files that ``among`` is about run."""
+        """See `TrialRelease`; only the suite files of ``among`` run."""
         files = bound_edits(self.spec.tree, {pin: f"=={version}" for pin, version in pins.items()})
         if files is None:
             return None
@@ -194,16 +193,16 @@ class AgedRelease:
         return None if run.is_timed_out else _failures(run)
 
     def _lock_with(self, wheelhouse: Versions) -> str:
-        """The newest versions, with others (that `older_versions` told) in the wheelhouse."""
+        """Return the lock of the newest versions with others (from `older_versions`) in the wheelhouse."""
         return with_wheelhouse(self.newest_lock, [self.wheels[pin] for pin in sorted(wheelhouse.items())])
 
     def discard_tried(self) -> None:
-        """Remove the environments of the search. Not before its end: warm interpreters run in them."""
+        """Remove the environments of the search after its end, when no warm interpreter runs in them."""
         for digest in self.tried:
             self.context.store.discard("environments", digest)
 
     async def run(self, files: Files, lock: str) -> TestRun:
-        """The check with ``files`` in the environment of ``lock``."""
+        """Run the check with ``files`` in the environment of ``lock``."""
         _, folder = build_environment(self.context.store, lock)
         spec = self.spec.model_copy(update={"files": files, "environment": folder})
         return await run_fresh(self.context.backend, spec, self._request())
@@ -212,7 +211,7 @@ class AgedRelease:
         return build_request(self.package, self.context, DEPENDENCY_TEST)
 
     async def prove(self, repair: Mapping[Pin, Bound]) -> Task | str:
-        """The task whose gold patch is ``repair``, or why it makes none."""
+        """Return the task with the gold patch ``repair``, or the reason of its drop."""
         lock = self._lock_with(self.older_versions({pin: bound.good for pin, bound in repair.items()}))
         gold = bound_edits(self.spec.tree, {pin: f"<{bound.bad}" for pin, bound in repair.items()})
         if gold is None:
@@ -233,7 +232,7 @@ class AgedRelease:
             return "test_not_cuttable"
 
     async def _evidence(self, folder: Path, gold: Files) -> Evidence:
-        """Runs of the whole check without ``gold`` and with it; one of each where that already shows no repair."""
+        """Run the whole check without ``gold`` and with it; only once each if that already shows no repair."""
         backend, request = self.context.backend, self._request()
         broken = self.spec.model_copy(update={"environment": folder})
         repaired = broken.model_copy(update={"files": gold})
@@ -291,7 +290,7 @@ def _suite_text(package: Package, test_files: Sequence[str]) -> str:
 
 
 def _parts(lock: str) -> dict[str, tuple[str, str]]:
-    """Name -> (version, its part of ``lock``)."""
+    """Return name -> (version, its part of ``lock``)."""
     return {canonicalize_name(match[1]): (match[2], match[0]) for match in _PART.finditer(lock)}
 
 

@@ -1,7 +1,8 @@
-"""One fix of a release: a group of hunks, as text.
+"""Hunks and fixes: the source difference of two states, reverted hunk by hunk or fix by fix.
 
-Reads the texts of both releases; makes the broken files, the touched functions, the report. Invariant: a fix touches
-only files of its own hunks, and its report never quotes them.
+Reads the texts of both states. Makes `Hunk` and `Fix` objects, reverted texts, touched functions and issue texts.
+Guarantees: reverting no hunk gives the newer state, reverting all of them the older one; a fix touches only files of
+its own hunks, and its issue text never quotes them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Hunk:
 
 
 def find_hunks(older: Texts, newer: Texts) -> list[Hunk]:
-    """All hunks, by path and line."""
+    """Return all hunks, by path and line."""
     hunks: list[Hunk] = []
     for path in sorted(older.keys() | newer.keys()):
         before, after = older.get(path), newer.get(path)
@@ -70,7 +71,7 @@ def _changes(before: list[str], after: list[str]) -> Iterator[tuple[int, int, li
 
 
 def revert(newer: Texts, older: Texts, hunks: Iterable[Hunk]) -> dict[str, str | None]:
-    """Texts of the files that ``hunks`` touch, with those hunks taken back."""
+    """Return the texts of the touched files with ``hunks`` reverted."""
     by_path: dict[str, list[Hunk]] = defaultdict(list)
     for hunk in hunks:
         by_path[hunk.path].append(hunk)
@@ -87,7 +88,7 @@ def _revert_file(newer: str | None, older: str | None, hunks: list[Hunk]) -> str
 
 
 def changes_code(newer: Texts, older: Texts, hunk: Hunk) -> bool:
-    """True when reverting ``hunk`` changes more than comments and docstrings, and the file still parses."""
+    """Return True when reverting ``hunk`` changes more than comments and docstrings, and the file still parses."""
     before, after = newer.get(hunk.path), revert(newer, older, [hunk])[hunk.path]
     if before is None or after is None:
         return True
@@ -112,7 +113,7 @@ def _is_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Fix:
-    """Hunks that belong together because the same tests need them."""
+    """Hunks that the same tests need."""
 
     hunks: tuple[Hunk, ...]
     older: Texts
@@ -120,7 +121,7 @@ class Fix:
 
     @property
     def broken_files(self) -> dict[str, str | None]:
-        """The touched files with the fix taken back."""
+        """The touched files with the fix reverted."""
         return revert(self.newer, self.older, self.hunks)
 
     @property
@@ -140,14 +141,14 @@ class Fix:
         return "".join("".join(lines[hunk.path][hunk.first : hunk.end]) for hunk in self.hunks)
 
     def recipe(self, provenance: Provenance) -> str:
-        """How the bug was made, in words."""
+        """Describe the bug for `Provenance.recipe`."""
         numbers = ",".join(str(hunk.number) for hunk in self.hunks)
         if provenance.commit:
             return f"hunks {numbers} of commit {provenance.commit[:12]} reverted"
         return f"hunks {numbers} of {provenance.base_version} -> {provenance.version} reverted"
 
     def touched_functions(self) -> list[tuple[str, FunctionSpan]]:
-        """(path, function of the newer release) of each function that a hunk overlaps, in order."""
+        """Return (path, function of the newer release) of each overlapped function, in order."""
         functions: dict[tuple[str, FunctionSpan], None] = {}
         for hunk in self.hunks:
             text = self.newer.get(hunk.path)
@@ -159,7 +160,7 @@ class Fix:
         return list(functions)
 
     def location(self) -> Location | None:
-        """The first touched function that the broken tree still has."""
+        """Return the first touched function that the broken tree still has."""
         broken = {path: find_functions(text or "") for path, text in self.broken_files.items()}
         for path, span in self.touched_functions():
             for there in broken[path]:
@@ -170,13 +171,13 @@ class Fix:
 
 
 def fix_clues(fix: Fix, tree: Path, failing: Sequence[str]) -> Clues:
-    """What is known about a fix: touched names, failing tests with their source in ``tree``, changed lines."""
+    """Return clues about a fix: touched names, failing tests with their source in ``tree``, changed lines."""
     names = [span.qualified_name for _, span in fix.touched_functions()]
     return Clues.collect(names, failing, fix.new_text, test_sources(tree, failing))
 
 
 def tests_issue(failing: Sequence[str], visibility: Visibility, run: TestRun, generator: random.Random) -> str:
-    """A report from the names of what fails and one message."""
+    """Return an issue text with the names of failing tests and one message."""
     reported = visibility.reported or failing[0]
     shown = functions_of((reported,) if visibility.reported else failing)
     test_names = tuple(test_id.partition("::")[2] for test_id in shown)

@@ -1,11 +1,11 @@
 """Task source `history`: bug-fix commits of a git repository.
 
-Reads a clone; makes one task per commit (a merge or a squash counts as one) whose tests fail on the sources of its
-first parent. The environment is locked at the date of the commit: uploads after it are ignored, but for pytest, which
-the grader brings (`RUNNER_PACKAGES`). An index without upload times can lock nothing that way (each commit counts as
-``not_lockable``); ``history.is_lock_dated = false`` takes the locks of ``locks`` instead, and the label ``lock`` of the
-tasks says ``undated``. Invariants: the agent's tree is the commit's with the sources of its parent and has no ``.git``,
-so neither the fix nor anything later can be read in it; each commit that falls away is counted.
+Reads a clone. Makes one task per commit (a merge or a squash counts as one) whose tests fail on the sources of its
+first parent. The environment is locked at the date of the commit: later uploads are ignored, except for pytest, which
+the grader brings (`RUNNER_PACKAGES`). An index without upload times cannot be locked that way (each commit counts as
+``not_lockable``); ``history.is_lock_dated = false`` uses the locks of ``locks`` instead, and the tasks get the label
+``lock`` = ``undated``. Guarantees: the agent's tree is the commit's with the sources of its parent and without
+``.git``, so that neither the fix nor later history can be read; each dropped commit is counted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class HistorySource:
 
 @dataclass(frozen=True)
 class _PinnedCommit:
-    """A commit with everything pinned, before any test ran."""
+    """A commit with pinned tree and environment, before any test ran."""
 
     origin: Origin
     spec: SandboxSpec
@@ -62,7 +62,7 @@ class _PinnedCommit:
 
 @dataclass(frozen=True)
 class CommitMiner:
-    """A repository that tasks are dug from."""
+    """Makes tasks from the commits of one repository."""
 
     repository: Repository
     context: BuildContext
@@ -81,7 +81,7 @@ class CommitMiner:
         return cls(repository, context, clone, load_issues(repository.issues))
 
     async def make_task(self, candidate: Candidate) -> Task | str:
-        """The task of a commit, or why it makes none."""
+        """Return the task of a commit, or the reason of its drop."""
         try:
             pinned = self._pin(candidate)
             fix = pinned.fix
@@ -137,7 +137,7 @@ class CommitMiner:
         return self.context.lock(self.repository.requirements)
 
     async def _is_noticed(self, pinned: _PinnedCommit) -> bool:
-        """Whether a changed test file fails on the older sources: one run that spares the others most commits."""
+        """Return True if a changed test file fails on the older sources: one run that excludes most commits."""
         spec = pinned.spec.model_copy(update={"files": pinned.fix.broken_files})
         request = self.context.request(self.repository, pinned.changed_tests, self.context.config.suite_timeout_s)
         run = await run_fresh(self.context.backend, spec, request)
@@ -155,7 +155,7 @@ class CommitMiner:
         )
 
     def _test_files(self, candidate: Candidate, tree: Path) -> tuple[str, ...]:
-        """The changed test files, then others up to the bound."""
+        """Return the changed test files, then others up to the bound."""
         present = self.repository.test_files(tree)
         ranked = sorted(present, key=lambda path: path not in candidate.tests)
         num_changed = sum(path in candidate.tests for path in present)
@@ -172,7 +172,7 @@ class CommitMiner:
 
 
 def commit_lock(repository: Repository, tree: Path, date: str) -> str:
-    """Lock of the configured test requirements and of what the tree declares, without uploads after ``date``.
+    """Lock the configured test requirements and those of the tree, without uploads after ``date``.
 
     Raises:
         IndexUnavailableError: the index does not answer.
@@ -183,7 +183,7 @@ def commit_lock(repository: Repository, tree: Path, date: str) -> str:
 
 
 def declared_requirements(tree: Path) -> tuple[str, ...]:
-    """Runtime requirements that ``pyproject.toml`` or ``setup.cfg`` of ``tree`` state; nothing of the project runs."""
+    """Return the runtime requirements in ``pyproject.toml`` or ``setup.cfg`` of ``tree``; no project code runs."""
     try:
         project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
         requirements = project.get("dependencies", [])

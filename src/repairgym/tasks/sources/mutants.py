@@ -1,7 +1,7 @@
-"""Mutants of one module: which edits are tried, in which order.
+"""Mutants of one module, in the order of trial.
 
-Reads source text; makes `Mutant` objects. Invariants: the sequence depends only on the source, the names and the
-seed; operator families take turns, so that no family crowds out the others; no two mutants of a function are equal.
+Reads source text. Makes `Mutant` objects. Guarantees: the sequence depends only on the source, the names and the seed;
+operator families take turns, so that none crowds out the others; all mutants of a function differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ODD_LINE_ENDS = "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 
 @dataclass(frozen=True)
 class MutableFunction:
-    """A function that can be broken, with the sites for it."""
+    """A function with its mutation sites."""
 
     path: str
     source: str
@@ -30,7 +30,7 @@ class MutableFunction:
 
     @property
     def num_edits(self) -> int:
-        """Single edits that the operators can make in it."""
+        """Number of possible single edits."""
         return sum(len(site.alternatives) for site in self.sites)
 
 
@@ -53,14 +53,14 @@ class Mutant:
 
     @property
     def recipe(self) -> str:
-        """The edits in words, ``12:5: < -> <=`` with line and column from 1; each of a module has its own."""
+        """The edits in words, ``12:5: < -> <=`` with line and column from 1; unique in a module."""
         return "; ".join(f"{m.site.line}:{m.site.column + 1}: {m.site.old} -> {m.new}" for m in self.mutations)
 
 
 def mutable_functions(
     path: str, source: str, num_lines: tuple[int, int], min_edits: int = 1, has_free_operators: bool = False
 ) -> list[MutableFunction]:
-    """Functions of ``source`` with ``num_lines`` (least, most) lines of code and at least ``min_edits`` edits.
+    """Return functions of ``source`` with ``num_lines`` (least, most) lines of code and at least ``min_edits`` edits.
 
     With ``has_free_operators`` the families of `free_operators` take turns with those of `operators`.
     """
@@ -83,7 +83,7 @@ def _sites_in(span: FunctionSpan, sites: list[Site]) -> Iterator[Site]:
 
 
 def mutants(function: MutableFunction, seed: str, two_edit_share: float) -> Iterator[Mutant]:
-    """Mutants of ``function`` without end of variety: families in turn, each in random order."""
+    """Yield all mutants of ``function``: families in turn, each in random order."""
     random_state = random.Random(f"{seed}:{function.path}:{function.span.qualified_name}:{function.span.first_line}")
     singles = _in_turns(function, random_state)
     for number, mutation in enumerate(singles):

@@ -1,9 +1,9 @@
-"""Task source `mutations`: synthetic bugs in real code, tried by the package's own tests.
+"""Task source `mutations`: synthetic bugs in real code, found by the package's own tests.
 
-Reads a pinned sdist; makes tasks whose bug is one mutated function. The suite runs once, traced, to learn which tests
-execute which function. Each mutant then runs its function's most specific covering tests; it becomes a task when at
-least two distinct test functions fail, so that one can be shown and the other hidden. Functions take turns, so a small
-quota still covers the package, and results are consumed in a fixed order, so timing does not decide what is kept.
+Reads a pinned sdist. Makes tasks with one mutated function. One traced run of the suite maps tests to functions. Each
+mutant then runs its function's most specific covering tests; it becomes a task when at least two distinct test
+functions fail, so that one can be shown and the other hidden. Functions take turns, so that a small quota still covers
+the package. Results are consumed in a fixed order, so that timing has no influence.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ class MutationSource:
         mutation_run = await MutationRun.set_up(package, context)
         targets = mutation_run.targets()
         funnel = Counter(functions=len(targets))
-        proofs: list[MutantEvidence] = []
-        num_proven: Counter[Target] = Counter()
-        queue = mutation_run.candidates(targets, num_proven)
+        accepted: list[MutantEvidence] = []
+        num_accepted: Counter[Target] = Counter()
+        queue = mutation_run.candidates(targets, num_accepted)
         async with aclosing(ordered_map(mutation_run.try_mutant, queue, context.config.num_concurrent)) as tried:
             async for (target, _), outcome in tried:
                 funnel["mutants_run"] += 1
                 if isinstance(outcome, str):
                     funnel[outcome] += 1
                     continue
-                num_proven[target] += 1
-                proofs.append(outcome)
-                if len(proofs) >= context.quota:
+                num_accepted[target] += 1
+                accepted.append(outcome)
+                if len(accepted) >= context.quota:
                     break
-        outcomes = await mutation_run.certify(proofs)
+        outcomes = await mutation_run.certify(accepted)
         funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
         return SourceResult([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A function and the tests that judge its mutants."""
+    """A function and the tests of its mutants."""
 
     function: MutableFunction
     test_ids: tuple[str, ...]
@@ -71,7 +71,7 @@ class Target:
 
 @dataclass(frozen=True)
 class MutantEvidence:
-    """A mutant that enough tests notice, with the runs that show it."""
+    """A mutant that enough tests detect, with its runs."""
 
     target: Target
     mutant: Mutant
@@ -133,7 +133,7 @@ class MutationRun:
         return mutable_functions(path, source, bounds, config.min_edits, config.has_free_operators)
 
     def candidates(self, targets: list[Target], num_kept: Counter[Target]) -> Iterator[tuple[Target, Mutant]]:
-        """Targets take turns; one that has its share, or no mutant left, steps out."""
+        """Yield mutants; targets take turns until they have their share or no mutant is left."""
         queues = {t: mutants(t.function, self.seed, self.config.two_edit_share) for t in targets}
         for _ in range(self.config.num_tries_per_function):
             for target in list(queues):
@@ -145,7 +145,7 @@ class MutationRun:
                     del queues[target]
 
     async def try_mutant(self, candidate: tuple[Target, Mutant]) -> MutantEvidence | str:
-        """The proof that a mutant is a bug, or why it makes no task."""
+        """Return the evidence that a mutant is a bug, or the reason of its drop."""
         target, mutant = candidate
         request = self._request(target.test_ids)
         spec = self.spec.model_copy(update={"files": {mutant.function.path: mutant.text}})
@@ -160,25 +160,25 @@ class MutationRun:
         empty = [first, *await run_times(self.context.backend, spec, request, again)]
         return MutantEvidence(target, mutant, empty, gold)
 
-    async def certify(self, proofs: list[MutantEvidence]) -> list[Task | str]:
-        """The task of each proof, or why it makes none; the shared gold runs happen here.
+    async def certify(self, accepted: list[MutantEvidence]) -> list[Task | str]:
+        """Return the task of each mutant, or the reason of its drop; make the shared gold runs.
 
-        They are cold: an interpreter of their own shows ids and outcomes that hang on addresses (the hash of None).
+        They are cold: a new interpreter reveals ids and outcomes that depend on addresses (the hash of None).
         """
-        used = {test_id for proof in proofs for test_id in proof.target.test_ids}
+        used = {test_id for detected in accepted for test_id in detected.target.test_ids}
         test_ids = tuple(test_id for test_id in self.suite.num_executed if test_id in used)
         config = self.context.config
         request = self.context.request(self.package, test_ids, config.suite_timeout_s)
         cold = request.model_copy(update={"is_cold": True})
         shared = await run_times(self.context.backend, self.spec, cold, config.num_certificate_runs - 1)
-        return [self._task(proof, Evidence(proof.empty, [proof.gold, *shared])) for proof in proofs]
+        return [self._task(detected, Evidence(detected.empty, [detected.gold, *shared])) for detected in accepted]
 
-    def _task(self, proof: MutantEvidence, evidence: Evidence) -> Task | str:
-        failing, passing, _ = evidence.split_tests(proof.target.test_ids)
+    def _task(self, detected: MutantEvidence, evidence: Evidence) -> Task | str:
+        failing, passing, _ = evidence.split_tests(detected.target.test_ids)
         if len(functions_of(failing)) < MIN_FAILING_FUNCTIONS:
             return "unstable"
         try:
-            return self._assemble(proof.mutant, evidence, failing, passing)
+            return self._assemble(detected.mutant, evidence, failing, passing)
         except TaskError:
             return "test_not_cuttable"
 
@@ -224,7 +224,7 @@ def _not_larger(tree: Path, paths: tuple[str, ...], num_bytes: int) -> tuple[str
 
 
 def _drop_reason(run: TestRun, test_ids: tuple[str, ...]) -> str:
-    """Why a mutant cannot become a task after its first run; empty when it can."""
+    """Return the reason to drop a mutant after its first run; empty for none."""
     failing = [test_id for test_id in test_ids if run.outcome(test_id) is TestOutcome.FAILED]
     if run.is_timed_out or any(run.results[i].message.startswith("timed out") for i in failing):
         return "timed_out"

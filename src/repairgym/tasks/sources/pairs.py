@@ -1,10 +1,9 @@
-"""Two states of a project, one with bugs and one without: what `releases` and `history` are made of.
+"""Pairs: two states of a project, with bugs and without, for the sources `releases` and `history`.
 
-Reads the newer state as a pinned tree and the source texts of both; makes runs with some of the difference taken back,
-and tasks. The tasks of a pair have one gold state: one gold run of each has exactly its tests, the others are the
-suite's cold runs that showed which tests are stable (`verify` shares nothing). Invariants: everything but the sources
-stays as in the newer state, and every failing test of a task is one that passes on the newer sources in every run and
-fails on the older ones.
+Reads the newer state as a pinned tree and the source texts of both. Makes runs with parts of the difference reverted,
+and tasks. The tasks of a pair have one gold state: one gold run of each has exactly its tests, the others are the cold
+runs of the suite that found the stable tests (`verify` shares nothing). Guarantees: everything but the sources stays as
+in the newer state; every failing test of a task passes on the newer sources in every run and fails on the older ones.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ _EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning
 
 @dataclass(frozen=True)
 class IssueText:
-    """An issue text and where it comes from: ``changelog``, ``issue``, ``commit`` or ``tests``."""
+    """An issue text and its source: ``changelog``, ``issue``, ``commit`` or ``tests``."""
 
     text: str
     source: str
 
 
 IssueWriter = Callable[[Fix, Sequence[str], Visibility, TestRun], IssueText]
-"""Writes the report of a fix from its failing tests, what of them is shown, and a run without the fix."""
+"""Writes the issue text of a fix from its failing tests, their visibility, and a run without the fix."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a pair is a pair of."""
+    """Origin of a pair: project, base tree, environment."""
 
     project: Project
     source: SourceKind
     provenance: Provenance
-    """Of every bug of the pair, but for the recipe."""
+    """Provenance of every bug of the pair, without the recipe."""
     base_tree: str
     environment: Environment
     config: PairConfig
@@ -62,15 +61,15 @@ class SortedTests(NamedTuple):
     """Usable tests of a pair."""
 
     stable: tuple[str, ...]
-    """They pass in every run of the newer state."""
+    """Tests that pass in every run of the newer state."""
     unstable: tuple[str, ...]
     fixed: tuple[str, ...]
-    """Stable ones that fail on the older sources; where there are none, the others are not told apart either."""
+    """Stable tests that fail on the older sources; without any, all three are empty."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A newer state that runs, and the texts of both."""
+    """A runnable newer state, and the texts of both states."""
 
     origin: Origin
     context: BuildContext
@@ -79,9 +78,9 @@ class Pair:
     older: Texts
     newer: Texts
     baseline: list[TestRun] = field(default_factory=list)
-    """Cold runs of the suite in the newer state, once `stable_tests` has made them."""
+    """Cold runs of the suite in the newer state, made by `stable_tests`."""
     without: dict[tuple[int, ...], TestRun] = field(default_factory=dict)
-    """Numbers of a fix's hunks -> what `run_without` saw."""
+    """Numbers of a fix's hunks -> result of `run_without`."""
 
     @classmethod
     async def set_up(
@@ -104,7 +103,7 @@ class Pair:
         return cls(origin, context, spec, suite, older, newer)
 
     async def stable_tests(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Usable tests that pass in every run of the newer state (the traced one and cold ones), and the others."""
+        """Return usable tests that pass in every run of the newer state (traced and cold), and the others."""
         cold = self.suite_request().model_copy(update={"is_cold": True})
         num_runs = self.origin.config.num_baseline_runs - 1 - len(self.baseline)
         self.baseline.extend(await run_times(self.context.backend, self.spec, cold, num_runs))
@@ -112,7 +111,7 @@ class Pair:
         return tuple(i for i in stable if stable[i]), tuple(i for i in stable if not stable[i])
 
     async def sort_tests(self) -> SortedTests:
-        """What each usable test is good for. One run of the older state comes first: it tells pairs without fixes."""
+        """Sort the usable tests. One run of the older state comes first: it detects pairs without fixes."""
         failing = await self._failing_before()
         if not failing:
             return SortedTests((), (), ())
@@ -121,20 +120,20 @@ class Pair:
         return SortedTests(stable, unstable, tuple(test_id for test_id in failing if test_id not in not_usable))
 
     async def _failing_before(self) -> tuple[str, ...]:
-        """Usable tests that fail on the older sources."""
+        """Return usable tests that fail on the older sources."""
         paths = sorted(self.older.keys() | self.newer.keys())
         changed = {path: self.older.get(path) for path in paths if self.older.get(path) != self.newer.get(path)}
         return self.broken_of(await self.run(changed, self.suite_request()), tuple(self.suite.num_executed))
 
     @staticmethod
     def broken_of(run: TestRun, test_ids: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of ``test_ids`` that ``run`` does not pass."""
+        """Return the ``test_ids`` that ``run`` does not pass."""
         return tuple(test_id for test_id in test_ids if run.outcome(test_id) in BROKEN)
 
     async def make_task(
         self, fix: Fix, stable: tuple[str, ...], fixed: tuple[str, ...], write_issue: IssueWriter
     ) -> Task | str:
-        """The task that a fix makes, or why it makes none."""
+        """Return the task of a fix, or the reason of its drop."""
         whole = await self.run_without(fix, stable)
         failing = self.broken_of(whole, stable)
         if whole.is_timed_out:
@@ -166,13 +165,13 @@ class Pair:
         return Evidence(empty, [*gold, *shared])
 
     def _covering(self, fix: Fix) -> list[str]:
-        """Usable tests that execute a touched function."""
+        """Return usable tests that execute a touched function."""
         lines = {path: first_lines(self.newer[path] or "") for path in fix.gold_files}
         places = [(path, lines[path][span.first_line]) for path, span in fix.touched_functions()]
         return [test_id for place in places for test_id in self.suite.covering.get(place, ())]
 
     def _neighbours(self, fix: Fix, passing: tuple[str, ...], failing: tuple[str, ...]) -> tuple[str, ...]:
-        """Passing tests that execute the touched functions, then others of the failing tests' files.
+        """Return passing tests that execute the touched functions, then others of the failing tests' files.
 
         Tests of other functions come first: parameters of a failing function cannot be shown.
         """
@@ -210,38 +209,38 @@ class Pair:
         return assemble(bug, issue.text, self.context.config, origin.config.num_passing_kept)
 
     def suite_request(self) -> TestRequest:
-        """A run of every usable test."""
+        """Return a request for every usable test."""
         usable = tuple(self.suite.num_executed)
         return self.context.request(self.origin.project, usable, self.context.config.suite_timeout_s)
 
     def bounded_request(self, test_ids: tuple[str, ...]) -> TestRequest:
-        """A run over sources that may hang."""
+        """Return a request for sources that may hang."""
         return self.context.request(self.origin.project, test_ids, self.origin.config.ablation_timeout_s)
 
     async def run_without(self, fix: Fix, stable: tuple[str, ...]) -> TestRun:
-        """All ``stable`` tests of the pair with ``fix`` taken back; one run per fix, however often it is asked."""
+        """Run all ``stable`` tests of the pair with ``fix`` reverted, once per fix."""
         numbers = tuple(hunk.number for hunk in fix.hunks)
         if numbers not in self.without:
             self.without[numbers] = await self.run(fix.broken_files, self.bounded_request(stable))
         return self.without[numbers]
 
     async def run(self, files: dict[str, str | None], request: TestRequest) -> TestRun:
-        """``request`` with ``files`` written over the newer state."""
+        """Run ``request`` with ``files`` written over the newer state."""
         return await run_fresh(self.context.backend, self.spec.model_copy(update={"files": files}), request)
 
 
 def _exception_label(run: TestRun, failing: tuple[str, ...]) -> dict[str, str]:
-    """``exception``: what the failing tests raise, when all raise one thing."""
+    """Return the label ``exception`` if all failing tests raise the same one."""
     names = {name for i in failing for name in [exception_of(run.results[i].message if i in run.results else "")]}
     return {"exception": name} if len(names) == 1 and (name := names.pop()) else {}
 
 
 def exception_of(message: str) -> str:
-    """Name of the exception that a failure message starts with; ``AssertionError`` for a bare ``assert``."""
+    """Return the exception name at the start of a failure message; ``AssertionError`` for a bare ``assert``."""
     match = _EXCEPTION.search(message[:200])
     return match.group(1) if match else "AssertionError" if message.startswith("assert") else ""
 
 
 def texts_of(project: Project, tree: Path) -> Texts:
-    """The texts of the files of ``tree`` that may be broken."""
+    """Return the texts of the files of ``tree`` that may be broken."""
     return {path: read_text(tree / path) for path in project.source_files(tree)}

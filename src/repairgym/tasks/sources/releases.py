@@ -1,10 +1,10 @@
 """Task source `releases`: real bugs, from pairs of releases split by hunk ablation.
 
-Reads two pinned sdists, X and X+1; makes one task per separable fix. The tests of X+1 say what the fixes are: they pass
-on X+1 and fail on the sources of X. `ablation` splits the difference into fixes, and each fix, reverted from X+1, is a
-bug whose report is the changelog entry that tells about it. The repository's own test configuration is never read
-(`sandbox/guest/pytest_runner.py`), so it cannot drift between releases. Invariants: the rest of X+1 stays as released,
-and every failing test of a task is one that the release itself fixed.
+Reads two pinned sdists, X and X+1. Makes one task per separable fix. The tests of X+1 define the fixes: they pass on
+X+1 and fail on the sources of X. `ablation` splits the difference into fixes. Each fix, reverted from X+1, is a bug
+with its changelog entry as issue text. The repository's own test configuration is never read
+(`sandbox/guest/pytest_runner.py`), so that it cannot drift between releases. Guarantees: the rest of X+1 stays as
+released; the release itself fixed every failing test of a task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReleaseSource:
 
 
 async def release_pair(package: Package, context: BuildContext, base_version: str, version: str) -> Pair:
-    """The pair of two releases, ready to run.
+    """Return the pair of two releases, ready to run.
 
     Raises:
         IndexUnavailableError: a layer is missing and no index answers.
@@ -72,12 +72,12 @@ async def collect(pair: Pair, result: SourceResult) -> None:
 
 
 def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) -> str:
-    """The changelog entry of release ``version``, unpacked in ``tree``, that tells about ``fix``; empty: none does."""
+    """Return the changelog entry about ``fix`` in release ``version``, unpacked in ``tree``; empty without one."""
     return best_entry(read_entries(tree, version), fix_clues(fix, tree, failing))
 
 
 def changelog_writer(pair: Pair) -> IssueWriter:
-    """Reports from the changelog of the newer release; from the failing tests where no entry fits."""
+    """Return a writer of issue texts: from the newer changelog, or from failing tests without a fitting entry."""
     version = pair.origin.provenance.version
     seed = f"{pair.context.config.seed}:{version}"
 

@@ -1,12 +1,12 @@
-"""Part of source `breakages`: which older versions repair a release that the newest ones break.
+"""Part of source `breakages`: search older versions that repair a release, and write them as bounds.
 
-Asks a `TrialRelease` for runs of the release's check with given versions; makes bounds. A failure names suspects. Of one
-suspect after the other the search looks for the newest series of versions with which the failure is another one:
-steps that grow, then halving. When that repairs, bisection finds the first version that breaks; when it only changes
-the failure, the pin stays and the search goes on from the new failure, because culprits can hide behind one another.
-Versions and not dates are searched: not every index knows when a file was uploaded.
-Invariants: no test that passed beside the newest versions fails in a run that is followed; the same question is run
-once; runs are counted, and a search that has used up its runs returns the best that it knows.
+Runs the release's check with given versions through a `TrialRelease`. A failure names suspects. For one suspect after
+the other the search looks for the newest series of versions that changes the failure: growing steps, then halving. If
+the failure disappears, bisection finds the first version that breaks. If it only changes, the pin stays and the search
+continues from the new failure, because culprits can hide one another. Versions and not dates are searched, because not
+every index has upload times. Guarantees: a followed run breaks no test that passed with the newest versions; a question
+is run once; runs are counted, and a search without runs left returns its best result; `read_bounds` reads the text of
+`bounds_recipe`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from repairgym.tasks.layers.requirement_pins import Place, bound_edit
 from repairgym.tasks.sources.build_checks import WHEEL_TEST
 
 SERIES_STEPS = (0, 1, 2, 3, 5, 8, 13, 21, 34)
-"""How many series before the version at hand are tried, counted back from the one before it."""
+"""Series to try, counted back from the one before the current version."""
 MANY_MAJORS = 10
-"""Projects with more major versions than this count a series by its major version alone."""
+"""Projects with more major versions than this have one series per major version."""
 Versions = Mapping[str, str]
 """Name of a distribution -> version."""
 Failures = Mapping[str, str]
@@ -35,43 +35,43 @@ _CHANGING = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 class Pin(NamedTuple):
-    """A requirement whose versions are bounded, and the list that it stands in."""
+    """A requirement to bound, and its list."""
 
     place: Place
     name: str
 
 
 Pins = Mapping[Pin, str]
-"""What is pinned -> version."""
+"""Pin -> version."""
 
 
 class TrialRelease(Protocol):
-    """A release that can be run with given versions of what it requires."""
+    """A release that can run with given versions of its requirements."""
 
     @property
     def newest(self) -> Versions:
-        """The newest versions, of everything that is installed."""
+        """Newest versions of all installed distributions."""
         ...
 
     def suspects(self, place: Place, messages: str) -> list[str]:
-        """Distributions that may have caused failures with the text ``told``, the likeliest first."""
+        """Return distributions that may have caused failures with these ``messages``, the likeliest first."""
         ...
 
     def released(self, name: str) -> Sequence[str]:
-        """Versions of ``name``, the newest first."""
+        """Return the versions of ``name``, the newest first."""
         ...
 
     def older_versions(self, pins: Pins) -> Versions:
-        """What is older than the newest when ``pins`` hold: the pins and what goes together with them; none can."""
+        """Return all versions older than the newest under ``pins``; empty if they cannot be combined."""
         ...
 
     async def failures(self, pins: Pins, older: Versions, among: Failures) -> Failures | None:
-        """What fails of the tests of ``among`` and of the build; None when this cannot be run."""
+        """Return failures of the tests of ``among`` and of the build; None if they cannot run."""
         ...
 
 
 class Bound(NamedTuple):
-    """An older version that works, and the first newer one that is known not to."""
+    """An older version that works, and the first newer one known to fail."""
 
     good: str
     bad: str
@@ -79,34 +79,34 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Trial:
-    """Pins and what fails beside them."""
+    """Pins and their failures."""
 
     pins: Mapping[Pin, str]
     failures: Failures
     too_new: Mapping[Pin, str]
-    """Oldest version of each pin that is known not to do."""
+    """Oldest version of each pin known to fail."""
 
     @property
     def place(self) -> Place:
-        """Which list of requirements has to change: that of the build when the wheel cannot be made."""
+        """List of requirements to change: that of the build if no wheel can be built."""
         return "build" if WHEEL_TEST in self.failures else "runtime"
 
 
 @dataclass
 class VersionSearch:
-    """One search; ask `find` once."""
+    """One search; call `find` once."""
 
     release: TrialRelease
     first: Failures
-    """What fails beside the newest versions."""
+    """Failures with the newest versions."""
     config: BreakageConfig
     num_runs: int = 0
     seen: set[str] = field(default_factory=set)
-    """Failures from which the search has gone on."""
+    """Failures that the search has followed."""
     known: dict[tuple[frozenset[tuple[Pin, str]], frozenset[str]], Failures | None] = field(default_factory=dict)
 
     async def find(self) -> dict[Pin, Bound]:
-        """Bounds that repair tests; empty when no versions do."""
+        """Return bounds that repair tests; empty without any."""
         self.seen.add(_signature(self.first))
         best = await self._descend(Trial({}, self.first, {}), 1)
         if len(best.failures) == len(self.first):
@@ -115,11 +115,11 @@ class VersionSearch:
 
     @property
     def is_spent(self) -> bool:
-        """Whether all runs are used up."""
+        """True when all runs are used."""
         return self.num_runs >= self.config.num_runs
 
     async def _descend(self, trial: Trial, depth: int) -> Trial:
-        """The trial with the fewest failing tests that ``trial`` leads to."""
+        """Return the trial with the fewest failing tests that ``trial`` leads to."""
         best = trial
         messages = " ".join(trial.failures.values())
         for name in self.release.suspects(trial.place, messages)[: self.config.num_suspects]:
@@ -133,7 +133,7 @@ class VersionSearch:
         return best
 
     async def _go_back(self, trial: Trial, pin: Pin) -> Trial | None:
-        """``trial`` with the newest series of ``pin`` that changes its failure; None when nothing is gained by it."""
+        """Return ``trial`` with the newest series of ``pin`` that changes its failure; None without a gain."""
         current = trial.pins.get(pin, self.release.newest[pin.name])
         series = self._series(pin.name, current)
         tried = {-1: trial.failures}
@@ -155,7 +155,7 @@ class VersionSearch:
     async def _halve(
         self, trial: Trial, pin: Pin, series: list[str], newer: int, older: int, tried: dict[int, Failures]
     ) -> int:
-        """The newest place of ``series`` with another failure; ``older`` is one, at ``newer`` it is the same."""
+        """Return the newest place of ``series`` with another failure; ``older`` has one, ``newer`` the same."""
         while older - newer > 1 and not self.is_spent:
             middle = (newer + older) // 2
             failures = await self._with(trial, pin, series[middle])
@@ -166,7 +166,7 @@ class VersionSearch:
         return older
 
     def _followed(self, trial: Trial, pin: Pin, versions: list[str], place: int, failures: Failures) -> Trial | None:
-        """The trial with ``versions[place]``, unless it breaks other tests or was there before."""
+        """Return the trial with ``versions[place]``, unless it breaks other tests or was followed before."""
         signature = _signature(failures)
         if failures.keys() - trial.failures.keys() or (failures and signature in self.seen):
             return None
@@ -175,7 +175,7 @@ class VersionSearch:
         return Trial(pins, failures, {**trial.too_new, pin: versions[place - 1]})
 
     def _series(self, name: str, current: str) -> list[str]:
-        """The last version of each series (major and minor version) before that of ``current``."""
+        """Return the last version of each series (major and minor version) before that of ``current``."""
         versions = [version for version in self.release.released(name) if Version(version) < Version(current)]
         depth = 1 if len({Version(version).major for version in versions}) > MANY_MAJORS else 2
         tops: dict[tuple[int, ...], str] = {}
@@ -188,22 +188,22 @@ class VersionSearch:
         return await self._failures({**trial.pins, pin: version}, trial.failures)
 
     async def _failures(self, pins: Pins, among: Failures) -> Failures | None:
-        """What fails with ``pins``, from one run at most; None when it cannot be run."""
+        """Return the failures with ``pins``, from at most one run; None if it cannot run."""
         question = frozenset(pins.items()), frozenset(among)
         if question not in self.known:
             older = self.release.older_versions(pins)
-            # Versions that do not go together are no run.
+            # Incompatible versions cost no run.
             self.num_runs += bool(older)
             self.known[question] = await self.release.failures(pins, older, among) if older else None
         return self.known[question]
 
     async def _repairs(self, pins: Pins, best: Trial) -> bool:
-        """Whether ``pins`` repair all that ``best`` repairs."""
+        """Return True if ``pins`` repair all that ``best`` repairs."""
         failures = await self._failures(pins, self.first)
         return failures is not None and failures.keys() <= best.failures.keys()
 
     async def _needed(self, best: Trial) -> dict[Pin, str]:
-        """The pins without which fewer tests are repaired."""
+        """Return the pins that are needed for the repair."""
         needed = dict(best.pins)
         for pin in list(needed)[:-1]:
             others = {other: version for other, version in needed.items() if other != pin}
@@ -212,7 +212,7 @@ class VersionSearch:
         return needed
 
     async def _bisect_all(self, best: Trial, pins: Pins) -> dict[Pin, Bound]:
-        """The newest version of each pin that still repairs, one after the other, and what comes after it."""
+        """Return the newest version of each pin that still repairs, and its successor, one pin after the other."""
         good = dict(pins)
         bounds: dict[Pin, Bound] = {}
         for pin in pins:
@@ -225,13 +225,13 @@ class VersionSearch:
                     good[pin], newer = newer[middle], newer[middle + 1 :]
                 else:
                     newer = newer[: middle + 1]
-            # Where runs are used up, this is where it is known to break and not where it begins to.
+            # Without runs left, this version is known to break, but may not be the first.
             bounds[pin] = Bound(good[pin], newer[-1])
         return bounds
 
 
 def _signature(failures: Failures) -> str:
-    """Failing tests and what they say, without numbers that differ from run to run."""
+    """Return failing tests and messages without numbers that differ from run to run."""
     return "\n".join(f"{test_id} {_CHANGING.sub('#', failures[test_id])}" for test_id in sorted(failures))
 
 
@@ -240,7 +240,7 @@ _RECIPE_BOUND = re.compile(r"(\S+) (<\S+) \(newest ")
 
 
 def bound_edits(tree: Path, bounds: Pins) -> Files | None:
-    """Settings files of ``tree`` with ``bounds``; None when there is no place for one."""
+    """Return the settings files of ``tree`` with ``bounds``; None if a bound has no place."""
     files: Files = {}
     for pin, bound in bounds.items():
         edit = bound_edit(tree, files, pin.place, pin.name, bound)
@@ -251,7 +251,7 @@ def bound_edits(tree: Path, bounds: Pins) -> Files | None:
 
 
 def bounds_recipe(bounds: Mapping[Pin, tuple[str, str]]) -> str:
-    """The repair in words; ``bounds``: pin -> (first version that breaks, newest version)."""
+    """Describe the repair; ``bounds``: pin -> (first version that breaks, newest version)."""
     texts = {
         place: "; ".join(_bound_text(pin, *versions) for pin, versions in bounds.items() if pin.place == place)
         for place in get_args(Place)
@@ -264,7 +264,7 @@ def _bound_text(pin: Pin, bad: str, newest: str) -> str:
 
 
 def read_bounds(recipe: str) -> dict[Pin, str]:
-    """What `bounds_recipe` wrote: pin -> bound."""
+    """Return pin -> bound from the text of `bounds_recipe`."""
     read: dict[Pin, str] = {}
     for part in recipe.split(" / "):
         place: Place = "build" if part.startswith("build ") else "runtime"
