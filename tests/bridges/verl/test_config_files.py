@@ -1,4 +1,4 @@
-"""The configuration folder: YAML whose lines name their source; rows; versions."""
+"""The configuration folder: YAML whose lines name their source; rows."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,10 @@ import yaml
 from repairgym.bridges.verl.config_files import VerlPaths, command, environment, read_comments, write_config
 from repairgym.bridges.verl.dataset import write_rows
 from repairgym.bridges.verl.episodes import EpisodeSettings
-from repairgym.bridges.versions import VERL, VLLM, check_verl_versions
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig
 from repairgym.config.verl import VerlConfig
-from repairgym.errors import ConfigError, TaskError
+from repairgym.errors import TaskError
 
 ROOT = Path(__file__).parents[3]
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)
@@ -73,28 +72,6 @@ def test_rows_are_of_one_split(task, tmp_path):
             write_rows(tasks, tmp_path / "rows.parquet")
 
 
-def test_the_tested_versions_are_those_of_the_requirements():
-    pins = (ROOT / "requirements-verl.txt").read_text().splitlines()
-    assert {f"{name}=={version}" for name, version in VERL.items()} <= set(pins)
-    assert check_verl_versions(CPU, VERL) == VERL
-
-
-@pytest.mark.parametrize(
-    ("machine", "installed", "got", "command"),
-    [
-        (CPU, {**VERL, "verl": "0.10.0"}, "verl 0.10.0", "`make verl-env`"),
-        (CPU, {**VERL, "transformers": "5.19.0"}, "transformers 5.19.0", "`make verl-env`"),
-        (CPU, {}, "verl is not installed", "`make verl-env`"),
-        (VerlConfig(), {**VERL, **VLLM, "vllm": "0.32.0"}, "vllm 0.32.0", "`make verl-env GPU=1`"),
-        (VerlConfig(), {**VERL, **VLLM, "vllm": None}, "vllm is not installed", "`make verl-env GPU=1`"),
-    ],
-)
-def test_other_versions_are_rejected_with_the_command_that_fixes_it(machine, installed, got, command):
-    with pytest.raises(ConfigError) as caught:
-        check_verl_versions(machine, {**dict.fromkeys([*VERL, *VLLM]), **installed})
-    assert got in str(caught.value)
-    assert command in str(caught.value)
-
-
-def test_a_build_for_another_device_is_the_same_version():
-    assert check_verl_versions(VerlConfig(), {**VERL, **VLLM, "vllm": f"{VLLM['vllm']}+cu130"})
+def test_comments_of_a_file(tmp_path):
+    (tmp_path / "a.toml").write_text('top = 1  # first\n[a.b]\nname = "x # y"   # told\nbare = [1, 2]\n')
+    assert read_comments(tmp_path / "a.toml") == {"top": "first", "a.b.name": "told", "a.b.bare": ""}

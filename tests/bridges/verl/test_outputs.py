@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from repairgym.bridges.verl.outputs import keep_groups, outcome_of, positive_members
-from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool, write_spool
 from repairgym.config.algorithms import GroupAdvantageConfig
 from repairgym.config.rewards import StepPenaltyConfig, TerminalRewardConfig
 from repairgym.errors import ModelReplyError
@@ -91,22 +90,6 @@ def test_tokens_without_a_version_cannot_be_learned(trajectory_maker, task):
     builder.append_action([2], [-0.1], -1)
     with pytest.raises(ModelReplyError, match="no version"):
         outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalise")
-
-
-def test_trajectories_are_read_from_the_spool_as_written(trajectory_maker, tmp_path):
-    written = [SpooledTrajectory(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
-    written.append(SpooledTrajectory(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
-    for spooled in written:
-        write_spool(tmp_path, spooled)
-    read = [spooled for _, spooled in read_spool(tmp_path)]
-    assert [(f.trajectory.id, f.phase, f.step, f.split) for f in read] == [
-        (f.trajectory.id, f.phase, f.step, f.split) for f in written
-    ]
-    for before, after in zip(written, read, strict=True):
-        assert np.array_equal(before.trajectory.ledger.log_prob, after.trajectory.ledger.log_prob)
-        assert before.trajectory.verdict == after.trajectory.verdict
-        assert before.trajectory.durations_s == after.trajectory.durations_s
-        assert before.trajectory.final_files == after.trajectory.final_files
 
 
 def test_groups_are_kept_by_the_rule_of_our_own_learner():

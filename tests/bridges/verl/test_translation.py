@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from repairgym.bridges.verl.config_files import read_comments
 from repairgym.bridges.verl.setting_table import FlatConfig
 from repairgym.bridges.verl.translation import Setting, translate
 from repairgym.config.commands import RlCommandConfig
@@ -228,8 +227,3 @@ def test_a_flat_config_lists_the_values_that_nobody_has_taken():
     assert "verl.engine" in config.left
     config.take("verl", keep="verl.engine")
     assert config.left == {"verl.engine"}
-
-
-def test_comments_of_a_file(tmp_path):
-    (tmp_path / "a.toml").write_text('top = 1  # first\n[a.b]\nname = "x # y"   # told\nbare = [1, 2]\n')
-    assert read_comments(tmp_path / "a.toml") == {"top": "first", "a.b.name": "told", "a.b.bare": ""}
