@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.tools.base import ToolContext
@@ -20,64 +19,28 @@ _MAX_ACTION_CHARS = 200
 _MAX_DIFF_CHARS = 8000
 
 
-class ContextCutter(Protocol):
-    """One way to cut a history."""
+async def cut_history(
+    config: PipelineConfig,
+    conversation: Conversation,
+    prompt: InitialPrompt,
+    turns: Sequence[Turn],
+    context: ToolContext,
+) -> None:
+    """Cut the history as ``config.context`` says; ``turns`` are those of this attempt.
 
-    async def cut(
-        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
-    ) -> None:
-        """Cut before the next completion; ``turns`` are those of this attempt."""
-        ...
-
-
-class FullHistory:
-    """Cuts nothing."""
-
-    async def cut(
-        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
-    ) -> None:
-        """Do nothing."""
-
-
-class Elision:
-    """Every few turns, old observations become one line each."""
-
-    def __init__(self, config: ElisionConfig) -> None:
-        self._config = config
-
-    async def cut(
-        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
-    ) -> None:
-        """Elide when the history has ``every_turns`` more observations than are kept."""
-        if conversation.num_observations >= self._config.num_kept + self._config.every_turns:
-            conversation.elide(self._config.num_kept)
-
-
-class Summary:
-    """A nearly full history begins again with the initial prompt, the changes so far and the latest actions."""
-
-    def __init__(self, config: SummaryConfig, max_len_tokens: int) -> None:
-        self._config = config
-        self._limit = int(config.full_share * max_len_tokens)
-
-    async def cut(
-        self, conversation: Conversation, prompt: InitialPrompt, turns: Sequence[Turn], context: ToolContext
-    ) -> None:
-        """Begin again when the prompt has reached its share; an initial prompt of that length stays."""
-        if turns and conversation.num_tokens >= self._limit and conversation.num_observations > 1:
-            await context.workspace.refresh()
-            summary = summarize(turns[-self._config.num_actions :], context)
-            conversation.begin(replace(prompt, text=f"{prompt.text}\n\n{summary}"))
-
-
-def make_cutter(config: PipelineConfig) -> ContextCutter:
-    """Return the way of ``config.context``."""
+    Elision shortens old observations to one line each, every few turns. A summary restarts a nearly full history with
+    the initial prompt, the changes so far and the latest actions; an initial prompt of that length stays alone.
+    """
     choice = config.context
     if isinstance(choice, ElisionConfig):
-        return Elision(choice)
-    if isinstance(choice, SummaryConfig):
-        return Summary(choice, config.max_len_tokens)
-    return FullHistory()
+        if conversation.num_observations >= choice.num_kept + choice.every_turns:
+            conversation.elide(choice.num_kept)
+    elif isinstance(choice, SummaryConfig):
+        max_tokens = int(choice.full_share * config.max_len_tokens)
+        if turns and conversation.num_tokens >= max_tokens and conversation.num_observations > 1:
+            await context.workspace.refresh()
+            summary = summarize(turns[-choice.num_actions :], context)
+            conversation.begin(replace(prompt, text=f"{prompt.text}\n\n{summary}"))
 
 
 def summarize(turns: Sequence[Turn], context: ToolContext) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from repairgym.agent.context import make_cutter
+from repairgym.agent.context import cut_history
 from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, is_thinking, without_thought
 from repairgym.agent.formats.base import Action, ActionFormat, ParseError
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
@@ -70,7 +70,6 @@ class LiveEpisode:
         self.durations_s = {"generate": 0.0, "tool": 0.0}
         self._interface = interface
         self._config = interface.config
-        self._cutter = make_cutter(interface.config)
         self._conversation = conversation
 
     def ledger(self) -> TokenLedger:
@@ -89,7 +88,7 @@ class LiveEpisode:
         usage = Usage()
         first = len(self.turns)
         while True:
-            await self._cutter.cut(self._conversation, prompt, self.turns[first:], self.context)
+            await cut_history(self._config, self._conversation, prompt, self.turns[first:], self.context)
             num_tokens = self._conversation.num_tokens
             if reason := reached_limit(self._config, usage, num_tokens):
                 return reason
