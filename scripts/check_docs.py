@@ -1,11 +1,15 @@
 """Checks the documentation: relative links resolve, and every `repairgym ...` command line parses.
 
 Usage: python scripts/check_docs.py [FILE.md ...] (default: the files at the top of the project and all of docs/).
-A command line is checked without running it: its sub-commands and options must exist; values are not looked at.
+A command line is checked without running it: its sub-commands and options must exist, and where the command has
+``--dry-run``, its ``a.b=value`` overrides and presets have to resolve. Paths are not looked at.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import re
 import shlex
 import sys
@@ -15,7 +19,8 @@ from typing import Any
 
 import typer
 
-from repairgym.cli.main import LazyCommand, create_app
+from repairgym.cli import main as command_line
+from repairgym.cli.main import LazyCommand
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -25,7 +30,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def problems_of(file: Path) -> Iterator[str]:
-    """What is wrong with one page."""
+    """Problems of one page."""
     text = file.read_text(encoding="utf-8")
     for target in LINK.findall(text):
         if not _resolves(file, target):
@@ -59,18 +64,31 @@ def _command_lines(text: str) -> Iterator[str]:
 
 
 def _problem_of_command(line: str) -> str:
-    command: Any = typer.main.get_command(create_app())
+    command: Any = typer.main.get_command(command_line.create_app())
     for word in shlex.split(line)[1:]:
         if word.startswith("-"):
             if word.partition("=")[0] not in _options(command):
                 return f"no option {word}"
         elif hasattr(command, "commands") and word not in ("...", "COMMAND"):
             # "sft/rft/rl" documents several sub-commands at once.
-            found = [_find(command, name) for name in word.split("/")]
-            if None in found:
+            commands = [_find(command, name) for name in word.split("/")]
+            if None in commands:
                 return f"no command {word}"
-            command = found[0]
-    return ""
+            command = commands[0]
+    return _problem_of_overrides(line) if "--dry-run" in _options(command) and "..." not in line else ""
+
+
+def _problem_of_overrides(line: str) -> str:
+    """The error about a key or a preset that a dry run of ``line`` ends with; paths of the example need not exist."""
+    words = [os.path.expandvars(word) for word in shlex.split(line)[1:] if not word.startswith("$")]
+    while "--config" in words:
+        at = words.index("--config")
+        del words[at : at + 2]
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
+        command_line.main([*words, "--dry-run"])
+    problem = re.search(r"[^\n]*(?:unknown key|no preset|no such option)[^\n]*", output.getvalue(), re.IGNORECASE)
+    return problem.group(0).strip() if problem else ""
 
 
 def _find(group: Any, name: str) -> Any:
