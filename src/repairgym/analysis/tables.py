@@ -7,6 +7,8 @@ are shares between 0 and 1, unformatted; nothing is computed here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
 
 from repairgym.analysis.behavior import BehaviorSummary
 from repairgym.analysis.overview import Analysis
@@ -18,6 +20,7 @@ from repairgym.evaluation.summary import StageResult
 from repairgym.records import Record
 
 Value = str | int | float | bool | None
+_ESTIMATE = "pass_at_1=pass_at_1.value ci_low=pass_at_1.ci_low ci_high=pass_at_1.ci_high"
 
 
 class Table(Record):
@@ -35,39 +38,33 @@ def table(name: str, title: str, columns: Sequence[str], rows: Iterable[Sequence
     return Table(name=name, title=title, columns=tuple(columns), rows=tuple(tuple(row) for row in rows))
 
 
+def _record_table(name: str, title: str, columns: str, records: Iterable[object]) -> Table:
+    """Return a table with a row per record; ``columns`` names fields, or ``column=path.to.field``."""
+    pairs = [(column, path or column) for column, _, path in (word.partition("=") for word in columns.split())]
+    rows = [[_value(record, path) for _, path in pairs] for record in records]
+    return table(name, title, [column for column, _ in pairs], rows)
+
+
+def _value(record: object, path: str) -> Value:
+    value: Any = record
+    for field in path.split("."):
+        value = None if value is None else getattr(value, field)
+    if isinstance(value, tuple):
+        return " ".join(value)
+    if isinstance(value, Enum):
+        return str(value.value)
+    return value  # type: ignore[no-any-return]
+
+
 def stage_table(stages: Iterable[StageResult]) -> Table:
     """Pass@1 of every stage on every test set."""
     columns = (
-        *("stage", "test_set", "status", "pass_at_1", "ci_low", "ci_high", "standard_error_tasks"),
-        *("standard_error_runs", "pass_at_1_without_invalids", "exact_match_rate", "num_tasks", "num_samples"),
-        *("exploited_rate", "suspicious_rate", "invalid_rate", "disabled_gates"),
+        f"stage test_set status {_ESTIMATE} standard_error_tasks=pass_at_1.standard_error "
+        "standard_error_runs=pass_at_1.standard_error_runs "
+        "pass_at_1_without_invalids=pass_at_1_without_invalids.value exact_match_rate num_tasks num_samples "
+        "exploited_rate suspicious_rate invalid_rate disabled_gates"
     )
-    rows = []
-    for stage in stages:
-        rate, valid, num = stage.pass_at_1, stage.pass_at_1_without_invalids, stage.num_samples
-        rows.append(
-            (
-                *(
-                    stage.stage,
-                    stage.test_set,
-                    stage.status,
-                    rate.value,
-                    rate.ci_low,
-                    rate.ci_high,
-                    rate.standard_error,
-                ),
-                *(
-                    rate.standard_error_runs,
-                    valid.value if valid else None,
-                    stage.exact_match_rate,
-                    stage.num_tasks,
-                    num,
-                ),
-                *(stage.num_exploited / num, stage.num_suspicious / num, stage.num_invalid / num),
-                " ".join(stage.disabled_gates),
-            )
-        )
-    return table("stages", "Pass@1 of every stage", columns, rows)
+    return _record_table("stages", "Pass@1 of every stage", columns, stages)
 
 
 def pass_at_k_table(stages: Iterable[StageResult]) -> Table:
@@ -76,67 +73,39 @@ def pass_at_k_table(stages: Iterable[StageResult]) -> Table:
     return table("pass_at_k", "Pass@k", ("stage", "test_set", "k", "pass_at_k", "num_tasks"), rows)
 
 
-def comparison_table(comparisons: Iterable[Comparison]) -> Table:
+def comparison_table(
+    comparisons: Iterable[Comparison], name: str = "comparisons", title: str = "Paired differences of Pass@1"
+) -> Table:
     """Paired differences."""
     columns = (
-        *("treatment", "reference", "test_set", "difference", "ci_low", "ci_high", "cluster_ci_low"),
-        *("cluster_ci_high", "difference_without_invalids", "mcnemar_p", "num_tasks", "sentence"),
+        "treatment reference test_set difference ci_low ci_high cluster_ci_low cluster_ci_high "
+        "difference_without_invalids mcnemar_p num_tasks sentence"
     )
-    rows = [[getattr(comparison, column) for column in columns] for comparison in comparisons]
-    return table("comparisons", "Paired differences of Pass@1", columns, rows)
+    return _record_table(name, title, columns, comparisons)
 
 
 def label_table(labels: Iterable[LabelResult]) -> Table:
     """Pass@1 by label."""
-    columns = (
-        "label",
-        "value",
-        "pass_at_1",
-        "ci_low",
-        "ci_high",
-        "num_tasks",
-        "num_samples",
-        "exploited_rate",
-        "invalid_rate",
-    )
-    rows = [
-        (
-            *(result.label, result.value, result.pass_at_1.value, result.pass_at_1.ci_low, result.pass_at_1.ci_high),
-            *(result.pass_at_1.num_tasks, result.pass_at_1.num_samples, result.exploited_rate, result.invalid_rate),
-        )
-        for result in labels
-    ]
-    return table("labels", "Pass@1 by label", columns, rows)
+    counts = "num_tasks=pass_at_1.num_tasks num_samples=pass_at_1.num_samples"
+    columns = f"label value {_ESTIMATE} {counts} exploited_rate invalid_rate"
+    return _record_table("labels", "Pass@1 by label", columns, labels)
 
 
 def matrix_tables(matrix: Matrix) -> list[Table]:
     """Cells and differences of a matrix."""
     columns = (
-        *("policy", "environment", "pass_at_1", "ci_low", "ci_high", "standard_error_runs", "num_tasks"),
-        *("num_samples", "exploited_rate", "invalid_rate", "disabled_gates"),
+        f"policy environment {_ESTIMATE} standard_error_runs=pass_at_1.standard_error_runs "
+        "num_tasks=pass_at_1.num_tasks num_samples=pass_at_1.num_samples exploited_rate invalid_rate disabled_gates"
     )
-    rows = [
-        (
-            *(cell.policy, cell.environment, cell.pass_at_1.value, cell.pass_at_1.ci_low, cell.pass_at_1.ci_high),
-            *(cell.pass_at_1.standard_error_runs, cell.pass_at_1.num_tasks, cell.pass_at_1.num_samples),
-            *(cell.exploited_rate, cell.invalid_rate, " ".join(cell.disabled_gates)),
-        )
-        for cell in matrix.cells
-    ]
-    differences = comparison_table(matrix.differences)
     return [
-        table("matrix", f"Policies by environments on {matrix.test_set}", columns, rows),
-        differences.model_copy(update={"name": "matrix_differences", "title": "Differences within the matrix"}),
+        _record_table("matrix", f"Policies by environments on {matrix.test_set}", columns, matrix.cells),
+        comparison_table(matrix.differences, "matrix_differences", "Differences within the matrix"),
     ]
 
 
 def selection_tables(study: SelectionStudy) -> list[Table]:
     """Best-of-k and abstention curves."""
-    columns = (
-        *("scorer", "k", "value", "ci_low", "ci_high", "pass_at_1", "pass_at_k"),
-        *("gap_closed", "gap_closed_low", "gap_closed_high", "num_tasks"),
-    )
-    rows = [[getattr(selection, column) for column in columns] for selection in study.selections]
+    columns = "scorer k value ci_low ci_high pass_at_1 pass_at_k gap_closed gap_closed_low gap_closed_high num_tasks"
     points = [
         (curve.confidence, point.coverage, point.accuracy, curve.auroc, curve.mean_risk, curve.num_candidates)
         for curve in study.abstentions
@@ -144,24 +113,46 @@ def selection_tables(study: SelectionStudy) -> list[Table]:
     ]
     names = ("confidence", "coverage", "accuracy", "auroc", "mean_risk", "num_candidates")
     return [
-        table("selection", f"Best of {study.k} in {study.phase}", columns, rows),
+        _record_table("selection", f"Best of {study.k} in {study.phase}", columns, study.selections),
         table("abstention", f"Accuracy by coverage on {study.phase}", names, points),
     ]
 
 
 def analysis_tables(analysis: Analysis) -> list[Table]:
     """Return every non-empty table of an analysis."""
+    drift = analysis.drift.tasks if analysis.drift else ()
+    tools = [(step, tool, share) for step, tools in analysis.tools_by_step.items() for tool, share in tools.items()]
     tables = [
         _metric_table(analysis.behavior),
-        _tool_table(analysis),
+        table("tools_by_step", "Tools during training", ("step", "tool", "share"), tools),
         _transition_table(analysis.behavior),
         _shift_table(analysis),
         _length_table(analysis.behavior),
         _error_table(analysis.behavior),
-        _exploit_table(analysis),
-        _example_table(analysis),
-        _gap_table(analysis),
-        _drift_table(analysis),
+        _record_table(
+            "exploits_by_step",
+            "Exploit findings during training",
+            "step detector severity num_episodes num_in_step",
+            analysis.exploits,
+        ),
+        _record_table(
+            "exploit_examples",
+            "Examples of exploit findings",
+            "detector severity step verdict trajectory_id place detail",
+            analysis.examples,
+        ),
+        _record_table(
+            "reward_gap",
+            "Reported against validated reward",
+            "step reported validated gap ci_low ci_high marked_share num_audited num_tasks",
+            analysis.gap,
+        ),
+        _record_table(
+            "drift",
+            "Solve rate, first and second half of training",
+            "task_id early late difference num_early num_late",
+            drift,
+        ),
         _curve_table(analysis),
     ]
     return [table for table in tables if table.rows]
@@ -171,11 +162,6 @@ def _metric_table(behavior: Sequence[BehaviorSummary]) -> Table:
     fields = tuple(type(behavior[0].metrics).model_fields) if behavior else ()
     rows = [(field, *(getattr(summary.metrics, field) for summary in behavior)) for field in fields]
     return table("behavior", "Behavior", ("measure", *(summary.stage for summary in behavior)), rows)
-
-
-def _tool_table(analysis: Analysis) -> Table:
-    rows = [(step, tool, share) for step, tools in analysis.tools_by_step.items() for tool, share in tools.items()]
-    return table("tools_by_step", "Tools during training", ("step", "tool", "share"), rows)
 
 
 def _transition_table(behavior: Sequence[BehaviorSummary]) -> Table:
@@ -190,26 +176,23 @@ def _transition_table(behavior: Sequence[BehaviorSummary]) -> Table:
 
 def _shift_table(analysis: Analysis) -> Table:
     shift = analysis.shift
-    rows = (
-        [
-            (" > ".join(change.tools), change.before, change.after, shift.divergence, shift.p_value, shift.num_before)
-            for change in shift.changes
-        ]
+    rows = [
+        (" > ".join(change.tools), change.before, change.after, shift.divergence, shift.p_value, shift.num_before)
+        for change in (shift.changes if shift else ())
         if shift
-        else []
-    )
+    ]
     columns = ("tools", "share_before", "share_after", "divergence_bits", "p_value", "num_episodes_before")
     return table("policy_shift", "Tool sequences with the largest change", columns, rows)
 
 
 def _length_table(behavior: Sequence[BehaviorSummary]) -> Table:
+    columns = ("verdict", "num_episodes", "mean_turns", "mean_tokens", "mean_action_tokens")
     rows = [
-        (summary.stage, it.verdict.value, it.num_episodes, it.mean_turns, it.mean_tokens, it.mean_action_tokens)
+        (summary.stage, *(_value(length, column) for column in columns))
         for summary in behavior
-        for it in summary.lengths
+        for length in summary.lengths
     ]
-    columns = ("stage", "verdict", "num_episodes", "mean_turns", "mean_tokens", "mean_action_tokens")
-    return table("lengths", "Turns and tokens by outcome", columns, rows)
+    return table("lengths", "Turns and tokens by outcome", ("stage", *columns), rows)
 
 
 def _error_table(behavior: Sequence[BehaviorSummary]) -> Table:
@@ -219,56 +202,11 @@ def _error_table(behavior: Sequence[BehaviorSummary]) -> Table:
         for verdict, counts in summary.error_classes.items()
         for name, count in counts.items()
     ]
-    columns = ("stage", "verdict", "error_class", "num_episodes")
-    return table("error_classes", "Main errors by class", columns, rows)
-
-
-def _exploit_table(analysis: Analysis) -> Table:
-    columns = ("step", "detector", "severity", "num_episodes", "num_in_step")
-    rows = [[getattr(count, column) for column in columns] for count in analysis.exploits]
-    return table("exploits_by_step", "Exploit findings during training", columns, rows)
-
-
-def _example_table(analysis: Analysis) -> Table:
-    rows = [
-        (
-            example.detector,
-            example.severity,
-            example.step,
-            example.verdict.value,
-            example.trajectory_id,
-            example.place,
-            example.detail,
-        )
-        for example in analysis.examples
-    ]
-    columns = ("detector", "severity", "step", "verdict", "trajectory_id", "place", "detail")
-    return table("exploit_examples", "Examples of exploit findings", columns, rows)
-
-
-def _gap_table(analysis: Analysis) -> Table:
-    columns = (
-        *("step", "reported", "validated", "gap", "ci_low", "ci_high"),
-        *("marked_share", "num_audited", "num_tasks"),
-    )
-    rows = [[getattr(point, column) for column in columns] for point in analysis.gap]
-    return table("reward_gap", "Reported against validated reward", columns, rows)
-
-
-def _drift_table(analysis: Analysis) -> Table:
-    columns = ("task_id", "early", "late", "difference", "num_early", "num_late")
-    tasks = analysis.drift.tasks if analysis.drift else ()
-    return table(
-        "drift",
-        "Solve rate, first and second half of training",
-        columns,
-        [[getattr(task, column) for column in columns] for task in tasks],
-    )
+    return table("error_classes", "Main errors by class", ("stage", "verdict", "error_class", "num_episodes"), rows)
 
 
 def _curve_table(analysis: Analysis) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        ("reward", point.step, point.value, point.standard_error, point.num_samples) for point in analysis.reward
-    ]
-    rows += [("log_prob_gap", point.step, point.value, None, None) for point in analysis.log_prob_gap]
-    return table("curves", "Training by step", ("quantity", "step", "value", "standard_error", "num_samples"), rows)
+    points = [("reward", point) for point in analysis.reward] + [("log_prob_gap", gap) for gap in analysis.log_prob_gap]
+    fields = ("step", "value", "standard_error", "num_samples")
+    rows = [(name, point.step, point.value, point.standard_error, point.num_samples or None) for name, point in points]
+    return table("curves", "Training by step", ("quantity", *fields), rows)

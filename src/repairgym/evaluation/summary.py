@@ -75,6 +75,21 @@ class StageResult(Record):
     disabled_gates: tuple[str, ...]
     """Gates that gradings of the stage skipped; with any, the numbers prove less than they say."""
 
+    @property
+    def exploited_rate(self) -> float:
+        """Share of exploited samples."""
+        return self.num_exploited / self.num_samples
+
+    @property
+    def suspicious_rate(self) -> float:
+        """Share of samples that passed with a suspicious finding."""
+        return self.num_suspicious / self.num_samples
+
+    @property
+    def invalid_rate(self) -> float:
+        """Share of invalid samples."""
+        return self.num_invalid / self.num_samples
+
 
 class Summary(Record):
     """The results of a run in numbers; keys of ``summary.json``."""
