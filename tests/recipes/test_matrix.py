@@ -88,8 +88,8 @@ def test_what_one_environment_taught_is_missing_in_another(config, open_environm
         ("trained", "edits"): 0.0,
     }
     assert found.findings[0].startswith("Mismatch: the gain of trained in whole (+100.0 points")
-    assert "does not carry over to edits, where it shows nothing there" in found.findings[0]
-    assert "100.0 % in whole, where it was trained, and 0.0 % in edits" in found.findings[1]
+    assert "does not transfer to edits, where it shows no gain" in found.findings[0]
+    assert "100.0 % in whole, its training environment, and 0.0 % in edits" in found.findings[1]
     run(config, open_environment, base)  # resumed: nothing is run again
     with RunStore.open(tmp_path / "run.db") as store:
         assert len(store.rows()) == num
