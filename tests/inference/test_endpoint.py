@@ -24,8 +24,8 @@ class Clock:
 async def starts(num: int, num_tokens: int, *, requests: int = 0, tokens: int = 0) -> list[float]:
     clock = Clock()
     limiter = RateLimiter(requests, tokens, clock=clock, sleep=clock.sleep)
-    found = await asyncio.gather(*(limiter.reserve(num_tokens) for _ in range(num)))
-    return [reservation.start_s for reservation in found]
+    results = await asyncio.gather(*(limiter.reserve(num_tokens) for _ in range(num)))
+    return [reservation.start_s for reservation in results]
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Model folders: exact round trips, atomic replacement, readable refusals."""
+"""Model folders: exact round trips, atomic replacement, readable errors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_folders_that_are_no_models(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_missing_weights_are_refused_not_made_up(tmp_path: Path) -> None:
+def test_missing_weights_are_rejected(tmp_path: Path) -> None:
     save_checkpoint(create_model(TINY), None, tmp_path / "m")
     path = tmp_path / "m" / "model.safetensors"
     weights = load_file(path)

@@ -86,13 +86,13 @@ PASSING = [
 
 
 @pytest.mark.asyncio
-async def test_trouble_that_passes_is_counted_and_tried_again(renderer: ChatRenderer) -> None:
+async def test_transient_failures_are_counted_and_retried(renderer: ChatRenderer) -> None:
     """One server, a good reply between every two faults: keep-alive connections live through all of it."""
-    script = [one for fault, _ in PASSING for one in (fault, Fault.OK)]
+    script = [item for fault, _ in PASSING for item in (fault, Fault.OK)]
     with faulty_server(*script) as url:
         async with EndpointClient(config_of(url), sleep=Waits()) as client:
-            found = await ask(client, renderer, num=len(PASSING))
-    assert {renderer.decode(one.token_ids) for one in found} == {"submit"}
+            results = await ask(client, renderer, num=len(PASSING))
+    assert {renderer.decode(item.token_ids) for item in results} == {"submit"}
     counters = client.statistics
     assert counters.num_attempts == 2 * len(PASSING)
     for _, counter in PASSING:
@@ -105,8 +105,8 @@ async def test_trouble_that_passes_is_counted_and_tried_again(renderer: ChatRend
 async def test_replies_without_an_end_are_given_up_and_asked_for_again(renderer: ChatRenderer, fault: Fault) -> None:
     with faulty_server(fault, Fault.OK) as url:
         async with EndpointClient(config_of(url, timeout_s=SHORT_S, max_attempts=50), sleep=Waits()) as client:
-            (found,) = await ask(client, renderer)
-    assert renderer.decode(found.token_ids) == "submit"
+            (results,) = await ask(client, renderer)
+    assert renderer.decode(results.token_ids) == "submit"
     counters = client.statistics
     assert 1 <= counters.num_timeouts == counters.num_attempts - 1
 
@@ -126,7 +126,7 @@ async def test_replies_without_an_end_are_given_up_and_asked_for_again(renderer:
         (Fault.TOO_LONG, PromptTooLongError, 1, "too long"),
     ],
 )
-async def test_trouble_that_stays_is_typed(
+async def test_permanent_failures_are_typed(
     renderer: ChatRenderer, fault: Fault, error: type[RepairGymError], num_attempts: int, words: str
 ) -> None:
     with faulty_server(fault) as url:
@@ -178,11 +178,11 @@ async def test_text_has_no_log_probabilities_and_a_price(renderer: ChatRenderer,
 async def test_token_servers_are_exact(renderer: ChatRenderer) -> None:
     with faulty_server(Fault.FEWER_LOG_PROBS, Fault.OK) as url:
         async with EndpointClient(config_of(url), sleep=Waits()) as client:
-            (found,) = await ask(client, renderer, exact=True)
-    assert found.token_ids == (0, 1, 2, *renderer.stop_token_ids)
-    assert found.log_probs == (-0.5,) * 4
-    assert found.is_stopped
-    assert found.policy_version == 0
+            (results,) = await ask(client, renderer, exact=True)
+    assert results.token_ids == (0, 1, 2, *renderer.stop_token_ids)
+    assert results.log_probs == (-0.5,) * 4
+    assert results.is_stopped
+    assert results.policy_version == 0
     assert client.statistics.num_bad_replies == 1
 
 

@@ -60,8 +60,8 @@ def test_texts_are_encoded_as_transformers_does(tokenizer: PreTrainedTokenizerFa
     renderer = ChatRenderer(tokenizer)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     for text in ("", " a\n\tb  ", "<|im_end|><|im_start|>assistant\n", "def f(x):\n    return 'ß\u2028' * 9\n" * 20):
-        found = renderer.action_ids(text)
-        assert found == [*tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), end]
+        results = renderer.action_ids(text)
+        assert results == [*tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True), end]
         assert renderer.prompt_ids("<|im_end|>") == [end]
 
 
@@ -73,7 +73,7 @@ def test_decode_drops_only_the_stop_token(tokenizer: PreTrainedTokenizerFast) ->
     assert renderer.decode([]) == ""
 
 
-def test_a_tokenizer_without_chatml_is_refused() -> None:
+def test_a_tokenizer_without_chatml_is_rejected() -> None:
     plain = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocab={"a": 0}, merges=[])))
     with pytest.raises(ModelFolderError, match="im_start"):
         ChatRenderer(plain)

@@ -45,13 +45,13 @@ def test_labels_operators_and_roles_are_single_tokens(tokenizer: PreTrainedToken
 
 def test_pieces_of_code(tokenizer: PreTrainedTokenizerFast) -> None:
     def split(text: str) -> list[str]:
-        found = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
-        return [piece.replace("Ġ", " ").replace("Ċ", "\n") for piece, _ in found]
+        results = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+        return [piece.replace("Ġ", " ").replace("Ċ", "\n") for piece, _ in results]
 
     assert split("    return low+10  #_a") == ["   ", " return", " low", "+", "1", "0", " ", " #", "_a"]
     assert split("high:\n\n        x  3") == ["high", ":", "\n", "\n        ", "x", " ", " ", "3"]
 
 
-def test_a_vocabulary_without_room_is_refused() -> None:
+def test_a_vocabulary_without_room_is_rejected() -> None:
     with pytest.raises(ValueError, match="raise it"):
         train_tokenizer(["text"], vocab_size=270, num_line_labels=0)

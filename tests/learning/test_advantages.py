@@ -85,7 +85,7 @@ def outcomes(*groups: list[float | None]) -> list[list[Outcome]]:
 
 
 def values(config: AdvantageConfig, *groups: list[float | None]) -> list[tuple[float, ...]]:
-    return [found.values for found in estimate_advantages(outcomes(*groups), config)]
+    return [results.values for results in estimate_advantages(outcomes(*groups), config)]
 
 
 def test_every_member_of_the_union_is_registered() -> None:
@@ -114,8 +114,8 @@ def test_a_lone_survivor_and_equal_rewards_teach_nothing(config: AdvantageConfig
 
 @pytest.mark.parametrize("config", RELATIVE, ids=config_name)
 def test_advantages_of_equally_long_groups_sum_to_zero(config: AdvantageConfig) -> None:
-    for found in values(config, [1.0, 0.0, 0.5, 0.25], [0.0, 1.0, 1.0]):
-        assert sum(found) == pytest.approx(0.0, abs=1e-9)
+    for results in values(config, [1.0, 0.0, 0.5, 0.25], [0.0, 1.0, 1.0]):
+        assert sum(results) == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("config", EVERY, ids=config_name)
@@ -146,7 +146,7 @@ def test_reinforce_pp_counts_a_trajectory_as_often_as_it_has_tokens() -> None:
 
 def test_reinforce_pp_of_one_reward_everywhere_is_dropped() -> None:
     assert all(
-        found.is_dropped for found in estimate_advantages(outcomes([1.0, 1.0], [1.0]), ReinforcePpAdvantageConfig())
+        results.is_dropped for results in estimate_advantages(outcomes([1.0, 1.0], [1.0]), ReinforcePpAdvantageConfig())
     )
 
 

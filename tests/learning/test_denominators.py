@@ -62,7 +62,7 @@ def test_a_forked_trajectory_weighs_as_one_that_did_not_fork(denominator: Denomi
     assert branches[2].weight == pytest.approx(whole[1].weight)
 
 
-def test_what_is_not_learned_counts_nowhere() -> None:
+def test_unlearned_tokens_count_nowhere() -> None:
     silent = Sample(np.arange(3, dtype=np.int32), np.zeros(3, np.float32), np.zeros(3, np.float32), 1.0, "c")
     for denominator in ("token", "group", "trajectory", "turn", "constant"):
         assert weigh([*BATCH, silent], denominator, 100)[1] == weigh(BATCH, denominator, 100)[1]

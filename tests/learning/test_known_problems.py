@@ -91,7 +91,7 @@ BANDIT = Problem(
 
 
 def lock_state(context: int, actions: tuple[int, ...]) -> int:
-    """How many actions were right; which one is, follows from context and state, and a wrong one changes nothing."""
+    """Number of right actions; the right one follows from context and state, and a wrong one changes nothing."""
     state = 0
     for action in actions:
         state += action % NUM_ACTIONS == (context + state) % NUM_ACTIONS
@@ -181,7 +181,9 @@ def update(trainer: PolicyTrainer, problem: Problem, samples: list[Sample], rewa
         [Outcome(reward, problem.num_turns) for reward in rewards[start : start + GROUP_SIZE]]
         for start in range(0, len(rewards), GROUP_SIZE)
     ]
-    advantages = [value for found in estimate_advantages(groups, trainer.config.advantage) for value in found.values]
+    advantages = [
+        value for results in estimate_advantages(groups, trainer.config.advantage) for value in results.values
+    ]
     rows = zip(samples, advantages, rewards, strict=True)
     return trainer.update([replace(sample, advantage=value, reward=reward) for sample, value, reward in rows])
 
@@ -196,7 +198,7 @@ def train_policy(problem: Problem, overrides: list[str], seed: int) -> PreTraine
 
 
 def train_ahead(problem: Problem, seed: int, max_staleness: int) -> list[PreTrainedModel]:
-    """The same in a thread beside sampling, from weights as old as they may be, so that nothing depends on timing.
+    """The same in a thread next to sampling, from weights as old as they may be, so that nothing depends on timing.
 
     Half the steps' size and twice as many: at the full size the policy overshoots (docs/LOG.md, "Stale episodes").
 
@@ -302,7 +304,7 @@ def test_step_dpo_with_other_seeds(seed: int) -> None:
     check_optimum([train_preferences(BANDIT, seed)], BANDIT, seed)
 
 
-def test_the_problems_are_what_they_claim() -> None:
+def test_the_problems_have_the_stated_optima() -> None:
     """The optimum is 1 for both, and a policy that knows nothing is far from it."""
     assert BANDIT.optimum() == LOCK.optimum() == 1.0
     assert [lock_state(1, actions) for actions in ((1,), (1, 2), (1, 2, 3), (1, 0, 2), (0, 5))] == [1, 2, 3, 2, 1]

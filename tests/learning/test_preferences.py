@@ -88,7 +88,7 @@ def test_preferences_are_learned(make_model: MakeModel, pairs: list[Pair]) -> No
     assert PreferenceTrainer(make_model(0), config).update([]) == {}
 
 
-def test_what_is_no_pair_is_refused(pairs: list[Pair]) -> None:
+def test_samples_that_form_no_pair_are_rejected(pairs: list[Pair]) -> None:
     with pytest.raises(ValueError, match="one history"):
         Pair(pairs[0].chosen, pairs[1].rejected)
     with pytest.raises(ValueError, match="none"):

@@ -20,7 +20,7 @@ def test_truncation_bounds_the_ratio_from_above() -> None:
     assert got.is_bounded.tolist() == [False, True, False]
 
 
-def test_masking_leaves_out_what_lies_outside() -> None:
+def test_masking_leaves_out_ratios_outside_the_bounds() -> None:
     got = correct(LEARNER, SAMPLER, MaskCorrectionConfig(min_ratio=0.5, max_ratio=5.0))
     assert got.factor == pytest.approx([1.0, 4.0, 0.0], rel=1e-6)
     assert got.is_bounded.tolist() == [False, False, True]

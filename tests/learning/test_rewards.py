@@ -36,7 +36,7 @@ def member(trajectory_maker):
 
     def make(kind, num_turns=1, *severities, passed=None):
         made = trajectory_maker(steps=(STEP,) * num_turns, kind=kind)
-        findings = tuple(Finding(detector="x", severity=one, detail="x") for one in severities)
+        findings = tuple(Finding(detector="x", severity=item, detail="x") for item in severities)
         verdict = made.verdict.model_copy(update={"findings": made.verdict.findings + findings})
         if passed is not None:
             tests = {name: TestResult(outcome=TestOutcome.PASSED) for name in passed}
@@ -68,8 +68,8 @@ def test_terminal(task, member):
 def test_the_penalty_of_a_success(task, member, num_turns, expected):
     """T_max = 40, L_thr = 10: solved in 25 steps is worth 1 - 15 / 30."""
     for mode in ("as_written", "successes_only"):
-        (found,) = shaped(StepPenaltyConfig(mode=mode), task, [member(PASSED, num_turns)])
-        assert found == pytest.approx(expected)
+        (results,) = shaped(StepPenaltyConfig(mode=mode), task, [member(PASSED, num_turns)])
+        assert results == pytest.approx(expected)
 
 
 def test_failures_are_ranked_as_written_and_equal_otherwise(task, member):
@@ -78,8 +78,8 @@ def test_failures_are_ranked_as_written_and_equal_otherwise(task, member):
     group = [member(FAILED, length) for length in lengths]
     rewards = shaped(StepPenaltyConfig(), task, group)
     assert rewards == pytest.approx([(10 - length) / 30 for length in lengths])
-    found = group_advantages(rewards, delta=0.0)
-    assert found.values == pytest.approx((1.69, 1.40, 0.93, 0.45, -0.03, -0.51, *(-0.98,) * 4), abs=0.006)
+    results = group_advantages(rewards, delta=0.0)
+    assert results.values == pytest.approx((1.69, 1.40, 0.93, 0.45, -0.03, -0.51, *(-0.98,) * 4), abs=0.006)
     for mode in ("successes_only", "raw_filtered"):
         rewards = shaped(StepPenaltyConfig(mode=mode), task, group)
         assert rewards == (0.0,) * 10
@@ -153,9 +153,9 @@ def test_a_short_honest_success_beats_every_failure(config, task, member):
 
 def test_shaped_rewards_follow_from_what_is_stored(task, member, store):
     group = [member(PASSED, 25), member(FAILED, 12), member(INVALID)]
-    named = [type(one)(**{**one.__dict__, "id": f"t{number}"}) for number, one in enumerate(group)]
-    for one in named:
-        store.add_trajectory(one, phase="rl", step=0, split="train")
+    named = [type(item)(**{**item.__dict__, "id": f"t{number}"}) for number, item in enumerate(group)]
+    for item in named:
+        store.add_trajectory(item, phase="rl", step=0, split="train")
     stored = list(store.trajectories(phase="rl"))
     assert shaped(StepPenaltyConfig(), task, stored) == shaped(StepPenaltyConfig(), task, named)
     assert tuple(row.reward for row in store.rows(phase="rl")) == raw_rewards(stored) == (1.0, 0.0, None)
@@ -182,6 +182,6 @@ def test_a_shaping_is_chosen_by_type_and_written_back(tmp_path):
         ("rl.reward.type=dense", "dense"),
     ],
 )
-def test_what_cannot_be_honoured_is_an_error(cls, override, message):
+def test_impossible_settings_are_an_error(cls, override, message):
     with pytest.raises(ConfigError, match=message):
         load_config(cls, None, [override])

@@ -153,17 +153,17 @@ def test_packing_and_micro_batches_change_no_step(
     make_model: MakeModel, samples: list[Sample], overrides: list[str]
 ) -> None:
     """Shared prefixes in large micro-batches, small ones, and every sample on its own with nothing shared."""
-    found = []
+    results = []
     for budget, is_shared in ((4096, True), (90, True), (60, False)):
         trainer = trainer_of(make_model, f"compute.micro_batch_tokens={budget}", *overrides)
         alone = [sample if is_shared else replace(sample, group_id="") for sample in samples]
         # Without group ids the groups would fall apart, which only the denominator "group" and the budget's order see.
         if not is_shared and overrides in (EVERY_LOSS["groups"], EVERY_LOSS["budget"]):
             continue
-        found.append(trainer.update(alone))
-    for other in found[1:]:
-        assert other["train/loss"] == pytest.approx(found[0]["train/loss"], rel=1e-4, abs=1e-6)
-        assert other["optim/grad_norm"] == pytest.approx(found[0]["optim/grad_norm"], rel=1e-3)
+        results.append(trainer.update(alone))
+    for other in results[1:]:
+        assert other["train/loss"] == pytest.approx(results[0]["train/loss"], rel=1e-4, abs=1e-6)
+        assert other["optim/grad_norm"] == pytest.approx(results[0]["optim/grad_norm"], rel=1e-3)
 
 
 @pytest.mark.parametrize("overrides", EVERY_LOSS.values(), ids=EVERY_LOSS.keys())

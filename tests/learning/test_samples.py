@@ -50,7 +50,9 @@ def test_errors_are_no_part_of_a_success_but_of_a_failure(trajectory: Trajectory
 
 
 @pytest.mark.parametrize(("field", "value"), [("log_prob", np.nan), ("log_prob", 0.5), ("policy_version", -1)])
-def test_a_learned_token_without_sampling_log_prob_is_refused(trajectory: Trajectory, field: str, value: float) -> None:
+def test_a_learned_token_without_sampling_log_prob_is_rejected(
+    trajectory: Trajectory, field: str, value: float
+) -> None:
     array = getattr(trajectory.ledger, field).copy()
     array[4] = value
     broken = replace(trajectory, ledger=replace(trajectory.ledger, **{field: array}))
@@ -80,7 +82,7 @@ def test_text_learns_everything_but_the_first_token() -> None:
     assert text_sample([5, 6, 7]).weight.tolist() == [0, 1, 1]
 
 
-def test_unusable_samples_are_refused() -> None:
+def test_unusable_samples_are_rejected() -> None:
     with pytest.raises(ValueError, match="first token"):
         new_sample([1, 2], [0])
     with pytest.raises(ValueError, match="not empty"):
@@ -145,7 +147,7 @@ def test_format_errors_are_masked_in_the_part_where_they_happened(forked: Trajec
     assert [supervised_sample(part, is_format_error_masked=True).num_learned for part in parts] == [3, 0, 1]
 
 
-def test_a_part_without_sampling_log_probs_is_refused(forked: Trajectory) -> None:
+def test_a_part_without_sampling_log_probs_is_rejected(forked: Trajectory) -> None:
     versions = forked.ledger.policy_version.copy()
     versions[8] = -1
     broken = replace(forked, ledger=replace(forked.ledger, policy_version=versions))

@@ -15,9 +15,9 @@ def planned(*overrides):
 
 
 def test_paper_a_fits_its_node_and_one_gpu_does_not_hold_it():
-    found = planned()
-    assert found.training.parts["weights, gradients, moments"] == 16 * found.shape.num_parameters / 8
-    assert found.training.total_bytes < 0.9 * GPUS["h200"].memory_bytes
+    results = planned()
+    assert results.training.parts["weights, gradients, moments"] == 16 * results.shape.num_parameters / 8
+    assert results.training.total_bytes < 0.9 * GPUS["h200"].memory_bytes
     with pytest.raises(ConfigError, match=r"training needs \d+ GiB on each of 1 GPUs.*update='lora'"):
         planned("machine.num_gpus=1")
 
@@ -44,16 +44,16 @@ def test_decoding_one_sequence_reads_the_weights_once():
 
 
 def test_twice_the_machines_update_in_half_the_time():
-    one, two = planned("machine.num_gpus=8"), planned("machine.num_gpus=16")
-    assert one.update_s == pytest.approx(2 * two.update_s)
-    assert two.rollouts.duration_s <= one.rollouts.duration_s
+    item, two = planned("machine.num_gpus=8"), planned("machine.num_gpus=16")
+    assert item.update_s == pytest.approx(2 * two.update_s)
+    assert two.rollouts.duration_s <= item.rollouts.duration_s
 
 
 def test_apart_some_generate_and_the_others_train():
-    found = planned("machine.is_colocated=false", "machine.num_gpus=16", "machine.rollout_share=0.25")
-    assert (found.num_generating_gpus, found.num_training_gpus) == (4, 12)
+    results = planned("machine.is_colocated=false", "machine.num_gpus=16", "machine.rollout_share=0.25")
+    assert (results.num_generating_gpus, results.num_training_gpus) == (4, 12)
 
 
-def test_an_episode_longer_than_the_context_is_refused():
+def test_an_episode_longer_than_the_context_is_rejected():
     with pytest.raises(ConfigError, match=r"an episode has 28000 tokens on average, context_tokens=1000"):
         planned("context_tokens=1000")

@@ -42,7 +42,7 @@ def test_the_shipped_model_is_read_from_its_folder():
     assert read_shape(str(folder)).num_parameters == pytest.approx(real, rel=0.005)
 
 
-def test_what_is_no_dense_decoder_is_refused(tmp_path):
+def test_other_models_than_dense_decoders_are_rejected(tmp_path):
     with pytest.raises(ModelFolderError, match=r"one of Qwen3-0\.6B"):
         read_shape("Qwen9")
     path = tmp_path / "config.json"

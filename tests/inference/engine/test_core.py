@@ -44,7 +44,7 @@ def assert_exact(got: Request, want: torch.Tensor, tolerance: float = 3e-5) -> N
 
 
 def session_bits(model: PreTrainedModel, others: int, is_batch_invariant: bool) -> list[tuple[list[int], list[float]]]:
-    """Three turns of one session beside ``others`` that begin and end at other times and share its first tokens."""
+    """Three turns of one session, batched with ``others`` of other lengths that share its first tokens."""
     engine = Engine(model, SMALL.model_copy(update={"is_batch_invariant": is_batch_invariant}))
     prompt, turns = random_ids(0, 40), []
     for turn in range(3):
@@ -60,14 +60,14 @@ def session_bits(model: PreTrainedModel, others: int, is_batch_invariant: bool) 
     return turns
 
 
-def test_a_batch_invariant_session_is_the_same_bit_for_bit_whatever_runs_beside_it(model: PreTrainedModel) -> None:
+def test_a_batch_invariant_session_is_the_same_bit_for_bit_in_any_batch(model: PreTrainedModel) -> None:
     alone = session_bits(model, 0, True)
     assert all(session_bits(model, others, True) == alone for others in (1, 3))
     # Without it only the numbers' last bits differ, which is why it has to be asked for.
     beside = session_bits(model, 3, False)
     assert [ids for ids, _ in beside] == [ids for ids, _ in alone]
-    assert [one for _, some in beside for one in some] == pytest.approx(
-        [one for _, some in alone for one in some], abs=3e-5
+    assert [item for _, some in beside for item in some] == pytest.approx(
+        [item for _, some in alone for item in some], abs=3e-5
     )
 
 
@@ -298,7 +298,7 @@ def test_a_model_without_attention_back_ends_gathers_its_keys(
         assert_exact(request, true_log_probs(reference, request))
 
 
-def test_models_that_would_be_served_wrongly_are_refused() -> None:
+def test_models_that_would_be_served_wrongly_are_rejected() -> None:
     sizes = {
         "vocab_size": 300,
         "hidden_size": 32,

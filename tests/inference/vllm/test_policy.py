@@ -50,8 +50,8 @@ async def test_the_prefix_cache_hits_between_turns(folders: list[Path], serving)
         for session in range(4):
             prompt = [token + session for token in PROMPT]
             for _ in range(3):
-                found = await policy.generate(f"s{session}", prompt, SAMPLING)
-                prompt = [*prompt, *found.token_ids, *range(20, 30)]
+                results = await policy.generate(f"s{session}", prompt, SAMPLING)
+                prompt = [*prompt, *results.token_ids, *range(20, 30)]
         assert {fake.num_prompt_tokens for fake in fakes} == {2 * (32 + 48 + 64)}
         assert sum(fake.num_cached_tokens for fake in fakes) == 4 * (32 + 48)
 
@@ -63,8 +63,8 @@ async def test_an_episode_moves_when_its_server_is_gone(folders: list[Path], ser
     async with serving(FakeVllm(folders[0])) as servers, EndpointClient(config) as client:
         dead = TokenServer(client)
         policy = VllmPolicy([dead, servers[0]], version=UNKNOWN_VERSION)
-        found = await policy.generate("s", PROMPT, SAMPLING)
-        assert len(found.token_ids) == 6
+        results = await policy.generate("s", PROMPT, SAMPLING)
+        assert len(results.token_ids) == 6
         assert policy.sessions.num_moves == 1
         num_attempts = client.statistics.num_attempts
         await policy.generate("another", PROMPT, SAMPLING)
@@ -105,8 +105,8 @@ async def test_many_sessions_wait_for_a_dead_server_at_the_same_time(folders: li
     async with EndpointClient(config, sleep=wait) as client, asyncio.timeout(20):
         policy = VllmPolicy([TokenServer(client)])
         asked = (policy.generate(f"s{number}", PROMPT, SAMPLING) for number in range(4))
-        found = await asyncio.gather(*asked, return_exceptions=True)
-    assert [type(one) for one in found] == [ServerDownError] * 4
+        results = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(item) for item in results] == [ServerDownError] * 4
 
 
 @pytest.mark.asyncio
@@ -143,9 +143,9 @@ async def test_nobody_waits_long_for_a_server_that_accepts_and_says_nothing() ->
 async def test_closed_connections_are_tried_again(folders: list[Path], serving) -> None:
     async with serving(FakeVllm(folders[0], [Flaw.CLOSES])) as servers:
         policy = VllmPolicy(servers, version=UNKNOWN_VERSION)
-        found = [await policy.generate(f"s{number}", PROMPT, SAMPLING) for number in range(4)]
+        results = [await policy.generate(f"s{number}", PROMPT, SAMPLING) for number in range(4)]
         assert servers[0].client.statistics.num_disconnects > 0
-    assert len({one.token_ids for one in found}) == 1  # the same seed, the same tokens, whatever was lost
+    assert len({item.token_ids for item in results}) == 1  # the same seed, the same tokens, whatever was lost
 
 
 @pytest.mark.asyncio
@@ -163,8 +163,8 @@ async def test_no_more_requests_than_allowed_and_waiting_is_counted(folders: lis
     fake.on_token = on_token
     async with serving(fake, is_versioned=False, max_concurrent=2) as servers:
         policy = VllmPolicy(servers)
-        found = await asyncio.gather(*(policy.generate(f"s{number}", PROMPT, SAMPLING) for number in range(6)))
-        waits = sorted(one.queue_s for one in found)
+        results = await asyncio.gather(*(policy.generate(f"s{number}", PROMPT, SAMPLING) for number in range(6)))
+        waits = sorted(item.queue_s for item in results)
         assert most == 2
         assert waits[1] < waits[2]
         assert servers[0].client.statistics.queue_s == pytest.approx(sum(waits))
@@ -192,7 +192,7 @@ def test_extra_fields_may_not_change_what_is_sampled() -> None:
 def test_replicas_are_servers_of_their_own() -> None:
     urls = [f"http://127.0.0.1:{port}/v1" for port in (1, 2, 3)]
     config = EndpointConfig(base_url=urls[0], replicas=tuple(urls[1:]), model="m")
-    assert [one.base_url for one in config.servers()] == urls
+    assert [item.base_url for item in config.servers()] == urls
     with pytest.raises(ConfigError, match="only the policy vllm asks several"):
         EndpointClient(config)
     with pytest.raises(ValueError, match="names a server twice"):

@@ -1,4 +1,4 @@
-"""Servers that would spoil a run are refused before it, each with the command that fixes it."""
+"""Unfit servers are rejected before a run, each with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_a_good_server_passes(folders: list[Path], renderer: ChatRenderer,
         (Flaw.TOP_K, TRAINING, "does not sample from the distribution.*it changes temperature, top_p or top_k"),
     ],
 )
-async def test_bad_servers_are_refused(
+async def test_bad_servers_are_rejected(
     folders: list[Path], renderer: ChatRenderer, serving, flaw: Flaw, needs: Needs, words: str
 ) -> None:
     async with serving(FakeVllm(folders[0], [flaw]), is_versioned=bool(needs.update_routes)) as servers:
@@ -77,7 +77,7 @@ async def test_a_server_that_a_killed_run_left_paused_is_named(
         await check_servers(servers, renderer, TRAINING)
 
 
-def test_one_of_several_is_enough_to_refuse(folders: list[Path], renderer: ChatRenderer) -> None:
+def test_one_of_several_is_enough_to_reject(folders: list[Path], renderer: ChatRenderer) -> None:
     with FakeVllm(folders[0]).in_thread() as good, FakeVllm(folders[0], [Flaw.TEXT_ONLY]).in_thread() as bad:
         endpoint = EndpointConfig(base_url=good, replicas=(bad,), model="tiny", backoff_s=0.001)
         with pytest.raises(ServerRefusedError, match="returns text and no token ids") as caught:
@@ -98,7 +98,7 @@ def bfloat16(values: np.ndarray) -> np.ndarray:
 def coarse_draws_of(seed: int) -> list[list[Draw]]:
     """The server is honest and computes in bfloat16: its logits differ a little from batch to batch."""
     generator = np.random.default_rng(seed)
-    found = []
+    results = []
     for _ in range(4):
         exact, draws = generator.normal(10.0, 10.0, NUM_TOKENS), []
         for _ in range(64):
@@ -107,20 +107,20 @@ def coarse_draws_of(seed: int) -> list[list[Draw]]:
             chances /= chances.sum()
             token = int(generator.choice(NUM_TOKENS, p=chances))
             draws.append(Draw(token, float(np.log(chances[token]))))
-        found.append(draws)
-    return found
+        results.append(draws)
+    return results
 
 
 def draws_of(seed: int, power: float = 1.0, top_k: int = NUM_TOKENS) -> list[list[Draw]]:
     """64 draws after each of four prompts; the server samples from ``p ** power`` of the ``top_k`` likeliest."""
     generator = np.random.default_rng(seed)
-    found = []
+    results = []
     for _ in range(4):
         reported = generator.dirichlet(np.full(NUM_TOKENS, 0.2))
         used = reported**power * (reported >= np.sort(reported)[-top_k])
         tokens = generator.choice(NUM_TOKENS, size=64, p=used / used.sum())
-        found.append([Draw(int(token), float(np.log(reported[token]))) for token in tokens])
-    return found
+        results.append([Draw(int(token), float(np.log(reported[token]))) for token in tokens])
+    return results
 
 
 def test_honest_servers_pass() -> None:

@@ -50,12 +50,12 @@ async def test_an_update_in_flight(folders: list[Path], serving, lineage: Lineag
 
         fake.on_token = on_token
         policy = VllmPolicy(servers, 3, lineage)
-        found = await policy.generate("s", PROMPT, SamplingParams(max_tokens=NUM_TOKENS, stop_token_ids=()))
+        results = await policy.generate("s", PROMPT, SamplingParams(max_tokens=NUM_TOKENS, stop_token_ids=()))
         assert await updates[0] == others
-        assert found.versions == (3,) * num_old + (4,) * (NUM_TOKENS - num_old)
-        ids = [*PROMPT, *found.token_ids]
+        assert results.versions == (3,) * num_old + (4,) * (NUM_TOKENS - num_old)
+        ids = [*PROMPT, *results.token_ids]
         old, new = (log_probs_of(folder, ids)[len(PROMPT) - 1 :] for folder in folders)
-        assert found.log_probs == pytest.approx(old[:num_old] + new[num_old:], abs=1e-5)
+        assert results.log_probs == pytest.approx(old[:num_old] + new[num_old:], abs=1e-5)
         assert await compare(servers, probe_of(folders[1]), 1e-4) < 1e-5
         later = await policy.generate("s", PROMPT, SamplingParams(max_tokens=2, stop_token_ids=()))
         assert (later.policy_version, later.token_versions) == (4, ())
@@ -79,7 +79,7 @@ async def test_orders_and_their_order(folders: list[Path], serving, lineage: Lin
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("flaw", [Flaw.STALE_HEAD, Flaw.IGNORES_WEIGHTS])
-async def test_weights_that_did_not_arrive_are_found_out(
+async def test_weights_that_did_not_arrive_are_detected(
     folders: list[Path], serving, lineage: Lineage, flaw: Flaw
 ) -> None:
     async with serving(FakeVllm(folders[0]), FakeVllm(folders[0], [flaw])) as servers:
@@ -91,7 +91,7 @@ async def test_weights_that_did_not_arrive_are_found_out(
 
 
 @pytest.mark.asyncio
-async def test_a_server_that_failed_in_the_middle_goes_on_and_is_not_believed(
+async def test_a_server_that_failed_during_an_update_resumes_without_a_version(
     folders: list[Path], serving, lineage: Lineage
 ) -> None:
     async with serving(FakeVllm(folders[0], [Flaw.CANNOT_LOAD])) as servers:
@@ -124,7 +124,7 @@ async def test_weights_of_another_run_are_never_newer_ones(folders: list[Path], 
 
 
 @pytest.mark.asyncio
-async def test_a_server_whose_answer_to_pause_is_lost_goes_on(folders: list[Path], serving, lineage: Lineage) -> None:
+async def test_a_server_whose_answer_to_pause_is_lost_resumes(folders: list[Path], serving, lineage: Lineage) -> None:
     fake = FakeVllm(folders[0], [Flaw.DEAF_TO_PAUSE])
     async with serving(fake, timeout_s=0.5, max_attempts=1) as servers:
         with pytest.raises(ServerDownError, match="no reply within"):

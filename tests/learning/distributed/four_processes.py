@@ -1,4 +1,4 @@
-"""What each process of `test_fsdp.py` runs: FOLDER. Gradients of a batch in contexts of one, two and
+"""Program of each process of `test_fsdp.py`: FOLDER. Gradients of a batch in contexts of one, two and
 four processes.
 
 The test computes `gradients` itself too, alone, and compares.
@@ -64,7 +64,7 @@ def gradients(case: str, context_parallel: int) -> dict[str, Any]:
 
 
 def activation_bytes(context: ContextGroup) -> int:
-    """What the forward of one long sequence keeps for its backward in this process, parameters left out."""
+    """Bytes that the forward of one long sequence stores for its backward in this process, parameters left out."""
     scorer = Scorer(create_model(FOUR_HEADS), context=context)
     weight = np.ones(LONG, np.float32)
     weight[0] = 0.0
@@ -84,9 +84,9 @@ def activation_bytes(context: ContextGroup) -> int:
     return sum(kept.values())
 
 
-def refusals() -> list[str]:
-    """Why four processes cannot do what they are asked to."""
-    found = []
+def rejections() -> list[str]:
+    """Errors of impossible settings for four processes."""
+    results = []
     for optimizer, compute in (
         (OptimizerConfig(type="muon"), ComputeConfig()),
         (OptimizerConfig(), ComputeConfig(context_parallel=3)),
@@ -94,24 +94,24 @@ def refusals() -> list[str]:
         try:
             check_processes(optimizer, compute)
         except ConfigError as error:
-            found.append(str(error))
+            results.append(str(error))
     try:
         PolicyTrainer(create_model(SMALL), AlgorithmConfig(compute=ComputeConfig(context_parallel=4)))
     except ConfigError as error:
-        found.append(str(error))
-    return found
+        results.append(str(error))
+    return results
 
 
 def main(folder: Path) -> None:
     with process_group() as world:
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             f"{case}-{size}": gradients(case, size) for case in CASES for size in (1, 2, world.size)
         }
         groups = {1: ContextGroup(), 2: ContextGroup(dist.new_subgroups(2)[0]), 4: ContextGroup(dist.group.WORLD)}
-        found["activation_bytes"] = {size: max(world.gather(activation_bytes(groups[size]))) for size in groups}
-        found["refusals"] = refusals()
+        results["activation_bytes"] = {size: max(world.gather(activation_bytes(groups[size]))) for size in groups}
+        results["rejections"] = rejections()
         if world.is_leader:
-            torch.save(found, folder / "found.pt")
+            torch.save(results, folder / "found.pt")
 
 
 if __name__ == "__main__":

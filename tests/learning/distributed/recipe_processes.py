@@ -1,4 +1,4 @@
-"""What each process of `test_fsdp.py` runs: FOLDER BASE. Every recipe, one after the other, from a tiny base.
+"""Program of each process of `test_fsdp.py`: FOLDER BASE. Every recipe, one after the other, from a tiny base.
 
 The run is that of `scripts/kill_and_resume.py`: a scripted sandbox, episodes in the leading process.
 """

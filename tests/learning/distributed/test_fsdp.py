@@ -46,7 +46,7 @@ def test_batches_are_shared_out_evenly_and_all_make_equally_many() -> None:
     assert [world.is_counting for world in contexts] == [True, False, True, False]
 
 
-def test_a_context_that_cannot_be_shared_out_is_refused() -> None:
+def test_a_context_that_cannot_be_shared_out_is_rejected() -> None:
     model = create_model(ModelConfig(hidden_size=32, num_layers=1, num_heads=6, num_kv_heads=2, head_dim=8))
     check_divisible(model, 2)
     with pytest.raises(ConfigError, match=r"6 attention heads and 2 key-value heads; possible: \[1, 2\]"):
@@ -93,11 +93,11 @@ def load_worker(name: str) -> ModuleType:
 @pytest.mark.slow
 def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
     finish(start(2, "two_processes.py", tmp_path / "two"))
-    found: dict[str, Any] = json.loads((tmp_path / "two" / "metrics.json").read_text())
+    results: dict[str, Any] = json.loads((tmp_path / "two" / "metrics.json").read_text())
     worker = load_worker("two_processes")
     for kind in worker.KINDS:
         want = worker.supervise(tmp_path / "one" / kind, kind, 2)
-        assert_like(found[kind], want, ("sft/nll", "train/num_learned_tokens"), kind)
+        assert_like(results[kind], want, ("sft/nll", "train/num_learned_tokens"), kind)
         # States know no number of processes: what two began, one ends, and the other way round is the same code.
         worker.supervise(tmp_path / "one" / kind, kind, 4)
         worker.supervise(tmp_path / "two" / kind, kind, 4)
@@ -109,34 +109,38 @@ def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
     for name, tensor in load_model(tmp_path / "two" / "rl" / "model").state_dict().items():
         assert torch.allclose(tensor, weights[name], atol=1e-6), name
     for name, want in worker.update_all().items():
-        assert_like(found[name], want, ("policy/entropy",), name)
+        assert_like(results[name], want, ("policy/entropy",), name)
 
 
-def assert_like(found: dict[str, float], want: dict[str, float], metrics: tuple[str, ...], name: str) -> None:
+def assert_like(results: dict[str, float], want: dict[str, float], metrics: tuple[str, ...], name: str) -> None:
     for metric in ("train/loss", "optim/grad_norm", *metrics):
-        assert found[metric] == pytest.approx(want[metric], rel=1e-3, abs=1e-6), (name, metric)
+        assert results[metric] == pytest.approx(want[metric], rel=1e-3, abs=1e-6), (name, metric)
 
 
 @pytest.mark.slow
 def test_contexts_of_several_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
     """Alone, four batches at a time, two contexts of two, one context of four; all of them sharded."""
     finish(start(4, "four_processes.py", tmp_path))
-    found: dict[str, Any] = torch.load(tmp_path / "found.pt", weights_only=True)
+    results: dict[str, Any] = torch.load(tmp_path / "found.pt", weights_only=True)
     load_worker("two_processes")
     worker = load_worker("four_processes")
     for case in worker.CASES:
         want = worker.gradients(case, 1)
         assert len(want["gradients"]) > 20
         for size in (1, 2, 4):
-            got = found[f"{case}-{size}"]
+            got = results[f"{case}-{size}"]
             for metric, value in want["metrics"].items():
                 if not metric.endswith("_s"):
                     assert got["metrics"][metric] == pytest.approx(value, rel=1e-5, abs=1e-6), (case, size, metric)
-            for one, other in zip(want["gradients"], got["gradients"], strict=True):
-                assert torch.allclose(one, other, rtol=1e-5, atol=1e-7), (case, size, float((one - other).abs().max()))
-    kept = found["activation_bytes"]
+            for item, other in zip(want["gradients"], got["gradients"], strict=True):
+                assert torch.allclose(item, other, rtol=1e-5, atol=1e-7), (
+                    case,
+                    size,
+                    float((item - other).abs().max()),
+                )
+    kept = results["activation_bytes"]
     assert kept[1] > 1.8 * kept[2] > 3.2 * kept[4]
-    muon, processes, heads = found["refusals"]
+    muon, processes, heads = results["rejections"]
     assert "optimizer.type='muon'" in muon
     assert "compute.context_parallel=3" in processes
     assert "possible: [1, 2]" in heads

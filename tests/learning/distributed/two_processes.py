@@ -1,4 +1,4 @@
-"""What each process of `test_fsdp.py` runs: FOLDER. Half of a supervised run of each kind, and an update of every
+"""Program of each process of `test_fsdp.py`: FOLDER. Half of a supervised run of each kind, and an update of every
 loss.
 
 The test runs `supervise` and `update_all` itself too, alone, and compares.
@@ -46,7 +46,7 @@ def samples() -> list[Sample]:
 
 
 def supervise(folder: Path, kind: str, num_steps: int) -> dict[str, float]:
-    """Go on from ``folder`` until ``num_steps`` are done and save there; metrics of the last step."""
+    """Resume from ``folder`` until ``num_steps`` are done and save there; metrics of the last step."""
     config = SftConfig(
         optimizer=OptimizerConfig(learning_rate=1e-3),
         compute=ComputeConfig(micro_batch_tokens=90, is_checkpointing=kind == "tied"),
@@ -65,7 +65,7 @@ def supervise(folder: Path, kind: str, num_steps: int) -> dict[str, float]:
 
 def update_all() -> dict[str, dict[str, float]]:
     """One update of every policy loss."""
-    found = {}
+    results = {}
     for name in POLICY_LOSSES:
         advantage = ["advantage.type=gae"] if name == "ppo" else []
         config = load_config(AlgorithmConfig, None, [f"loss.type={name}", "compute.micro_batch_tokens=90", *advantage])
@@ -73,8 +73,8 @@ def update_all() -> dict[str, dict[str, float]]:
             replace(sample, advantage=(-1.0) ** at, reward=float(at % 2), group_id=f"g{at % 3}")
             for at, sample in enumerate(samples())
         ]
-        found[name] = PolicyTrainer(create_model(SMALL), config).update(made)
-    return found
+        results[name] = PolicyTrainer(create_model(SMALL), config).update(made)
+    return results
 
 
 def reinforce(folder: Path, world: World) -> None:
@@ -94,9 +94,9 @@ def reinforce(folder: Path, world: World) -> None:
 def main(folder: Path) -> None:
     with process_group() as world:
         reinforce(folder / "rl", world)
-        found = {kind: supervise(folder / kind, kind, 2) for kind in KINDS} | update_all()
+        results = {kind: supervise(folder / kind, kind, 2) for kind in KINDS} | update_all()
         if world.is_leader:
-            (folder / "metrics.json").write_text(json.dumps(found))
+            (folder / "metrics.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

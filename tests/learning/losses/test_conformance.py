@@ -1,4 +1,4 @@
-"""What every registered loss does, whichever it is: add a loss and these tests run it."""
+"""Properties of every registered loss: add a loss and these tests run it."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def at_rows(scores: TokenScores, rows: list[int]) -> TokenScores:
 
 def gradients(loss: Callable[[], torch.Tensor], scores: TokenScores) -> list[torch.Tensor]:
     assert scores.value is not None
-    found = torch.autograd.grad(loss(), [scores.log_prob, scores.value], allow_unused=True)
-    return [torch.zeros_like(scores.log_prob) if part is None else part for part in found]
+    results = torch.autograd.grad(loss(), [scores.log_prob, scores.value], allow_unused=True)
+    return [torch.zeros_like(scores.log_prob) if part is None else part for part in results]
 
 
 def test_every_member_of_the_union_is_registered() -> None:
@@ -105,7 +105,7 @@ def test_shares_of_micro_batches_sum_to_the_loss(loss: Loss) -> None:
 
 
 @every_loss
-def test_what_has_no_weight_has_no_gradient(loss: Loss) -> None:
+def test_tokens_without_weight_have_no_gradient(loss: Loss) -> None:
     scores = new_scores()
     is_padding = scores.row == 2
     padded = replace(scores, weight=torch.where(is_padding, 0.0, scores.weight))

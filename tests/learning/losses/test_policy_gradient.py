@@ -136,7 +136,7 @@ def test_ppo_adds_the_larger_of_the_two_value_errors() -> None:
     assert given.value.grad == pytest.approx(torch.tensor([0.0, 0.5 * 0.5 * 2 * -0.9 / 2]), abs=1e-6)
 
 
-def test_ppo_without_values_is_refused() -> None:
+def test_ppo_without_values_is_rejected() -> None:
     with pytest.raises(ValueError, match="value head"):
         policy_loss(PpoLossConfig())(new_scores([1.0], [1.0]), 1.0)
 
@@ -163,6 +163,6 @@ def test_k1_is_reported_and_not_in_the_loss() -> None:
     assert float(out.metric_sums["policy/kl_k1"]) == pytest.approx(0.3, abs=1e-6)
 
 
-def test_a_kl_term_without_reference_is_refused() -> None:
+def test_a_kl_term_without_reference_is_rejected() -> None:
     with pytest.raises(ValueError, match="reference"):
         policy_loss(DAPO, KlConfig())(new_scores([1.0], [1.0]), 1.0)

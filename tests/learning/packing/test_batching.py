@@ -112,7 +112,7 @@ def test_other_architectures_are_packed_too(make_group: MakeGroup) -> None:
 def test_the_bias_of_fused_kernels_says_the_same(
     make_model: Callable[[int], PreTrainedModel], make_group: MakeGroup
 ) -> None:
-    """What an accelerator gets instead of a mask, computed here: it has a definition on every device."""
+    """The mask of an accelerator, computed here: it is defined on every device."""
     shape = tree_attention.forest_shape((5, 3), (-1, 0), torch.device("cpu"))
     bias = tree_attention.causal_lower_right(3, 8)
     query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 8, 8)

@@ -40,7 +40,7 @@ class Accelerator:
 
 
 def new_trainer(log_prob: torch.Tensor, **settings: Any) -> SimpleNamespace:
-    """What `_compute_loss` reads of a trainer; the log-probabilities are ours instead of a model's."""
+    """The parts of a trainer that `_compute_loss` reads; our log-probabilities replace those of a model."""
     defaults: dict[str, Any] = {
         "aux_loss_enabled": False,
         "top_entropy_quantile": 1.0,

@@ -201,7 +201,7 @@ def ours_of(case: Any, rewards: torch.Tensor, config: AdvantageConfig) -> torch.
     """[rows] advantages by our estimator."""
     outcomes = [Outcome(float(r), int(n)) for r, n in zip(rewards, case.mask.sum(1), strict=True)]
     groups = [outcomes[start : start + GROUP_SIZE] for start in range(0, len(outcomes), GROUP_SIZE)]
-    return torch.tensor([value for found in estimate_advantages(groups, config) for value in found.values]).double()
+    return torch.tensor([value for results in estimate_advantages(groups, config) for value in results.values]).double()
 
 
 def check_advantages(compare: Compare, name: str, case: Any, got: torch.Tensor, want: torch.Tensor) -> None:
@@ -272,9 +272,9 @@ def test_a_lone_survivor_gets_its_raw_reward_from_verl_and_nothing_from_us(verl:
         wrong, _ = function(rewards, mask, np.array([0]))
         assert wrong[0, 0] == pytest.approx(1.0, abs=1e-5)
     for config in (GroupAdvantageConfig(), DrGrpoAdvantageConfig(), RlooAdvantageConfig()):
-        (found,) = estimate_advantages([[Outcome(1.0), Outcome(None)]], config)
-        assert found.values == (0.0, 0.0)
-        assert found.drop_reason == "too_few_valid"
+        (results,) = estimate_advantages([[Outcome(1.0), Outcome(None)]], config)
+        assert results.values == (0.0, 0.0)
+        assert results.drop_reason == "too_few_valid"
 
 
 def test_a_reward_on_a_masked_token_counts_in_verl(verl: ModuleType) -> None:
@@ -286,5 +286,5 @@ def test_a_reward_on_a_masked_token_counts_in_verl(verl: ModuleType) -> None:
     mask = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     wrong, _ = verl.compute_grpo_outcome_advantage(rewards, mask, np.array([0, 0]))
     assert wrong[:, 0].tolist() == pytest.approx([0.7071, -0.7071], abs=1e-3)
-    (found,) = estimate_advantages([[Outcome(0.0), Outcome(0.0)]], GroupAdvantageConfig())
-    assert found.values == (0.0, 0.0)
+    (results,) = estimate_advantages([[Outcome(0.0), Outcome(0.0)]], GroupAdvantageConfig())
+    assert results.values == (0.0, 0.0)
