@@ -76,7 +76,7 @@ trl: trl-env ## TRL's trainer and verifiers on our tasks, on a CPU; some minutes
 	@OMP_NUM_THREADS=1 $(TRL)/bin/python -m pytest -q -m "trl or verifiers" tests/bridges/trl tests/bridges/verifiers $(ARGS)
 
 vllm: $(VLLM_STAMP) ## our policy and RL against a real vLLM on this CPU, in .venv-vllm
-	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/recipes/vllm_cpu $(ARGS)
+	@OMP_NUM_THREADS=1 PYTHONPATH=src $(VLLM)/bin/python -m pytest -q -m vllm tests/training/vllm_cpu $(ARGS)
 
 verl-env: $(VERL_STAMP) ## build .venv-verl, where `repairgym train verl` runs (GPU=1: with vLLM)
 	@:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from repairgym.config.models import ModelConfig
+from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import (
     Certificate,
@@ -288,3 +292,89 @@ def tiny_config() -> Callable[..., ModelConfig]:
         )
 
     return make
+
+
+# --- runs over a tiny model and a scripted sandbox (training, recipes, pretraining, studies) -------------------------
+
+
+def local_pool(folder: Path, base: Path, num_failures: int = 0, **changes: int) -> Any:
+    """A pool in this process; its sandboxes are scripted and fail ``num_failures`` times a call."""
+    from repairgym.inference.loading import load_tokenizer
+    from repairgym.inference.renderer import ChatRenderer
+    from repairgym.rollout.local import LocalPool
+    from repairgym.tasks.build.validation import TaskLayers
+    from repairgym.testing.scripted import ScriptedBackend, scripted_answer
+
+    return LocalPool(
+        small_rollout().model_copy(update=changes),
+        lambda: ScriptedBackend(scripted_answer(), num_failures),
+        lambda _: TaskLayers(folder, folder),
+        ChatRenderer(load_tokenizer(base)),
+    )
+
+
+def small_rollout() -> RolloutConfig:
+    """Episodes that a tiny model can end."""
+    return RolloutConfig(
+        pipeline=PipelineConfig(max_len_tokens=200, max_turns=4, max_action_tokens=8),
+        engine=EngineConfig(num_slots=16, max_len_tokens=200),
+    )
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, tiny_config: Callable[..., ModelConfig]) -> Path:
+    """A tiny model with a tokenizer of its own."""
+    from repairgym.inference.loading import create_model, save_checkpoint
+    from repairgym.inference.tokenizer import train_tokenizer
+
+    texts = ["user\nassistant\nf in m.py is wrong edit < => <= @2 test undo submit passed 1 failed 1 of 1: no"] * 20
+    tokenizer = train_tokenizer(texts, 420, 40)
+    folder = tmp_path_factory.mktemp("base") / "base"
+    save_checkpoint(create_model(tiny_config(len(tokenizer))), tokenizer, folder)
+    return folder
+
+
+@pytest.fixture(name="rollout")
+def rollout_config() -> RolloutConfig:
+    return small_rollout()
+
+
+@pytest.fixture
+def make_backend() -> Callable[[], Any]:
+    from repairgym.testing.scripted import ScriptedBackend, scripted_answer
+
+    return lambda: ScriptedBackend(scripted_answer())
+
+
+@pytest.fixture
+def many_tasks(task: Task) -> dict[str, Task]:
+    """The task under several names, in every split."""
+    named = {f"train-{k}": "train" for k in range(4)} | {"validation-0": "validation", "test-0": "test"}
+    return {name: task.model_copy(update={"id": name, "split": split}) for name, split in named.items()}
+
+
+@pytest.fixture
+def make_pool_of() -> Callable[..., Any]:
+    """A pool over any model folder's tokenizer."""
+    return local_pool
+
+
+@pytest.fixture
+def make_pool(base: Path) -> Callable[..., Any]:
+    return partial(local_pool, base=base)
+
+
+@pytest.fixture
+def open_run(base: Path, many_tasks: dict[str, Task], make_pool: Callable[..., Any]) -> Callable[[Path], Any]:
+    """Opens a run over the tiny base; a second call on the same folder resumes."""
+    from repairgym.training.run import Run
+
+    def open_folder(folder: Path) -> Run:
+        path = folder / "run.db"
+        store = RunStore.open(path) if path.exists() else RunStore.create(path)
+        run = Run(folder, store, make_pool(folder), many_tasks)
+        if not run.checkpoint("base").exists():
+            shutil.copytree(base, run.checkpoint("base"))
+        return run
+
+    return open_folder
