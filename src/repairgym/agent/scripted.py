@@ -236,7 +236,7 @@ class ReplayPolicy:
         self._num_replayed: dict[str, int] = {}
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """Return the next stored action, whatever the prompt is.
+        """Return the next stored action for any prompt.
 
         Raises:
             PromptTooLongError: none is left; this ends the episode where a limit ended the stored one.

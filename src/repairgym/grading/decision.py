@@ -1,4 +1,4 @@
-"""The decision: from what ran to a verdict.
+"""The decision: results of the runs become a verdict.
 
 Reads an `Executed` record; makes a `Verdict`. Guarantees:
 

@@ -59,7 +59,7 @@ class Executor:
         """
         task = pinned.task
         request = with_checks(task_request(task, is_cold=self._config.is_cold), task, sources)
-        # The canaries are not part of the key: a run is a run whatever its canaries were.
+        # The key leaves the canaries out: they do not change the results of the real tests.
         key = execution_key(pinned, sources, request)
         return await self._cache.get_or_run(key, lambda: self._execute(pinned, sources, request))
 
@@ -127,7 +127,7 @@ async def _restore(sandbox: Sandbox, pinned: Pinned, is_protected_restored: bool
 
 
 async def _write(sandbox: Sandbox, files: Mapping[str, str]) -> None:
-    """Write ``files`` over what a build left.
+    """Write ``files`` over the files that a build left.
 
     Raises:
         SandboxContentError: the build left no room, or something else where a file belongs.

@@ -118,7 +118,7 @@ class Judge:
                 opinion = question.read(await self._ask(question, attempt))
             except TimeoutError:
                 failure = f"no reply within {self._config.timeout_s:g} s"
-            except Exception as error:  # whatever keeps a model from replying says nothing about the patch
+            except Exception as error:  # an error of the model says nothing about the patch
                 failure = f"{type(error).__name__}: {error}"
             else:
                 if opinion is not None:

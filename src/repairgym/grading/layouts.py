@@ -98,7 +98,7 @@ def plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 def _is_plain(node: ast.FunctionDef) -> bool:
     # A `return` or a `yield` could leave before the false assertion; a decorator could change the outcome.
-    # State behind the API (`registry._entries`) or in a global is there twice after a copy has run.
+    # A copy changes state behind the API (`registry._entries`) or in a global for a second time.
     unfit = (ast.Return, ast.Yield, ast.YieldFrom, ast.Global)
     return not node.decorator_list and not any(isinstance(part, unfit) or _is_hidden(part) for part in ast.walk(node))
 

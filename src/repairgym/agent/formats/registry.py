@@ -1,4 +1,4 @@
-"""The action formats by name. Adding one is one file and one line here (docs/howto/pipeline.md)."""
+"""The action formats by name. A new one is a class and one line here (docs/howto/pipeline.md)."""
 
 from __future__ import annotations
 

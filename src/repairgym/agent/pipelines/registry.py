@@ -1,4 +1,4 @@
-"""The pipelines by the type of their configuration. Adding a class is one line here (docs/howto/pipeline.md)."""
+"""The pipelines by the type of their configuration. A new one is a class and one line here (docs/howto/pipeline.md)."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def save_starts(path: Path, starts: Iterable[Start]) -> None:
     """Write ``starts``, one per line.
 
     Raises:
-        DiskFullError: no room; what was there before is intact.
+        DiskFullError: no room; the old file is intact.
     """
     with disk_full_as_repairgym_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)

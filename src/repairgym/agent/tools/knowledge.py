@@ -40,7 +40,7 @@ _SCHEMA = (
     """CREATE TABLE fixes (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL, package TEXT NOT NULL,
         document TEXT NOT NULL)""",
-    # Words are searched in what an error says before what a report says before what a patch holds.
+    # Words of an error message weigh more than words of a report, and these more than words of a patch.
     "CREATE VIRTUAL TABLE words USING fts5 (message, report, patch)",
     """CREATE TABLE offers (
         fix_id TEXT NOT NULL REFERENCES fixes (id), episode TEXT NOT NULL, is_solved INTEGER NOT NULL,
@@ -196,7 +196,7 @@ class KnowledgeBase:
             connection.executemany("INSERT OR IGNORE INTO held_out VALUES (?)", [(name,) for name in packages])
 
     def add(self, fix: Fix, task: Task) -> bool:
-        """Store ``fix`` of ``task``; False when it is there already.
+        """Store ``fix`` of ``task``; False when it is stored already.
 
         Raises:
             TaskError: ``task`` is no training task, or its package is held out.

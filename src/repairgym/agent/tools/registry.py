@@ -1,6 +1,6 @@
 """The tools by the names that a pipeline's configuration uses.
 
-Adding a tool is one file and one line here (docs/howto/pipeline.md). A key is unique; the name that the agent writes
+A new tool is a class and one line here (docs/howto/pipeline.md). A key is unique; the name that the agent writes
 need not be, as long as no pipeline has two tools of one name.
 """
 

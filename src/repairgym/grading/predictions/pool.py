@@ -116,7 +116,7 @@ def grade_predictions(
 
     Raises:
         RepairGymError: this machine cannot grade at all.
-        DiskFullError: no room for a result; what was stored before is intact.
+        DiskFullError: no room for a result; earlier results are intact.
     """
     keys = {
         prediction.instance_id: grading_key(tasks[prediction.instance_id], prediction.model_patch, config)

@@ -116,7 +116,7 @@ class ResultsFolder:
         """Store one result.
 
         Raises:
-            DiskFullError: no room; what was stored before is intact.
+            DiskFullError: no room; earlier results are intact.
         """
         self.write(self.path_of(graded.instance_id), graded.model_dump_json(indent=1))
 
