@@ -27,7 +27,6 @@ _NAMESPACES = (
 )
 PYTHON = rootfs.ENVIRONMENT + "/bin/python"
 _INNER_ID = 1000
-_NUM_INODES_PER_MIB = 512
 _SECCOMP_PROGRAM = confinement.build_filter()
 
 
@@ -59,10 +58,8 @@ def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: linea
 
 
 def _mount_scratch(line: lineage.Lineage, disk_bytes: int) -> None:
-    num_inodes = max(4096, disk_bytes // (1 << 20) * _NUM_INODES_PER_MIB)
-    options = f"size={disk_bytes},nr_inodes={num_inodes},mode=0755"
     os.makedirs(line.scratch, exist_ok=True)
-    syscalls.mount("repairgym", line.scratch, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+    rootfs.mount_scratch(line.scratch, disk_bytes)
     for name, target in (("tmp", "/tmp"), ("shm", "/dev/shm")):
         os.mkdir(f"{line.scratch}/{name}")
         os.chmod(f"{line.scratch}/{name}", 0o1777)

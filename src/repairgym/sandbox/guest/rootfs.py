@@ -37,6 +37,7 @@ ETC_FILES = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "hostname": "repairgym\n",
 }
+_NUM_INODES_PER_MIB = 512
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEVICE_LINKS = {
     "fd": "/proc/self/fd",
@@ -197,3 +198,9 @@ def hide_private() -> None:
 def mount_proc(target: str) -> None:
     """Mount a proc of the current pid namespace at ``target``."""
     syscalls.mount("proc", target, "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
+
+
+def mount_scratch(target: str, disk_bytes: int) -> None:
+    """Mount a tmpfs of bounded size and number of files at ``target``."""
+    options = f"size={disk_bytes},nr_inodes={max(4096, disk_bytes // (1 << 20) * _NUM_INODES_PER_MIB)},mode=0755"
+    syscalls.mount("repairgym", target, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)

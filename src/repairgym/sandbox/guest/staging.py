@@ -23,7 +23,6 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from . import isolation, rootfs, spawner, syscalls, wire
 
 _INNER_ID = "1000"
-_NUM_INODES_PER_MIB = 512
 _FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
 _BOOT = "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.contained import main; main()"
 _NAMESPACES = ("user", "ipc", "pid", "net", "uts", "cgroup-try")
@@ -100,8 +99,7 @@ def mount_testbed(root: str, limits: Dict[str, Any], files: Dict[str, Optional[s
 
 
 def _mount_scratch(scratch: str, disk_bytes: int) -> None:
-    num_inodes = max(4096, disk_bytes // (1 << 20) * _NUM_INODES_PER_MIB)
-    syscalls.mount("repairgym", scratch, "tmpfs", _FLAGS, f"size={disk_bytes},nr_inodes={num_inodes},mode=0755")
+    rootfs.mount_scratch(scratch, disk_bytes)
     for name in ("upper", "work", "files", "tmp", "shm"):
         os.mkdir(f"{scratch}/{name}")
     for name in ("tmp", "shm"):
