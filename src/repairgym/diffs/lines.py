@@ -1,6 +1,6 @@
 """Lines of a text, and the stretches of lines in which two texts differ.
 
-Two searches with one result type: `line_edits` (difflib, what people expect to read) and `bounded_edits` (Myers, for
+Two searches with one result type: `line_edits` (difflib, for readable patches) and `bounded_edits` (Myers, for
 texts of untrusted code: its time is bounded whatever the texts are).
 """
 
