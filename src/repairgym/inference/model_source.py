@@ -59,7 +59,7 @@ def _downloaded(hub_id: str, cache: Path | None) -> Path:
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
-    reason = "what the hub sent has no config.json or no *.safetensors"
+    reason = "the downloaded files lack config.json or *.safetensors"
     try:
         folder = Path(snapshot_download(hub_id, cache_dir=cache, allow_patterns=_FILES))
         if _is_complete(folder):

@@ -59,7 +59,7 @@ class ChatFamily:
 CHATML = ChatFamily("chatml", role_start="<|im_start|>", message_end="<|im_end|>")
 """Qwen2, Qwen3 that may think, Hermes, SmolLM and the shipped model."""
 QWEN3_DIRECT = replace(CHATML, name="qwen3-direct", answer_prefix="<think>\n\n</think>\n\n")
-"""Qwen3 told not to think (``enable_thinking=False``)."""
+"""Qwen3 without thinking (``enable_thinking=False``)."""
 LLAMA3 = ChatFamily(
     "llama3",
     role_start="<|start_header_id|>",

@@ -1,4 +1,4 @@
-"""LoRA adapters by peft (extra ``lora``): add to a model, save apart, merge into whole weights.
+"""LoRA adapters by peft (extra ``lora``): add to a model, save separately, merge into whole weights.
 
 Reads a causal LM; changes it in place. Guarantees: with adapters, only adapters are trained; a merged model has the
 names, shapes and outputs of the adapted model and does not need peft.

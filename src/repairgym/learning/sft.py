@@ -108,7 +108,7 @@ def split_validation(samples: Sequence[Sample], config: SftConfig) -> tuple[list
     groups = sorted(names, key=lambda name: hashlib.sha256(f"{config.seed}:{name}".encode()).digest())
     if len(groups) < 2:
         raise ConfigError(
-            f"choice.type={config.choice.type!r} sets tasks apart for validation, but there is only {len(groups)}; "
+            f"choice.type={config.choice.type!r} holds out tasks for validation, but there is only {len(groups)}; "
             "collect more, or set choice.type='last'"
         )
     held_out = set(groups[: max(1, round(config.choice.validation_share * len(groups)))])

@@ -172,9 +172,9 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
         )
 
 
-def _truncates(what: str) -> ServerRefusedError:
+def _truncates(fact: str) -> ServerRefusedError:
     return ServerRefusedError(
-        f"{what}; it truncates prompts or does not report it: ask vLLM itself, without a proxy that edits "
+        f"{fact}; it truncates prompts or does not report it: ask vLLM itself, without a proxy that edits "
         "requests, started with: vllm serve FOLDER --generation-config vllm"
     )
 

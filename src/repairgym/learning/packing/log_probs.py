@@ -83,7 +83,7 @@ class _TokenLogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden, weight, bias, target, totals, kept = ctx.saved_tensors
+        hidden, weight, bias, target, totals, all_logits = ctx.saved_tensors
         chunk_tokens, chunk_vocab = ctx.chunks
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         by_hidden = torch.zeros_like(hidden) if needs_hidden else None
@@ -92,7 +92,7 @@ class _TokenLogProbs(torch.autograd.Function):
         for start in range(0, len(target), chunk_tokens):
             part = slice(start, start + chunk_tokens)
             rows, ids, upstream = hidden[part], target[part], gradients[0][part, None]
-            blocks = [(0, kept)] if kept is not None else _logit_blocks(rows, weight, bias, chunk_vocab)
+            blocks = [(0, all_logits)] if all_logits is not None else _logit_blocks(rows, weight, bias, chunk_vocab)
             for first, logits in blocks:
                 columns = slice(first, first + logits.shape[1])
                 by_logits = torch.exp(logits - totals[part, None]).mul_(-upstream)
