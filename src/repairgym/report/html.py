@@ -1,4 +1,4 @@
-"""``report.html``: one self-contained page about a run, the static export of what `repairgym view` shows.
+"""``report.html``: one self-contained page about a run, with the reader and the style of `repairgym view`.
 
 Reads a run folder; writes ``report.html`` and ``summary.json`` into it. Guarantees: the page loads nothing, runs no
 script, follows light and dark, and prints; each file is written completely or not at all.

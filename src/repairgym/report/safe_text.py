@@ -49,7 +49,7 @@ def _mark(char: str) -> str:
 
 
 def table_cell(text: str) -> str:
-    """Return text for a CSV cell, with a quote in front of what a spreadsheet would take for a formula."""
+    """Return text for a CSV cell, with a quote in front of a formula."""
     text = visible(text)
     return f"'{text}" if _FORMULA.match(text) else text
 

@@ -1,6 +1,6 @@
 """Templates of the report and the viewer: one environment, one base style.
 
-Guarantees: templates escape what they print, drop escape sequences and mark hidden characters.
+Guarantees: printed values are escaped, without escape sequences and with hidden characters marked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run folders that are shown, and what is cached of each.
+"""Run folders with their cached counts, tasks and tokenizer.
 
 Reads a folder with one or many runs, and single tasks out of task files; makes `ViewedRun` records. Guarantees: the key
 of a run comes from the search, so an address never names a path; a cached value is dropped when its file changes; an

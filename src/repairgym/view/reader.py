@@ -174,13 +174,13 @@ class RunReader(TrajectoryLists):
 
 
 @contextmanager
-def _readable(what: str) -> Iterator[None]:
+def _readable(part: str) -> Iterator[None]:
     try:
         yield
     except (zlib.error, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
         reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{what} cannot be read: it is damaged, or another version of RepairGym wrote it ({reason})"
+            f"{part} cannot be read: it is damaged, or another version of RepairGym wrote it ({reason})"
         ) from error
 
 
