@@ -11,7 +11,7 @@ from repairgym.config.evaluation import DataFilesConfig
 from repairgym.errors import InputError
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report.content import gather
-from repairgym.report.html import render, tables, write_data, write_report
+from repairgym.report.html import render, tables, write_comparison, write_data, write_report
 from repairgym.rollout.store import RunStore
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -230,3 +230,19 @@ def test_disabled_gates_are_named_at_the_top(tmp_path, trajectory_maker):
     text = render(gather(tmp_path))
     assert "Gates were off." in text
     assert "<code>eval/rl/test-mutations</code> without detectors" in text
+
+
+def test_runs_are_compared_side_by_side(synthetic_run, tmp_path, trajectory_maker):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.toml").write_text('seed = 2\n[rl]\nlr = 1e-4\nlosses = ["rl"]\n')
+    with RunStore.create(other / "run.db") as store:
+        for index in range(12):
+            one = trajectory_maker(f"x{index}", f"mut-{index:03d}", group_id=f"mut-{index:03d}")
+            store.add_trajectory(one, phase="eval/rl/test-mutations", step=0, split="test")
+    page = write_comparison([synthetic_run, other], tmp_path / "out" / "comparison.html").read_text()
+    assert "RL of other solves more than RL of run on 12 held-out mutation tasks" in page
+    assert "<td><code>seed</code></td>" in page
+    assert "rl.lr" not in page
+    with pytest.raises(InputError, match="expected two or more with different names"):
+        write_comparison([other, other], tmp_path / "x.html")

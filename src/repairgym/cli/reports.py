@@ -80,8 +80,7 @@ def report(
 
     Example: repairgym report --compare runs/seed0 runs/seed1 --out seeds.html
     """
-    from repairgym.report.comparison import write_comparison
-    from repairgym.report.html import write_data, write_report
+    from repairgym.report.html import write_comparison, write_data, write_report
 
     if is_comparison:
         path = write_comparison(runs, out or runs[-1] / COMPARISON_FILE)

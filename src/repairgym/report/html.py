@@ -1,11 +1,14 @@
-"""``report.html``: one self-contained page about a run, with the reader and the style of `repairgym view`.
+"""``report.html`` about one run and ``comparison.html`` about several, with the reader and style of `repairgym view`.
 
-Reads a run folder; writes ``report.html`` and ``summary.json`` into it. Guarantees: the page loads nothing, runs no
-script, follows light and dark, and prints; each file is written completely or not at all.
+Reads run folders; writes self-contained pages, and ``summary.json`` next to a report. Guarantees: a page loads nothing,
+runs no script, follows light and dark, and prints; each file is written completely or not at all; in a comparison the
+first run is the reference, and differences are paired on the tasks that both runs tried.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.analysis.selection import SCORER_LABELS
@@ -20,7 +23,10 @@ from repairgym.analysis.tables import (
     stage_table,
 )
 from repairgym.config.evaluation import DataFilesConfig
+from repairgym.config.loading import flatten
 from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.evaluation.runs import compare_runs, evaluations
+from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.stages import (
     MANY_SAMPLES,
     MUTATIONS,
@@ -30,7 +36,7 @@ from repairgym.evaluation.stages import (
     is_checkpoint,
     label_of_test_set,
 )
-from repairgym.evaluation.summary import StageResult, write_summary
+from repairgym.evaluation.summary import StageResult, Summary, build_summary, write_summary
 from repairgym.report import wording
 from repairgym.report.content import Content, gather
 from repairgym.report.data_files import export, write_text
@@ -43,10 +49,11 @@ from repairgym.report.figures import (
     heat_plot,
     stage_plot,
 )
-from repairgym.report.run_folder import DATABASE_FILE
+from repairgym.report.run_folder import DATABASE_FILE, read_config
 from repairgym.report.safe_text import visible
 from repairgym.report.templating import environment
 from repairgym.rollout.names import eval_phase
+from repairgym.rollout.store import RunStore
 
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
@@ -178,3 +185,56 @@ def _pass_at_k(content: Content) -> tuple[list[int], list[tuple[StageResult, dic
 def _differences(content: Content) -> Figure | None:
     shown = [comparison for comparison in content.summary.comparisons if comparison.test_set == MUTATIONS]
     return difference_plot(shown) if shown else None
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One of the runs."""
+
+    name: str
+    summary: Summary
+    settings: dict[str, str]
+
+
+def write_comparison(folders: Sequence[Path], out: Path) -> Path:
+    """Compare the runs in ``folders`` and write the page; return its path.
+
+    Raises:
+        InputError: fewer than two runs, two of one name, or one that cannot be read.
+        DiskFullError: no room; an older page is intact.
+    """
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise InputError(f"got {len(names)} runs ({', '.join(names)}), expected two or more with different names")
+    runs, phases = [], {}
+    for name, folder in zip(names, folders, strict=True):
+        config = read_config(folder)
+        with RunStore.open(folder / DATABASE_FILE, is_read_only=True) as store:
+            runs.append(ComparedRun(name, build_summary(store, config), dict(flatten(config))))
+            phases[name] = evaluations(store)
+    page = render_comparison(runs, compare_runs(phases))
+    return write_text(out, page)
+
+
+def render_comparison(runs: Sequence[ComparedRun], comparisons: Sequence[Comparison]) -> str:
+    """Return the page as text."""
+    figure: Figure | None = difference_plot(comparisons) if comparisons else None
+    page = (
+        environment()
+        .get_template("comparison.html.j2")
+        .render(
+            runs=runs,
+            comparisons=comparisons,
+            figure=figure,
+            differing=differing_settings(runs),
+            phases=list(dict.fromkeys((stage.stage, stage.test_set) for run in runs for stage in run.summary.stages)),
+        )
+    )
+    return visible(page)
+
+
+def differing_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
+    """Return (setting, its value in each run) of each setting that differs between runs."""
+    names = list(dict.fromkeys(name for run in runs for name in run.settings))
+    rows = [(name, [run.settings.get(name, "–") for run in runs]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]

@@ -1,25 +1,93 @@
 """A trajectory ready to read, turn by turn: the one reader of the report and the viewer.
 
 Reads a stored trajectory, its task and its tokens; makes a `Reading` for the templates. Guarantees: the text is bounded
-however long the episode; cut text is counted.
+however long the episode; cut text is counted; each finding is shown once, at its line of the patch or with an extract
+of the file; any text is accepted as a patch.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 from tokenizers import Tokenizer
 
+from repairgym.diffs.parse import NumberedRow, RowKind, numbered_rows
 from repairgym.ledger import TokenLedger
-from repairgym.records import Attempt, Task, TestOutcome, TestResult, Trajectory, Turn
-from repairgym.report.diff_rows import Diff, read_diff
+from repairgym.records import Attempt, Finding, Task, TestOutcome, TestResult, Trajectory, Turn
 from repairgym.report.safe_text import MAX_CHARS, block
 from repairgym.report.tokens import Piece, decode, read_pieces
 from repairgym.rollout.rows import Document
+
+MAX_ROWS = 1_500
+MAX_LINE_CHARS = 2_000
+_CONTEXT_LINES = 3
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """One line of a diff, with the findings on it."""
+
+    kind: RowKind
+    text: str
+    old_number: int | None = None
+    new_number: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Extract:
+    """A finding outside the diff's rows, with the submitted lines around its place."""
+
+    finding: Finding
+    lines: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A diff ready to show."""
+
+    rows: tuple[DiffRow, ...]
+    extracts: tuple[Extract, ...] = ()
+    num_left_out: int = 0
+    num_added: int = 0
+    num_removed: int = 0
+
+
+def read_diff(patch: str, findings: Sequence[Finding] = (), files: Mapping[str, str | None] | None = None) -> Diff:
+    """Return the rows of ``patch``; extracts come from ``files``, the submitted files."""
+    rows = list(numbered_rows(patch))
+    waiting = list(findings)
+    shown = tuple(_with_findings(row, waiting) for row in rows[:MAX_ROWS])
+    return Diff(
+        rows=shown,
+        extracts=tuple(_extract(finding, files or {}) for finding in waiting),
+        num_left_out=len(rows) - len(shown),
+        num_added=sum(row.kind == "add" for row in rows),
+        num_removed=sum(row.kind == "del" for row in rows),
+    )
+
+
+def _with_findings(row: NumberedRow, waiting: list[Finding]) -> DiffRow:
+    """Return the row with the findings on its line, which are removed from ``waiting``."""
+    place = (row.path, row.new_number)
+    here = tuple(finding for finding in waiting if row.new_number is not None and (finding.path, finding.line) == place)
+    for finding in here:
+        waiting.remove(finding)
+    return DiffRow(row.kind, row.text[:MAX_LINE_CHARS], row.old_number, row.new_number, here)
+
+
+def _extract(finding: Finding, files: Mapping[str, str | None]) -> Extract:
+    text = files.get(finding.path)
+    if not text or not finding.line:
+        return Extract(finding)
+    first = max(1, finding.line - _CONTEXT_LINES)
+    lines = text.split("\n")[first - 1 : finding.line + _CONTEXT_LINES]
+    return Extract(finding, tuple((first + index, line[:MAX_LINE_CHARS]) for index, line in enumerate(lines)))
+
 
 MAX_TURNS = 200
 """Turns of one reading."""

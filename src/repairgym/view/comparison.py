@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from repairgym.errors import InputError
-from repairgym.report.diff_rows import Diff, read_diff
-from repairgym.report.reading import split_thought
+from repairgym.report.reading import Diff, read_diff, split_thought
 from repairgym.report.safe_text import block
 from repairgym.rollout.rows import Document
 from repairgym.view.folders import RunFolders, ViewedRun
