@@ -17,7 +17,7 @@ from repairgym.agent.tools.patching import CompactEdit, edit_at, parse_compact_e
 from repairgym.agent.tools.window import Window, render_line
 from repairgym.config.teacher import TeacherNoise
 from repairgym.pretraining.corpus import CorpusFunction
-from repairgym.tasks.build.issue_text import mutation_issue
+from repairgym.tasks.build.assembly import mutation_issue
 from repairgym.tasks.mutation.operators import Mutation, Site, apply
 
 MAX_TURNS = 20

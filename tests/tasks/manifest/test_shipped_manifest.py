@@ -52,7 +52,8 @@ def test_the_catalogue_can_be_reviewed() -> None:
 
 
 def test_what_it_is_built_with_fits_together() -> None:
-    config = TasksConfig.model_validate(tomllib.loads((CATALOG.parent / "presets" / "catalogue.toml").read_text(encoding="utf-8")))
+    text = (CATALOG.parent / "presets" / "catalogue.toml").read_text(encoding="utf-8")
+    config = TasksConfig.model_validate(tomllib.loads(text))
     packages = load_catalogue(Path(config.catalogue)).package
     locks = config.locks
     assert all(read_lock(package.requirements, locks) for package in packages)

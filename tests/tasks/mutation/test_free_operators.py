@@ -6,7 +6,7 @@ import pytest
 
 from repairgym.tasks.mutation.free_operators import find_free_sites
 from repairgym.tasks.mutation.operators import Mutation, apply, find_sites
-from repairgym.tasks.sources.mutants import mutable_functions, mutants
+from repairgym.tasks.sources.mutations import mutable_functions, mutants
 
 SOURCE = '''
 def collect(items, low, high=None, mode="é"):

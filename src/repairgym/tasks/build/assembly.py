@@ -1,14 +1,16 @@
-"""Assemble a task from a certified bug: visible tests, hidden tests, and files that grading restores.
+"""Assemble a task from a certified bug: its issue text, visible and hidden tests, and files that grading restores.
 
-Reads a pinned tree, the broken files and the certified test lists. Makes a `Task`. Guarantees: hidden test functions
-are absent from the agent's tree; grading restores every test file of the task and the conftest files that act on it;
-the gold patch leads from the agent's tree to the pinned sources.
+Reads a pinned tree, the broken files, the certified test lists and one failure message. Makes a `Task`. Guarantees:
+hidden test functions are absent from the agent's tree; grading restores every test file of the task and the conftest
+files that act on it; the gold patch leads from the agent's tree to the pinned sources; a generated issue text holds
+neither test source nor the fix, because it is made from names and the message only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +22,51 @@ from repairgym.records import Certificate, Environment, Location, Provenance, So
 from repairgym.tasks.build.test_files import conftest_paths, cut_functions, file_of, function_id, functions_of
 from repairgym.tasks.layers.catalogue import Package, Project
 from repairgym.tasks.layers.licenses import license_of
+
+MAX_MESSAGE_CHARS = 120
+_WORDINGS = (
+    "{name} in {path} is wrong: {message}",
+    "{name} ({path}) gives a wrong result: {message}",
+    "bug in {name}, {path}: {message}",
+    "{path}: {name} misbehaves: {message}",
+)
+_BUILD_WORDINGS = (
+    "building {name} does not work any more: {message}",
+    "the wheel of {name} cannot be used, {message}",
+    "pip wheel . in {name}: {message}",
+)
+MAX_NAMES = 3
+_TEST_WORDINGS = (
+    "after the last change {tests}: {message}",
+    "regression, {tests} with: {message}",
+    "{tests}: {message}",
+)
+
+
+def mutation_issue(qualified_name: str, path: str, message: str, generator: random.Random) -> str:
+    """Report a bug in ``qualified_name`` with the first line of the failure, in one of a few wordings."""
+    wording = generator.choice(_WORDINGS)
+    return wording.format(name=qualified_name, path=path, message=_first_line(message))
+
+
+def failing_tests_issue(test_names: tuple[str, ...], message: str, generator: random.Random) -> str:
+    """Report failing tests by name, for a bug without a changelog entry."""
+    wording = generator.choice(_TEST_WORDINGS)
+    more = f" and {len(test_names) - MAX_NAMES} more" if len(test_names) > MAX_NAMES else ""
+    verb = "fails" if len(test_names) == 1 else "fail"
+    return wording.format(tests=f"{', '.join(test_names[:MAX_NAMES])}{more} {verb}", message=_first_line(message))
+
+
+def build_issue(name: str, message: str, generator: random.Random) -> str:
+    """Report a failing build or a wrong wheel of ``name``."""
+    return generator.choice(_BUILD_WORDINGS).format(
+        name=name, message=_first_line(message).removeprefix("AssertionError: ")
+    )
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0][:MAX_MESSAGE_CHARS] if message.strip() else "see the failing test"
+
 
 NUM_VISIBLE_PASSING = 3
 DEADLINE_FACTOR = 2.0

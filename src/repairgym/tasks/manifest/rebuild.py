@@ -34,7 +34,7 @@ from repairgym.tasks.mutation.operators import Mutation
 from repairgym.tasks.mutation.settings_operators import find_edits
 from repairgym.tasks.sources.build_checks import with_check
 from repairgym.tasks.sources.fixes import Fix, find_hunks
-from repairgym.tasks.sources.mutants import MutableFunction, Mutant, mutable_functions
+from repairgym.tasks.sources.mutations import MutableFunction, Mutant, mutable_functions
 from repairgym.tasks.sources.pairs import texts_of
 from repairgym.tasks.sources.releases import changelog_entry
 from repairgym.tasks.sources.version_search import bound_edits, read_bounds

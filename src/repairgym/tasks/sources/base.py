@@ -7,8 +7,11 @@ machine architecture a source gives the same tasks.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -100,3 +103,15 @@ class TaskSource(Protocol[ProjectT]):
             TaskError: the catalogue entry does not fit the package.
         """
         ...
+
+
+ItemT = TypeVar("ItemT")
+
+
+def shuffled_turns(families: Mapping[str, list[ItemT]], generator: random.Random) -> list[ItemT]:
+    """Return the items of all families: families take turns, each in random order."""
+    shuffled = [families[name] for name in sorted(families)]
+    for family in shuffled:
+        generator.shuffle(family)
+    generator.shuffle(shuffled)
+    return [item for turn in zip_longest(*shuffled) for item in turn if item is not None]

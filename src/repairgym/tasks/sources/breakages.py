@@ -13,7 +13,6 @@ import json
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Task, TestRun
@@ -23,7 +22,7 @@ from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_with_files
 from repairgym.tasks.mutation.settings_operators import SETTINGS_FILES, SettingsEdit, find_edits
-from repairgym.tasks.sources.base import BuildContext, SourceResult
+from repairgym.tasks.sources.base import BuildContext, SourceResult, shuffled_turns
 from repairgym.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE, build_request, build_task, check_text
 from repairgym.tasks.sources.dependencies import aged_task
 
@@ -97,7 +96,8 @@ class BreakageRun:
             if (self.spec.tree / path).is_file():
                 for edit in find_edits(path, read_text(self.spec.tree / path)):
                     families[edit.operator].append(edit)
-        return _in_turns(families, f"{self.context.config.seed}:{self.package.name}:{self.package.version}")
+        seed = f"{self.context.config.seed}:{self.package.name}:{self.package.version}"
+        return shuffled_turns(families, random.Random(seed))
 
     async def try_edit(self, edit: SettingsEdit) -> Task | str:
         """Return the task of an edit, or the reason of its drop."""
@@ -146,12 +146,3 @@ class BreakageRun:
             pinned_files=self.pinned_files,
         )
         return build_task(bug, evidence, edit.recipe, self.context)
-
-
-def _in_turns(families: dict[str, list[SettingsEdit]], seed: str) -> list[SettingsEdit]:
-    generator = random.Random(seed)
-    shuffled: list[list[SettingsEdit]] = [families[name] for name in sorted(families)]
-    for family in shuffled:
-        generator.shuffle(family)
-    generator.shuffle(shuffled)
-    return [edit for turn in zip_longest(*shuffled) for edit in turn if edit is not None]

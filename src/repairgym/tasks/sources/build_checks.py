@@ -11,8 +11,7 @@ import random
 from importlib import resources
 
 from repairgym.records import Task, TestRequest
-from repairgym.tasks.build.assembly import Bug, assemble
-from repairgym.tasks.build.issue_text import build_issue
+from repairgym.tasks.build.assembly import Bug, assemble, build_issue
 from repairgym.tasks.build.validation import Evidence
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.sources.base import BuildContext

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from repairgym.diffs.lines import line_edits, split_lines
 from repairgym.records import Location, Provenance, TestRun
-from repairgym.tasks.build.assembly import Visibility
-from repairgym.tasks.build.issue_text import failing_tests_issue
+from repairgym.tasks.build.assembly import Visibility, failing_tests_issue
 from repairgym.tasks.build.test_files import functions_of, test_sources
 from repairgym.tasks.mutation.operators import FunctionSpan, find_functions
 from repairgym.tasks.sources.changelog import Clues

@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 from itertools import islice
 
-from repairgym.tasks.sources.mutants import mutable_functions, mutants
+from repairgym.tasks.sources.mutations import mutable_functions, mutants
 
 SOURCE = '''
 def tiny(): return 1 + 1
