@@ -108,7 +108,7 @@ def test_an_index_that_answers_is_ok() -> None:
 
 @pytest.mark.parametrize(
     ("has_device", "is_cuda_build", "status", "remedy"),
-    [(False, True, "ok", ""), (True, True, "warn", "driver"), (True, False, "warn", "CPU build")],
+    [(False, True, "skip", ""), (True, True, "warn", "driver"), (True, False, "warn", "CPU build")],
 )
 def test_why_there_is_no_gpu(has_device: bool, is_cuda_build: bool, status: Status, remedy: str) -> None:
     found = stack.explain_no_gpu(has_device=has_device, is_cuda_build=is_cuda_build)
@@ -158,7 +158,7 @@ def test_cpu_bf16(tmp_path: Path, flags: str, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("is_available", "has_isolation", "status"),
-    [(True, True, "ok"), (False, True, "ok"), (False, False, "fail"), (True, False, "ok")],
+    [(True, True, "ok"), (False, True, "skip"), (False, False, "fail"), (True, False, "ok")],
 )
 def test_a_back_end_says_why_not_and_how_to_fix_it(is_available: bool, has_isolation: bool, status: Status) -> None:
     reason, remedy = ("", "") if is_available else ("the program bwrap is not installed", "apt install bubblewrap")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from repairgym.agent.scripted import find_script
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.errors import InputError, ModelFolderError
 from repairgym.inference.model_source import resolve_model
@@ -78,6 +77,15 @@ def find_model(argument: str | Path) -> Path:
     return folder
 
 
+def is_script(name: str) -> bool:
+    """Return True when ``name`` is a scripted policy, and no folder."""
+    if "/" in name or Path(name).is_dir():
+        return False
+    from repairgym.agent.scripted import find_script
+
+    return find_script(name) is not None
+
+
 def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> PolicyRef:
     """Return a scripted policy by name, ``openai`` or ``vllm`` for the model of ``endpoint``, or a model.
 
@@ -85,7 +93,7 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
         InputError: none of these.
         ConfigError: the server is not described.
     """
-    if find_script(name):
+    if is_script(name):
         return PolicyRef(name)
     if name in get_args(ServerProtocol):
         endpoint.require_server()

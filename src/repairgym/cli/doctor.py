@@ -23,7 +23,7 @@ from repairgym.config.layers import LayersConfig
 from repairgym.records import Record
 
 Check = Callable[[], list[Finding]]
-_STYLES: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+_STYLES: dict[Status, str] = {"ok": "green", "skip": "dim", "warn": "yellow", "fail": "red"}
 
 
 class DoctorReport(Record):
@@ -79,9 +79,9 @@ def examine(checks: dict[str, Check]) -> DoctorReport:
 
 
 def worst_status(findings: Sequence[Finding]) -> Status:
-    """``fail`` before ``warn`` before ``ok``; nothing found is ``ok``."""
+    """Return ``fail`` before ``warn`` before ``ok``; something optional that is not there is ``ok``."""
     order: tuple[Status, ...] = ("ok", "warn", "fail")
-    return max((finding.status for finding in findings), key=order.index, default="ok")
+    return max((finding.status for finding in findings if finding.status != "skip"), key=order.index, default="ok")
 
 
 def doctor(
@@ -115,10 +115,12 @@ def _print_words(report: DoctorReport) -> None:
     table = Table(box=None, show_header=False, padding=(0, 1))
     for finding in report.findings:
         style = _STYLES[finding.status]
-        table.add_row(f"[{style}]{finding.status}[/]", f"[bold]{finding.id}[/]", _words(finding))
+        mark = "-" if finding.status == "skip" else finding.status
+        table.add_row(f"[{style}]{mark}[/]", f"[bold]{finding.id}[/]", _words(finding))
     console.print(table)
     verdicts = {
         "ok": "this machine is ready",
+        "skip": "this machine is ready",
         "warn": "this machine works; see the warnings",
         "fail": "something that is needed is missing",
     }

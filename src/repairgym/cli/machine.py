@@ -30,7 +30,8 @@ NEEDED_DISK_BYTES = 6 * GIB
 """Environments, layers and one run folder with its checkpoints; a sixth of it is the least."""
 CGROUP = Path("/sys/fs/cgroup")
 
-Status = Literal["ok", "warn", "fail"]
+Status = Literal["ok", "skip", "warn", "fail"]
+"""``skip``: something optional is not there."""
 
 
 class Finding(Record):
@@ -131,7 +132,7 @@ def _check_extra(name: str, requirements: list[Requirement]) -> Finding:
     missing = [item.name for item in own if not _is_met(item)]
     return Finding(
         id=f"extra.{name}",
-        status="ok",
+        status="skip" if missing else "ok",
         summary=f"not installed (optional): {', '.join(missing)}" if missing else "installed",
         remedy=install_hint(name) if missing else "",
         facts={"is_installed": not missing, "missing": [*missing]},

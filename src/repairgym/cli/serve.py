@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.agent.scripted import find_script
-from repairgym.cli.arguments import check_tasks, find_model
+from repairgym.cli.arguments import check_tasks, find_model, is_script
 from repairgym.cli.options import Config, DryRun, Overrides, Port, Preset, port_override, resolve
 from repairgym.config.serve import ServeConfig
 from repairgym.errors import ConfigError, InputError, install_hint
@@ -53,7 +52,7 @@ def find_served(policy: str, tasks: Path | None) -> Path | None:
     Raises:
         InputError: no such model, or a script without tasks.
     """
-    if find_script(policy) or policy.startswith("shell-"):
+    if is_script(policy) or policy.startswith("shell-"):
         if tasks is None:
             raise InputError(f"got --policy {policy!r}; a script needs --tasks FOLDER")
         check_tasks(tasks)

@@ -68,7 +68,7 @@ def explain_no_gpu(*, has_device: bool, is_cuda_build: bool) -> Finding:
     """Why torch has no GPU: there is none (fine), the driver does not fit, or torch is a CPU build."""
     facts: dict[str, JsonValue] = {"devices": [], "has_nvidia_device": has_device, "is_cuda_build": is_cuda_build}
     if not has_device:
-        return Finding(id="gpu", status="ok", summary="none; the small models train on the CPU", facts=facts)
+        return Finding(id="gpu", status="skip", summary="none; the small models train on the CPU", facts=facts)
     if is_cuda_build:
         remedy = "update the NVIDIA driver, or install the torch build for the CUDA version that it supports"
     else:
@@ -121,7 +121,7 @@ def describe_backend(probe: BackendProbe, *, has_isolation: bool) -> Finding:
         summary = f"does not work here{' (optional)' if has_isolation else ''}: {probe.reason}"
     return Finding(
         id=f"sandbox.{probe.name}",
-        status="ok" if probe.is_available or has_isolation else "fail",
+        status="ok" if probe.is_available else "skip" if has_isolation else "fail",
         summary=summary,
         remedy=probe.remedy,
         facts={
