@@ -258,7 +258,7 @@ def test_archives_that_cannot_be_used_are_counted_skips(
         (PackageNotFoundError("x"), "skipped_not_on_index"),
         (IndexUnavailableError("x"), "skipped_index_down"),
         (TaskError("x"), "skipped_no_usable_tests"),
-        (SandboxLostError("x"), "skipped_sandbox_trouble"),
+        (SandboxLostError("x"), "skipped_sandbox_failure"),
         (DiskFullError("x"), "skipped_other"),
     ],
 )

@@ -224,7 +224,7 @@ def skip_reason(error: RepairGymError) -> str:
         (IndexUnavailableError, "skipped_index_down"),
         (InputError, "skipped_unusable_archive"),
         (TaskError, "skipped_no_usable_tests"),
-        (SandboxError, "skipped_sandbox_trouble"),
+        (SandboxError, "skipped_sandbox_failure"),
     )
     return next((name for kind, name in kinds if isinstance(error, kind)), "skipped_other")
 
