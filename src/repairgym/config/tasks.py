@@ -144,7 +144,7 @@ class TasksConfig(Record):
 
 
 class RebuildConfig(Record):
-    """Which tasks of a book of recipes are rebuilt."""
+    """The tasks of a task manifest to rebuild."""
 
     packages: tuple[str, ...] = ()
     """Names; empty means all."""
