@@ -104,7 +104,7 @@ def test_two_processes_make_the_steps_of_one(tmp_path: Path) -> None:
         weights = load_model(tmp_path / "one" / kind / "model").state_dict()
         for name, tensor in load_model(tmp_path / "two" / kind / "model").state_dict().items():
             assert torch.allclose(tensor, weights[name], atol=1e-5), name
-    worker.run_rl_stage(tmp_path / "one" / "rl", World())
+    worker.reinforce(tmp_path / "one" / "rl", World())
     weights = load_model(tmp_path / "one" / "rl" / "model").state_dict()
     for name, tensor in load_model(tmp_path / "two" / "rl" / "model").state_dict().items():
         assert torch.allclose(tensor, weights[name], atol=1e-6), name
