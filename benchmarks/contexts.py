@@ -26,9 +26,9 @@ import torch
 from transformers import PreTrainedModel
 
 from repairgym.config.algorithms import DapoLossConfig
+from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.learning import ComputeConfig, FullConfig, LoraConfig, OptimizerConfig
 from repairgym.config.models import DtypeName, EngineConfig, ModelConfig
-from repairgym.config.sizing import PlanCommandConfig
 from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import create_model
 from repairgym.learning.learner import Learner, release_memory

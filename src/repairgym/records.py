@@ -479,5 +479,4 @@ class Trajectory:
     durations_s: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (all that the
     loop waited for the policy), ``tool``, ``grade``."""
-    """Seconds per stage: ``generate``, ``tool``, ``grade``, ``queue``."""
     schema_version: int = SCHEMA_VERSION

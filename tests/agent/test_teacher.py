@@ -4,7 +4,7 @@ import random
 
 from repairgym.agent.teacher import Choice, Teacher
 from repairgym.agent.tools.patching import CompactEdit
-from repairgym.config.teacher import TeacherNoise
+from repairgym.config.models import TeacherNoise
 
 FIX = CompactEdit(3, "<", "<=")
 GUESSES = [CompactEdit(2, "+", "-"), CompactEdit(5, "1", "2")]

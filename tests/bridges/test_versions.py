@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.bridges.versions import SUPPORTED, VERL, VLLM, check_verl_versions, require_extra
-from repairgym.config.verl import VerlConfig
+from repairgym.config.cluster import VerlConfig
 from repairgym.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

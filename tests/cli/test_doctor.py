@@ -14,7 +14,7 @@ from repairgym.cli import machine, stack
 from repairgym.cli.doctor import DoctorReport, default_checks, examine, worst_status
 from repairgym.cli.machine import Finding, Status
 from repairgym.cli.main import create_app
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.sandbox.probe import BackendProbe
 from repairgym.tasks.layers.store import LayerStore
 

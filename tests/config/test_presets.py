@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from repairgym.config.cluster import VerlConfig
 from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
 from repairgym.config.curation import CurationConfig
 from repairgym.config.evaluation import MatrixConfig
@@ -11,7 +12,6 @@ from repairgym.config.loading import load_config
 from repairgym.config.recipes import DemoConfig
 from repairgym.config.tasks import TasksConfig
 from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
-from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 

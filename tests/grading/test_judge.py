@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.judge import JudgeConfig
-from repairgym.config.pipeline import GradingConfig
+from repairgym.config.pipeline import GradingConfig, JudgeConfig
 from repairgym.errors import ConfigError, IndexUnavailableError
 from repairgym.grading.grader import Grader
 from repairgym.grading.judge import Judge, make_question, open_judge

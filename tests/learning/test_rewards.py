@@ -4,15 +4,15 @@ import math
 
 import pytest
 
-from repairgym.config.commands import RlCommandConfig
-from repairgym.config.loading import load_config, to_toml
-from repairgym.config.recipes import DemoConfig
-from repairgym.config.rewards import (
+from repairgym.config.algorithms import (
     PartialCreditConfig,
     StepPenaltyConfig,
     SuspiciousDiscountConfig,
     TerminalRewardConfig,
 )
+from repairgym.config.commands import RlCommandConfig
+from repairgym.config.loading import load_config, to_toml
+from repairgym.config.recipes import DemoConfig
 from repairgym.errors import ConfigError
 from repairgym.learning.advantages import group_advantages
 from repairgym.learning.rewards import SHAPINGS, make_shaping, raw_rewards

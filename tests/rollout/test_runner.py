@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from repairgym.agent.scripted import ScriptedPolicy
-from repairgym.config.judge import JudgeConfig
 from repairgym.config.models import EngineConfig
-from repairgym.config.pipeline import GradingConfig, PipelineConfig
+from repairgym.config.pipeline import GradingConfig, JudgeConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.renderer import ChatRenderer

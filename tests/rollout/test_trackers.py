@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from repairgym.config.watch import WatchConfig
+from repairgym.config.rollout import WatchConfig
 from repairgym.errors import ConfigError
 from repairgym.rollout.trackers import TRACKERS, tracking
 

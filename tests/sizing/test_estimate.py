@@ -2,8 +2,8 @@
 
 import pytest
 
+from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.config.sizing import PlanCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.estimate import decode_step_s, estimate
 from repairgym.sizing.memory import training_memory

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repairgym.config.sizing import EpisodeConfig
+from repairgym.config.cluster import EpisodeConfig
 from repairgym.sizing.simulation import (
     Simulation,
     Site,

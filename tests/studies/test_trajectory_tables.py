@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from repairgym.config.trajectory_tables import TrajectoryTablesConfig
+from repairgym.config.commands import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.ledger import Branch
 from repairgym.records import VerdictKind

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from repairgym.config.watch import AlarmConfig
+from repairgym.config.rollout import AlarmConfig
 from repairgym.training.alarms import METRICS, check_alarms, find_alarms, new_alarms
 
 CONFIG = AlarmConfig()

@@ -12,7 +12,7 @@ import pytest
 from repairgym.config.algorithms import TruncateCorrectionConfig
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.watch import AlarmConfig
+from repairgym.config.rollout import AlarmConfig
 from repairgym.errors import SandboxError
 from repairgym.inference.loading import load_model
 from repairgym.learning.learner import Learner

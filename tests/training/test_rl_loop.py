@@ -8,11 +8,11 @@ from repairgym.config.algorithms import (
     GatedDemonstrationConfig,
     KlConfig,
     PpoLossConfig,
+    StepPenaltyConfig,
     TruncateCorrectionConfig,
 )
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, SftConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.rewards import StepPenaltyConfig
 from repairgym.errors import SandboxError, TaskError
 from repairgym.inference.loading import load_model
 from repairgym.records import VerdictKind

@@ -12,8 +12,8 @@ import torch
 from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, OptimizerConfig
+from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.errors import ConfigError, ServerRefusedError, StaleWeightsError
 from repairgym.inference.loading import load_model
 from repairgym.learning.learner import Learner

@@ -22,7 +22,7 @@ from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.patching import CompactEdit, edit_at, replace_on_line
 from repairgym.agent.tools.window import Window, open_window
-from repairgym.config.teacher import TeacherNoise
+from repairgym.config.models import TeacherNoise
 from repairgym.errors import ConfigError, PromptTooLongError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.renderer import ChatRenderer

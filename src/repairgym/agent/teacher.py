@@ -12,7 +12,7 @@ import random
 from dataclasses import dataclass, replace
 
 from repairgym.agent.tools.patching import CompactEdit
-from repairgym.config.teacher import TeacherNoise
+from repairgym.config.models import TeacherNoise
 from repairgym.tasks.mutation.operators import vocabulary_group
 
 

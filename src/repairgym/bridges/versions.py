@@ -13,7 +13,7 @@ from typing import Literal
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from repairgym.config.verl import VerlConfig
+from repairgym.config.cluster import VerlConfig
 from repairgym.errors import ConfigError, install_hint
 
 SUPPORTED: dict[Literal["trl", "verifiers"], str] = {

@@ -19,7 +19,7 @@ from repairgym import __version__
 from repairgym.cli import machine, stack
 from repairgym.cli.machine import Finding, Status
 from repairgym.cli.options import AsJson, Overrides
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.records import Record
 
 Check = Callable[[], list[Finding]]

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, config_files, print_json
+from repairgym.config.cluster import EpisodeConfig, PlanCommandConfig
 from repairgym.config.loading import load_config, to_toml
-from repairgym.config.sizing import EpisodeConfig, PlanCommandConfig
 
 _GIB = 1 << 30
 

@@ -12,9 +12,9 @@ import typer
 
 from repairgym.cli.arguments import open_stored
 from repairgym.cli.options import Config, DryRun, Overrides, Port, Preset, RunFolder, port_override, resolve
+from repairgym.config.commands import ViewConfig
 from repairgym.config.evaluation import AnalysisConfig, DataFilesConfig
 from repairgym.config.loading import load_config
-from repairgym.config.serve import ViewConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 
 FOLDER = "analysis"

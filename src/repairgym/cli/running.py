@@ -8,8 +8,7 @@ from pathlib import Path
 
 from repairgym.cli.display import ProgressDisplay
 from repairgym.config.cluster import ClusterConfig
-from repairgym.config.rollout import RolloutConfig
-from repairgym.config.watch import WatchConfig
+from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.pool import WorkerPool

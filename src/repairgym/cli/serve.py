@@ -11,7 +11,7 @@ import typer
 
 from repairgym.cli.arguments import check_tasks, find_model, is_script
 from repairgym.cli.options import Config, DryRun, Overrides, Port, Preset, port_override, resolve
-from repairgym.config.serve import ServeConfig
+from repairgym.config.commands import ServeConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from repairgym.cli.machine import GIB, Finding, Status
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, PackageNotFoundError
 from repairgym.tasks.layers.gc import collect, list_layers
 from repairgym.tasks.layers.inventory import find_damage, manifest_path

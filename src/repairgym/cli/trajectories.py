@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
-from repairgym.config.trajectory_tables import TrajectoryTablesConfig
+from repairgym.config.commands import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

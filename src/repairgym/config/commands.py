@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
+from repairgym.config.algorithms import check_turns
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.layers import LayersConfig
-from repairgym.config.pipeline import GradingConfig, check_undemonstrated
+from repairgym.config.learning import AlgorithmConfig
+from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig, check_undemonstrated
 from repairgym.config.recipes import RlConfig
-from repairgym.config.rewards import check_turns
-from repairgym.config.rollout import RolloutConfig
-from repairgym.config.sandbox import SandboxConfig
-from repairgym.config.watch import WatchConfig
+from repairgym.config.rollout import RolloutConfig, WatchConfig
+from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.records import Record, SourceKind, Split
 
 
@@ -94,3 +94,70 @@ class RlCommandConfig(Record):
         self.rollout.require_training_temperature()
         self.cluster.require_honoured(self.rollout)
         return self
+
+
+ExportKind = Literal["trajectories", "samples"]
+ExportLayout = Literal["parquet", "dataset"]
+
+
+class TrajectoryTablesConfig(Record):
+    """`repairgym trajectories parquet`."""
+
+    what: ExportKind = "trajectories"
+    """``samples``: token sequences with weights, sampling log-probs and advantages, as a policy update reads them."""
+    layout: ExportLayout = "dataset"
+    """``dataset``: a folder of Parquet shards by split, which `datasets.load_dataset` reads; ``parquet``: one file."""
+    phase: str = ""
+    """Phase of the run; empty: all (trajectories only)."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    """How advantages are computed for samples."""
+
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class ShellScriptConfig(Record):
+    """How the scripts ``shell-oracle`` and ``shell-submit`` speak to an agent that runs shell commands.
+
+    The defaults are what mini-swe-agent 2 expects.
+    """
+
+    submit_command: str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git add -A && git diff --cached"
+    """The command that hands in; an agent that reads the patch itself needs only its first part."""
+    fence: str = "mswea_bash_command"
+    """Word behind the three backticks around a command, for agents that offer no tool."""
+
+
+class ServeConfig(Record):
+    """`repairgym serve`."""
+
+    host: str = "127.0.0.1"
+    """Another address than the loopback one needs a token."""
+    port: int = Field(default=8000, ge=0, le=65_535)
+    """0: any free one, printed at the start."""
+    token_env: str = "REPAIRGYM_SERVE_TOKEN"
+    """Environment variable that holds the token of clients; without a value none is asked for."""
+    model_name: str = ""
+    """Name under which clients know the model; empty: the name of the policy or of the model folder."""
+    max_concurrent: PositiveInt = 16
+    """Requests that run at one time."""
+    max_waiting: NonNegativeInt = 64
+    """Requests that wait for one of these places; more are refused with status 429."""
+    default_reply_tokens: PositiveInt = 512
+    """Of a model's replies to requests that set no bound; scripts say all they have to say."""
+    max_body_bytes: PositiveInt = 16 << 20
+    drain_s: PositiveFloat = 30.0
+    """Time that running requests get when the server is stopped."""
+    engine: EngineConfig = EngineConfig()
+    pipeline: AnyPipelineConfig = PipelineConfig()
+    """Whose actions scripted policies speak."""
+    shell: ShellScriptConfig = ShellScriptConfig()
+
+
+class ViewConfig(Record):
+    """`repairgym view`."""
+
+    host: str = "127.0.0.1"
+    """Other machines reach another address only with a token."""
+    port: int = Field(default=8320, ge=0, le=65_535)
+    """0: a free one."""

@@ -5,10 +5,11 @@ Invariants: frozen; every size is positive; nothing here needs torch.
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from repairgym.config.endpoint import EndpointConfig
 from repairgym.records import Record
 
 DtypeName = Literal["float32", "bfloat16"]
@@ -58,3 +59,56 @@ class EngineConfig(Record):
     is_batch_invariant: bool = False
     """Every session is computed alone and shares no prefix, so its numbers are the same, bit for bit, whatever runs
     beside it and whatever was killed before (CPU, one thread). Several times slower."""
+
+
+class TeacherNoise(Record):
+    """Probabilities of the teacher's choices."""
+
+    knows_fix: float = 0.45
+    """An edit is the true repair; otherwise a guess among the window's editable tokens."""
+    mistypes: float = 0.06
+    """An edit names a wrong line first."""
+    misreads: float = 0.0
+    """An edit first replaces a token that is not in the window, of the same kind as the one meant."""
+    tests: float = 0.5
+    """After an edit it runs the tests; otherwise it submits blind."""
+    undoes: float = 0.85
+    """After a failed run it takes the edit back; otherwise it edits on top."""
+    gives_up: float = 0.15
+    """After a failed run it submits as it is."""
+
+
+class EmbeddedSamplerConfig(Record):
+    """The engine of each rollout worker (`rollout.engine`)."""
+
+    type: Literal["embedded"] = "embedded"
+
+
+class VllmSamplerConfig(Record):
+    """Servers of vLLM that hold the weights of the policy."""
+
+    type: Literal["vllm"] = "vllm"
+    endpoint: EndpointConfig = EndpointConfig()
+    transfer: Literal["folder", "lora", "nccl", "ipc"] = "folder"
+    """How weights get there. ``folder``: the servers read the model folder that the learner saved, so they must see the
+    run folder. ``lora``: they read its adapter and replace the one before in place (`algorithm.trained.type="lora"`).
+    ``nccl`` and ``ipc``: from GPU to GPU, refused in this version."""
+    adapter_name: str = "repairgym"
+    """Name of the adapter in the servers, with ``lora``."""
+    pause: Literal["keep", "wait"] = "keep"
+    """What becomes of requests that run when weights arrive. ``keep``: they go on with the new weights, their keys and
+    values computed again, so each token has the log-probability of one version. ``wait``: they end first."""
+    max_log_prob_gap: PositiveFloat = 1e-3
+    """Largest mean distance, in nats per token, between the servers' and the learner's log-probabilities of the probe;
+    a larger one stops the run. Float32 servers are within 1e-5; bfloat16 needs about 0.02."""
+    num_probe_tokens: int = Field(default=64, ge=2)
+    """Length of the probe, a fixed sequence of random tokens."""
+
+    @model_validator(mode="after")
+    def _adapter_is_not_the_model(self) -> Self:
+        if self.transfer == "lora" and self.adapter_name == self.endpoint.model:
+            raise ValueError(f"adapter_name={self.adapter_name!r} is the name of the model itself; take another one")
+        return self
+
+
+SamplerConfig = Annotated[EmbeddedSamplerConfig | VllmSamplerConfig, Field(discriminator="type")]

@@ -6,16 +6,12 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from repairgym.config.algorithms import DapoLossConfig
+from repairgym.config.algorithms import DapoLossConfig, RewardConfig, TerminalRewardConfig, check_turns
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, RftConfig, SftConfig
-from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.models import EmbeddedSamplerConfig, EngineConfig, ModelConfig, SamplerConfig, TeacherNoise
 from repairgym.config.pipeline import PipelineConfig
-from repairgym.config.rewards import RewardConfig, TerminalRewardConfig, check_turns
-from repairgym.config.rollout import RolloutConfig
-from repairgym.config.sampler import EmbeddedSamplerConfig, SamplerConfig
+from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
-from repairgym.config.teacher import TeacherNoise
-from repairgym.config.watch import WatchConfig
 from repairgym.records import Record
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)

@@ -13,13 +13,16 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config.cluster import ClusterCheckConfig
+from repairgym.config.cluster import ClusterCheckConfig, PlanCommandConfig, VerlConfig
 from repairgym.config.commands import (
     GradeCommandConfig,
     ReplayCommandConfig,
     RlCommandConfig,
     RolloutCommandConfig,
+    ServeConfig,
     StartsConfig,
+    TrajectoryTablesConfig,
+    ViewConfig,
 )
 from repairgym.config.curation import CurationConfig
 from repairgym.config.diagnostics import suggest_key
@@ -31,12 +34,10 @@ from repairgym.config.evaluation import (
     ExploitStudyConfig,
     MatrixConfig,
 )
-from repairgym.config.layers import LayersConfig
 from repairgym.config.loading import to_toml, toml_value
 from repairgym.config.recipes import DemoConfig, PretrainingConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, tags_of
-from repairgym.config.serve import ServeConfig, ViewConfig
-from repairgym.config.sizing import PlanCommandConfig
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.config.training import (
     DistilThenGrpoConfig,
@@ -45,8 +46,6 @@ from repairgym.config.training import (
     StepDpoCommandConfig,
     TwoStageConfig,
 )
-from repairgym.config.trajectory_tables import TrajectoryTablesConfig
-from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 

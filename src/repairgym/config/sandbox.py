@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from repairgym.records import Record
 
@@ -57,3 +57,15 @@ class SandboxConfig(Record):
     bubblewrap: str = "bwrap"
     """Name or path of the program that the ``bubblewrap`` back end runs."""
     container: ContainerConfig = ContainerConfig()
+
+
+class LayersConfig(Record):
+    """Bounds and the network policy of the store of sdists, trees and environments."""
+
+    max_bytes: PositiveInt = 20 << 30
+    """Bytes of all layers together; above it the longest unused ones go, when a layer was built and when told
+    (`repairgym doctor --collect-layers`)."""
+    min_idle_s: NonNegativeFloat = 86_400.0
+    """Layers used within this time stay, whatever the store holds; those in use by a live process always do."""
+    is_index_allowed: bool = True
+    """Building a layer may use the configured package index. False: only what this machine has already."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from repairgym.config.layers import LayersConfig
-from repairgym.config.sandbox import SandboxConfig
+from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.records import Record, SourceKind, Split
 
 

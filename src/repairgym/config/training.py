@@ -11,15 +11,13 @@ from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
 
-from repairgym.config.algorithms import DapoLossConfig
+from repairgym.config.algorithms import DapoLossConfig, check_turns
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, LossChoice, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
 from repairgym.config.pipeline import check_undemonstrated
 from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.rewards import check_turns
-from repairgym.config.rollout import RolloutConfig
-from repairgym.config.watch import WatchConfig
+from repairgym.config.rollout import RolloutConfig, WatchConfig
 from repairgym.records import Record
 
 

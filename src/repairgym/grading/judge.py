@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from repairgym.config.judge import JudgeConfig
 from repairgym.config.models import EngineConfig
+from repairgym.config.pipeline import JudgeConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.base import TextModel
 from repairgym.records import Finding, Task, Verdict, VerdictKind

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from repairgym.config.rewards import (
+from repairgym.config.algorithms import (
     PartialCreditConfig,
     RewardConfig,
     StepPenaltyConfig,

@@ -21,8 +21,8 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from repairgym.config.learning import SftConfig
+from repairgym.config.models import TeacherNoise
 from repairgym.config.recipes import PretrainingConfig
-from repairgym.config.teacher import TeacherNoise
 from repairgym.inference.loading import create_model, load_tokenizer, save_checkpoint
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer

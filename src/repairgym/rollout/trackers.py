@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from repairgym.config.watch import WatchConfig
+from repairgym.config.rollout import WatchConfig
 from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
 from repairgym.rollout.phases import MeasurementTables
 

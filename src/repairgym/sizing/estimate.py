@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repairgym.config.sizing import PlanCommandConfig
+from repairgym.config.cluster import PlanCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.memory import GenerationMemory, TrainingMemory, generation_memory, training_memory
 from repairgym.sizing.shapes import GPUS, Gpu, ModelShape, read_shape

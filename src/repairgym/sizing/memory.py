@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from repairgym.config.sizing import PlanCommandConfig
+from repairgym.config.cluster import PlanCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.sizing.shapes import GIB, Gpu, ModelShape
 

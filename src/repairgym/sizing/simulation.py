@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from repairgym.config.sizing import EpisodeConfig
+from repairgym.config.cluster import EpisodeConfig
 from repairgym.errors import InputError
 
 

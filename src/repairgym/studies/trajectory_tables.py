@@ -14,7 +14,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
-from repairgym.config.trajectory_tables import TrajectoryTablesConfig
+from repairgym.config.commands import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError, install_hint
 from repairgym.learning.samples import Sample
 from repairgym.records import Trajectory

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from repairgym.config.watch import AlarmConfig
+from repairgym.config.rollout import AlarmConfig
 from repairgym.records import Record
 from repairgym.rollout.names import ALARM_PREFIX
 from repairgym.rollout.store import RunStore

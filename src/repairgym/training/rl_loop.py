@@ -13,7 +13,7 @@ from collections.abc import Collection, Generator
 from pathlib import Path
 
 from repairgym.config.recipes import RlConfig
-from repairgym.config.watch import AlarmConfig
+from repairgym.config.rollout import AlarmConfig
 from repairgym.inference.loading import copy_folder
 from repairgym.learning.checkpoints import MODEL_FOLDER
 from repairgym.rollout.jobs import PolicyRef

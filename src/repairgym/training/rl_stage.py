@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing
 
 from repairgym.config.recipes import RlConfig
-from repairgym.config.rollout import RolloutConfig
-from repairgym.config.watch import AlarmConfig
+from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.rollout.names import VALIDATION
 from repairgym.training.evaluate import evaluate
 from repairgym.training.rl_loop import RLLoop

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from repairgym.config.algorithms import NoKlConfig
+from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.inference.loading import load_model, load_tokenizer
 from repairgym.inference.vllm.weights import Probe
 from repairgym.learning.checkpoints import STATE_FILE, load_training_state, save_training_state

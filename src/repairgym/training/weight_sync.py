@@ -16,9 +16,9 @@ from typing import Literal, Protocol
 import torch
 
 from repairgym.config.learning import LoraConfig
+from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer

@@ -10,8 +10,8 @@ import pytest
 
 from repairgym.bridges.serving.app import ModelServer
 from repairgym.bridges.serving.models import PolicyModel, ServedModel
+from repairgym.config.commands import ServeConfig
 from repairgym.config.models import EngineConfig, ModelConfig
-from repairgym.config.serve import ServeConfig
 from repairgym.inference.embedded import EmbeddedPolicy
 from repairgym.inference.engine.core import Engine
 from repairgym.inference.loading import create_model

@@ -16,8 +16,8 @@ from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.bridges.serving.models import ScriptModel
 from repairgym.bridges.serving.requests import RequestError
 from repairgym.bridges.serving.scripts import find_task, make_script
+from repairgym.config.commands import ShellScriptConfig
 from repairgym.config.pipeline import PipelineConfig
-from repairgym.config.serve import ShellScriptConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.records import Task

@@ -44,8 +44,8 @@ def serve(tasks: Path) -> Iterator:
     from repairgym.bridges.serving.app import ModelServer
     from repairgym.bridges.serving.models import ScriptModel
     from repairgym.bridges.serving.scripts import make_script
+    from repairgym.config.commands import ServeConfig, ShellScriptConfig
     from repairgym.config.pipeline import PipelineConfig
-    from repairgym.config.serve import ServeConfig, ShellScriptConfig
     from repairgym.sandbox.cache import ExecutionCache
     from repairgym.tasks.store import TaskStore
 

@@ -10,9 +10,9 @@ import yaml
 from repairgym.bridges.verl.config_files import VerlPaths, command, environment, read_comments, write_config
 from repairgym.bridges.verl.dataset import write_rows
 from repairgym.bridges.verl.episodes import EpisodeSettings
+from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig
-from repairgym.config.verl import VerlConfig
 from repairgym.errors import TaskError
 
 ROOT = Path(__file__).parents[3]

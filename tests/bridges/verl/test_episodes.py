@@ -5,7 +5,7 @@ import pytest
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest, EpisodeSettings, read_settings, write_settings
 from repairgym.bridges.verl.spool import read_spool
-from repairgym.config.rewards import StepPenaltyConfig
+from repairgym.config.algorithms import StepPenaltyConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
 from repairgym.inference.renderer import ChatRenderer

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from repairgym.bridges.verl.outputs import keep_groups, outcome_of, positive_members
-from repairgym.config.algorithms import GroupAdvantageConfig
-from repairgym.config.rewards import StepPenaltyConfig, TerminalRewardConfig
+from repairgym.config.algorithms import GroupAdvantageConfig, StepPenaltyConfig, TerminalRewardConfig
 from repairgym.errors import ModelReplyError
 from repairgym.learning.advantages import Outcome, estimate_advantages
 from repairgym.learning.rewards import make_shaping

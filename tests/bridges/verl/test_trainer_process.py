@@ -6,7 +6,7 @@ import pytest
 
 from repairgym.bridges.verl.config_files import VerlPaths
 from repairgym.bridges.verl.trainer_process import failure_reason, new_lines, read_metrics, run_verl
-from repairgym.config.verl import VerlConfig
+from repairgym.config.cluster import VerlConfig
 from repairgym.errors import RepairGymError
 
 CPU = VerlConfig(device="cpu", engine="embedded", gpus_per_node=2, rollout_tensor_parallel=1, sequence_parallel=1)

@@ -11,11 +11,11 @@ from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool, write_spool
 from repairgym.bridges.verl.trainer_process import Arrival
 from repairgym.bridges.verl.training import paths_of, run_verl_stage, stages_of
+from repairgym.config.cluster import VerlConfig
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
+from repairgym.config.rollout import AlarmConfig
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
-from repairgym.config.verl import VerlConfig
-from repairgym.config.watch import AlarmConfig
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.inference.loading import create_model, save_checkpoint, weights_digest
 from repairgym.inference.tokenizer import train_tokenizer

@@ -14,8 +14,8 @@ from repairgym.config.algorithms import TruncateCorrectionConfig
 from repairgym.config.curation import SolveRateConfig
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
+from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.config.training import (
     DistilThenGrpoConfig,
     RftCommandConfig,

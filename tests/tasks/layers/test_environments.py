@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import repairgym
-from repairgym.config.layers import LayersConfig
-from repairgym.config.sandbox import SandboxConfig, SandboxLimits
+from repairgym.config.sandbox import LayersConfig, SandboxConfig, SandboxLimits
 from repairgym.errors import IndexUnavailableError, TaskError
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.guest.spawner import GUEST_ENVIRONMENT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.tasks.layers.gc import collect, list_layers, use_path
 from repairgym.tasks.layers.store import LayerStore
 

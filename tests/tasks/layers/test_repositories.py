@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, InputError
 from repairgym.tasks.layers.repositories import GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.layers.store import LayerStore

@@ -12,9 +12,8 @@ import torch
 from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, OptimizerConfig
-from repairgym.config.models import ModelConfig
+from repairgym.config.models import ModelConfig, VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.config.sampler import VllmSamplerConfig
 from repairgym.errors import PromptTooLongError, ServerRefusedError, StaleWeightsError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import EndpointClient

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from repairgym import __version__
 from repairgym.bridges.serving.models import ModelReply, ServedModel
 from repairgym.bridges.serving.requests import RequestError, SamplingRequest, read_chat_request, read_text_request
-from repairgym.config.serve import ServeConfig
+from repairgym.config.commands import ServeConfig
 from repairgym.errors import RepairGymError
 
 _T = TypeVar("_T")

@@ -16,7 +16,7 @@ from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.scripted import SCRIPTS
 from repairgym.bridges.serving.models import Answer
 from repairgym.bridges.serving.requests import RequestError
-from repairgym.config.serve import ShellScriptConfig
+from repairgym.config.commands import ShellScriptConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.renderer import Message
 from repairgym.records import Task

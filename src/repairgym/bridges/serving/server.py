@@ -17,7 +17,7 @@ import uvicorn
 
 from repairgym.bridges.serving.app import ModelServer
 from repairgym.bridges.serving.models import ServedModel
-from repairgym.config.serve import LOOPBACK, ServeConfig
+from repairgym.config.commands import LOOPBACK, ServeConfig
 from repairgym.errors import ConfigError, InputError
 
 

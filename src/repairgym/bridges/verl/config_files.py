@@ -22,8 +22,8 @@ from typing import Any
 
 from repairgym.bridges.verl.episodes import EpisodeSettings, write_settings
 from repairgym.bridges.verl.translation import Setting, translate
+from repairgym.config.cluster import VerlConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.config.verl import VerlConfig
 
 _TOML_SECTION = re.compile(r"^\s*\[([^\]]+)\]")
 _TOML_KEY = re.compile(r'^\s*([A-Za-z0-9_\-]+)\s*=\s*(?:"[^"]*"|\'[^\']*\'|[^#"\']*)\s*(?:#\s*(.*\S))?\s*$')

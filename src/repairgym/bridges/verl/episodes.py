@@ -15,9 +15,8 @@ from typing import Any
 
 from repairgym.bridges.verl.outputs import Outcome, outcome_of
 from repairgym.bridges.verl.spool import SpooledTrajectory, write_spool
-from repairgym.config.algorithms import OverlongPolicy
+from repairgym.config.algorithms import OverlongPolicy, RewardConfig, TerminalRewardConfig
 from repairgym.config.loading import load_config, to_toml
-from repairgym.config.rewards import RewardConfig, TerminalRewardConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError
 from repairgym.inference.base import Policy

@@ -17,8 +17,7 @@ from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool
 from repairgym.bridges.verl.trainer_process import Arrival, num_saved_updates
 from repairgym.config.recipes import RlConfig
-from repairgym.config.rollout import RolloutConfig
-from repairgym.config.watch import AlarmConfig
+from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.learning.rewards import make_shaping
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.pool import FailureStreak

@@ -19,12 +19,11 @@ from repairgym.bridges.verl.episodes import VALIDATION, EpisodeSettings
 from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.trainer_process import LOG_FILE, num_saved_updates, run_verl, saved_model
 from repairgym.bridges.verl.translation import translate
+from repairgym.config.cluster import VerlConfig, VerlRecipe
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.config.rollout import RolloutConfig
+from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
-from repairgym.config.verl import VerlConfig, VerlRecipe
-from repairgym.config.watch import AlarmConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again

@@ -20,10 +20,10 @@ from repairgym.bridges.verl.setting_table import (
     is_whole_groups,
     num_groups_per_batch,
 )
+from repairgym.config.cluster import VerlConfig
 from repairgym.config.models import EngineConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.config.verl import VerlConfig
 from repairgym.errors import ConfigError
 
 _NO_CRITIC = "our value head shares the model, verl's critic is another model"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.records import Record
 from repairgym.tasks.layers.inventory import manifest_path
 

@@ -8,7 +8,7 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
     models/<digest>/           weights or a tokenizer that a cluster's driver sent (`bridges/ray`)
 
 Guarantees: a layer appears under its name only when it is whole; concurrent processes build it once (file lock); a
-built layer never changes and needs no network; only building may use one (`repairgym.config.layers`). Next to each
+built layer never changes and needs no network; only building may use one (`repairgym.config.sandbox`). Next to each
 layer lie its manifest (`inventory`) and its last use (`gc`).
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from repairgym.config.layers import LayersConfig
+from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, InputError, disk_full_as_repairgym_error
 from repairgym.tasks.layers import gc
 from repairgym.tasks.layers.inventory import write_manifest

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from repairgym.bridges.verl.trainer_process import own_ray_environment
+from repairgym.config.cluster import VerlConfig
 from repairgym.config.tasks import RebuildConfig
-from repairgym.config.verl import VerlConfig
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import rebuild_manifest
 from repairgym.tasks.store import TaskStore
