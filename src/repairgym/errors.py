@@ -18,7 +18,7 @@ The tree::
     ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
     │   ├── ModelReplyError        8   it replied, with something that cannot be used
     │   ├── ServerDownError        8   it did not reply at all
-    │   ├── ServerRefusedError     8   it will refuse the next request too: key, model name, parameter
+    │   ├── ServerRefusedError     8   it will reject the next request too: key, model name, parameter
     │   │   └── StaleWeightsError  8   it serves other weights than the run put there
     │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
     └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
@@ -26,7 +26,7 @@ The tree::
 ``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
 
 A failure of the *repair* is never an exception: it is a :class:`repairgym.records.Verdict`. An exception raised
-inside an episode is infrastructure trouble and makes the verdict *invalid*, never a reward of 0.
+inside an episode is an infrastructure failure and makes the verdict *invalid*, never a reward of 0.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class ServerDownError(ModelServerError):
 
 
 class ServerRefusedError(ModelServerError):
-    """A request that the server will refuse again: wrong key, unknown model, a parameter that it does not know."""
+    """A request that the server will reject again: wrong key, unknown model, a parameter that it does not know."""
 
 
 class StaleWeightsError(ServerRefusedError):
@@ -140,7 +140,7 @@ class StaleWeightsError(ServerRefusedError):
 
 
 class PromptTooLongError(ModelServerError):
-    """The prompt leaves no room for a token in the server's context: the episode is at its end, not in trouble."""
+    """The prompt leaves no room for a token in the server's context: the episode is at its end, not failed."""
 
 
 class ClusterError(RepairGymError, RuntimeError):

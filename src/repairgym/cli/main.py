@@ -1,4 +1,4 @@
-"""The `repairgym` command: assembles the commands of this folder and turns what they raise into a line and an exit code.
+"""The `repairgym` command: assembles the commands of this folder; an error becomes one line and an exit code.
 
 Reads the command line; makes an exit status. Invariants: a deliberate error (`repairgym.errors`) is one line on stderr
 and its exit code, anything else is a bug and shows its traceback; no other module maps errors to exit codes.

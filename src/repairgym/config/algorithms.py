@@ -1,4 +1,4 @@
-"""Which policy-gradient algorithm: advantages, losses, corrections and terms beside them, as discriminated unions.
+"""Which policy-gradient algorithm: advantages, losses, corrections and terms next to them, as discriminated unions.
 
 Read by `learning/`; imports no torch. Invariants: frozen; each member of a union holds the numbers that it uses and no
 others; defaults are those of the paper that is named. "Paper B" is arXiv 2508.03501.
@@ -103,7 +103,7 @@ class DapoLossConfig(_ClippedLossConfig):
     eps_high: PositiveFloat = 0.3
     """Paper B, Table 3, stage 1; stage 2 uses 0.26, DAPO 0.28."""
     denominator: MeanDenominator = "token"
-    """``token``: over the optimiser batch, as everyone computes it. ``group``: per problem, as the equation reads."""
+    """``token``: over the optimizer batch, as everyone computes it. ``group``: per problem, as the equation reads."""
 
 
 class GrpoLossConfig(_ClippedLossConfig):

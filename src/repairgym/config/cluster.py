@@ -150,20 +150,20 @@ class VerlConfig(Record):
     device: Literal["cuda", "cpu"] = "cuda"
     """``cpu``: everything that a GPU run does but vLLM, on this machine (tests, a look at how it works)."""
     engine: Literal["vllm", "embedded"] = "vllm"
-    """Who generates: vLLM on the learner's GPUs, or the embedded engine, one beside each process of the learner."""
+    """Who generates: vLLM on the learner's GPUs, or the embedded engine, one next to each process of the learner."""
     rollout_tensor_parallel: PositiveInt = 4
     """GPUs that one vLLM shares a model between; the embedded engine has 1."""
     sequence_parallel: PositiveInt = 8
     """GPUs that one sequence is cut between in training (Ulysses); 131,072 tokens do not fit one."""
     is_offloaded: bool = True
-    """Weights and optimiser of the learner lie in host memory while vLLM generates."""
+    """Weights and optimizer of the learner lie in host memory while vLLM generates."""
     gpu_memory_share: float = Field(default=0.6, gt=0.0, lt=1.0)
     """Of each GPU, for vLLM's weights and cache."""
     batch_rounding: Literal["refuse", "nearest"] = "refuse"
-    """verl counts optimiser batches in whole groups: what becomes of a `batch_size` that is no multiple of `group_size`
+    """verl counts optimizer batches in whole groups: what becomes of a `batch_size` that is no multiple of `group_size`
     (paper B: 128 trajectories in groups of 10)."""
     save_every: PositiveInt = 10
-    """Iterations between checkpoints of weights and optimiser."""
+    """Iterations between checkpoints of weights and optimizer."""
     num_checkpoints_kept: PositiveInt = 2
     ray_address: str = ""
     """A running Ray cluster; empty: one is started on this machine for the run."""
@@ -210,7 +210,7 @@ class MachineConfig(Record):
     """Paper A: one node of 8 H200."""
     gpus_per_node: PositiveInt = 8
     num_cores: PositiveInt = 256
-    """For sandboxes, of all nodes together. Paper B: 32 cores beside each node's GPUs, sandboxes elsewhere."""
+    """For sandboxes, of all nodes together. Paper B: 32 cores next to each node's GPUs, sandboxes elsewhere."""
     num_sandboxes: PositiveInt = 512
     """Episodes in flight at one time."""
     is_colocated: bool = True

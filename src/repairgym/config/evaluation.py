@@ -113,7 +113,7 @@ class ExploitStudyConfig(Record):
 
 
 class DataFilesConfig(Record):
-    """What `repairgym analyse` and `repairgym report --data` write beside the report."""
+    """What `repairgym analyse` and `repairgym report --data` write next to the report."""
 
     tables: tuple[Literal["csv", "parquet"], ...] = ("csv", "parquet")
     """Parquet needs the extra ``datasets``."""

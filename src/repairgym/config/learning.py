@@ -1,4 +1,4 @@
-"""How a model is trained: the papers' published values are the defaults, their source stands beside each.
+"""How a model is trained: the papers' published values are the defaults, their source stands next to each.
 
 Read by `learning/` and `recipes/`; imports no torch. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501.
 Invariants: frozen; every value that changes a result is here.
@@ -28,7 +28,7 @@ from repairgym.records import Record
 
 
 class OptimizerConfig(Record):
-    """Optimiser, gradient clipping and learning-rate schedule (defaults: paper B, Table 3)."""
+    """Optimizer, gradient clipping and learning-rate schedule (defaults: paper B, Table 3)."""
 
     type: Literal["adamw", "muon"] = "adamw"
     """``muon``: 2-D hidden matrices by Muon, embeddings, output head and vectors by AdamW."""
@@ -69,7 +69,7 @@ class ComputeConfig(Record):
     2309.14509). It divides the number of processes and the model's numbers of attention and key-value heads. Paper B
     (appendix D) trains with context parallelism and does not say over how many devices."""
     num_threads: PositiveInt | None = None
-    """torch threads of the process; None leaves torch's setting. One is fastest beside other busy processes."""
+    """torch threads of the process; None leaves torch's setting. One is fastest next to other busy processes."""
 
 
 class FullConfig(Record):
@@ -107,7 +107,7 @@ class _ValidatedChoice(Record):
     validation_share: float = Field(default=0.15, gt=0.0, lt=1.0)
     """Share of the tasks; paper A (section on SFT) keeps 17 of 101 and 54 of 365 trajectories."""
     every_steps: NonNegativeInt = 0
-    """Optimiser steps between comparisons; 0: after each epoch."""
+    """Optimizer steps between comparisons; 0: after each epoch."""
 
 
 class LossChoice(_ValidatedChoice):
@@ -147,7 +147,7 @@ class SftConfig(Record):
     """lr 2e-5 was the best of the search {6,20,60,200}e-7 (paper A); the rest is paper B's."""
     compute: ComputeConfig = ComputeConfig()
     batch_size: PositiveInt = 4
-    """Trajectories per optimiser step; paper A: at most 4 per GPU."""
+    """Trajectories per optimizer step; paper A: at most 4 per GPU."""
     num_epochs: PositiveInt = 1
     is_format_error_masked: bool = False
     thoughts: Literal["keep", "require", "remove"] = "keep"
@@ -157,7 +157,7 @@ class SftConfig(Record):
     choice: ChoiceConfig = LastChoice()
     """Which checkpoint is kept."""
     save_every_steps: PositiveInt = 50
-    """Optimiser steps between saved states; a killed run goes on from the last."""
+    """Optimizer steps between saved states; a killed run resumes from the last."""
     trained: TrainedConfig = FullConfig()
     seed: int = 0
 
@@ -199,10 +199,10 @@ class AlgorithmConfig(Record):
     group_size: PositiveInt = 10
     """Trajectories per problem."""
     batch_size: PositiveInt = 128
-    """Trajectories per optimiser step; stage 2 uses 256."""
+    """Trajectories per optimizer step; stage 2 uses 256."""
     num_epochs: PositiveInt = 1
     token_budget: PositiveInt | None = None
-    """Learned tokens per optimiser step and denominator of its loss, the rest is cut (C3PO, Ring-lite, arXiv
+    """Learned tokens per optimizer step and denominator of its loss, the rest is cut (C3PO, Ring-lite, arXiv
     2506.14731, section 3.2: 409,600); None: no bound."""
     is_error_masked: bool = False
     """Turns that ended in a format or tool error are not learned from where the advantage is positive: they did not
@@ -259,7 +259,7 @@ class StepDpoConfig(Record):
     beta: PositiveFloat = 0.1
     """DPO, section 6; Agent Q does not state its own."""
     batch_size: PositiveInt = 64
-    """Pairs per optimiser step. Our choice."""
+    """Pairs per optimizer step. Our choice."""
     num_epochs: PositiveInt = 1
     optimizer: OptimizerConfig = OptimizerConfig()
     compute: ComputeConfig = ComputeConfig()

@@ -58,7 +58,7 @@ class EngineConfig(Record):
     """... or until this many decode steps have passed."""
     is_batch_invariant: bool = False
     """Every session is computed alone and shares no prefix, so its numbers are the same, bit for bit, whatever runs
-    beside it and whatever was killed before (CPU, one thread). Several times slower."""
+    next to it and whatever was killed before (CPU, one thread). Several times slower."""
 
 
 class TeacherNoise(Record):

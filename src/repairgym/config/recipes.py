@@ -31,7 +31,7 @@ class CorrectionConfig(Record):
     """Pre-training on the policy's own errors (`pretraining/simulated_search.py`)."""
 
     num_searches: PositiveInt = 1000
-    """Searches made anew whenever the training state is saved."""
+    """Searches made again whenever the training state is saved."""
     max_edits: PositiveInt = 8
     """Edits of a search."""
     num_per_search: PositiveInt = 3
@@ -68,7 +68,7 @@ class PretrainingConfig(Record):
     num_tokens: PositiveInt = 15_500_000
     """Tokens trained on, context included."""
     batch_tokens: PositiveInt = 8192
-    """Tokens per optimiser step."""
+    """Tokens per optimizer step."""
     multi_bug_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of episodes with two to four bugs: more places to find per token."""
     final_share: float = Field(default=0.3, ge=0.0, le=1.0)
@@ -79,7 +79,7 @@ class PretrainingConfig(Record):
     control_weight: float = Field(default=0.3, ge=0.0)
     """Loss weight of test, undo and submit."""
     noise: TeacherNoise = TeacherNoise(mistypes=0.15, misreads=0.1, tests=0.8, undoes=0.95, gives_up=0.05)
-    """The simulated teacher errs more often than the real one and goes on longer: to recover from an error, and to find
+    """The simulated teacher errs more often than the real one and continues longer: to recover from an error, and to find
     what is left when some guesses have failed, are half the skill."""
     optimizer: OptimizerConfig = OptimizerConfig(
         type="muon",
@@ -135,7 +135,7 @@ class EvaluationConfig(Record):
     num_tasks: PositiveInt = 210
     """Test mutations of the start and the end of RL."""
     num_control_tasks: PositiveInt = 60
-    """Test mutations of the stages that are shown beside the start and the end of RL: base, SFT, controls."""
+    """Test mutations of the stages that are shown next to the start and the end of RL: base, SFT, controls."""
     num_checkpoints: NonNegativeInt = 1
     """Checkpoints of RL, of those kept at each validation, that are evaluated on the control tasks."""
     num_start_tasks: PositiveInt = 25
