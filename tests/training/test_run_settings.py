@@ -20,7 +20,7 @@ def test_other_settings_are_refused_by_name(tmp_path):
     keep_config(tmp_path, call("seed=3"))
     keep_config(tmp_path, call("seed=3"))
     with pytest.raises(
-        InputError, match=r"seed=4 \(was 3\), rl\.algorithm\.group_size=6 \(was \d+\); go on with its own"
+        InputError, match=r"seed=4 \(was 3\), rl\.algorithm\.group_size=6 \(was \d+\); resume with its own"
     ) as found:
         keep_config(tmp_path, call("seed=4", "rl.algorithm.group_size=6", "rollout.num_workers=7"))
     assert "num_workers" not in str(found.value)

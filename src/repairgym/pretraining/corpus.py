@@ -64,11 +64,11 @@ def distribution_files(name: str) -> list[tuple[str, Path]]:
     """
     if name == "stdlib":
         root = Path(sysconfig.get_paths()["stdlib"])
-        found = [(str(path.relative_to(root)), path) for path in sorted(root.rglob("*.py"))]
+        paths = [(str(path.relative_to(root)), path) for path in sorted(root.rglob("*.py"))]
     else:
         files = metadata.distribution(name).files or []
-        found = sorted((str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py")
-    return [(relative, path) for relative, path in found if not _SKIPPED_PARTS & set(Path(relative).parts)]
+        paths = sorted((str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py")
+    return [(relative, path) for relative, path in paths if not _SKIPPED_PARTS & set(Path(relative).parts)]
 
 
 def corpus_functions(
@@ -83,13 +83,13 @@ def corpus_functions(
         num_workers: Processes that read and parse.
     """
     with ExitStack() as stack:
-        found: Iterable[list[CorpusFunction]] = map(_file_functions, files)
+        functions: Iterable[list[CorpusFunction]] = map(_file_functions, files)
         if num_workers > 1:
             spawning = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(num_workers, spawning, end_with_parent)
             executor = stack.enter_context(pool)
-            found = executor.map(_file_functions, files, chunksize=8)
-        for function in chain.from_iterable(found):
+            functions = executor.map(_file_functions, files, chunksize=8)
+        for function in chain.from_iterable(functions):
             digest = function_digest(function.lines)
             if digest not in seen and digest not in excluded_digests:
                 seen.add(digest)

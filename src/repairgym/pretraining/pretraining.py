@@ -2,7 +2,7 @@
 
 Reads installed distributions (`corpus`); makes a model folder with ``manifest.json`` (config, training log) and
 ``functions.bin`` (digest of every function used, so that a test can show that nothing held out was seen), and a
-resumable state beside it while it runs. Invariants: the data of step k follows from the seed and k, and, in the last
+resumable state next to it while it runs. Invariants: the data of step k follows from the seed and k, and, in the last
 share, from the weights at the last save (`corrections`); functions in ``excluded`` never appear.
 """
 
@@ -57,7 +57,7 @@ def pretrain(
     *,
     excluded: frozenset[str] = frozenset(),
 ) -> None:
-    """Train from scratch into ``folder``; a killed call goes on from its last saved state.
+    """Train from scratch into ``folder``; a killed call resumes from its last saved state.
 
     Raises:
         InputError: it was begun with another ``config``.
@@ -148,7 +148,7 @@ def _resume(trainer: SftTrainer, state: Path, config: PretrainingConfig) -> list
     extra = load_training_state(trainer.learner, state)
     if "config" in extra:  # states of earlier versions have none
         kept = PretrainingConfig.model_validate_json(extra["config"])
-        check_config(kept, config, FREE, state, "go on with its own, name another model folder, or remove this one")
+        check_config(kept, config, FREE, state, "resume with its own, name another model folder, or remove this one")
     log: list[dict[str, Any]] = json.loads(extra["log"])
     return log
 

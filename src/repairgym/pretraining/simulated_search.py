@@ -48,13 +48,13 @@ class Search:
 
 
 class SearchScore(Record):
-    """How well a policy searches; shares are of all functions or of all edits."""
+    """Scores of a policy's searches; shares are of all functions or of all edits."""
 
     num_searches: int
     solved_within: dict[int, float]
     """Number of edits -> share of functions repaired by then."""
     error_rate: float
-    """Edits that the tool refused."""
+    """Share of edits that the tool rejected."""
     repeat_rate: float
     """Edits that this search had tried before."""
 
@@ -146,7 +146,7 @@ def score_searches(searches: Sequence[Search], budgets: Sequence[int] = (1, 2, 4
 
 
 def correction_samples(searches: Sequence[Search], num_per_search: int, generator: random.Random) -> Iterator[Sample]:
-    """What the policy should have written where it stood (DAgger, Ross et al. 2011; the expert inverts the bug).
+    """Yield the right action at each decision of the policy (DAgger, Ross et al. 2011; the expert inverts the bug).
 
     Args:
         searches: Of the policy that learns, so that its own errors and failed attempts are before the answer.
@@ -167,7 +167,7 @@ def correction_samples(searches: Sequence[Search], num_per_search: int, generato
 
 
 class Corrections:
-    """Searches of the policy, made anew at each `refresh`, and the batches cut from them."""
+    """Searches of the policy, made again at each `refresh`, and the batches cut from them."""
 
     def __init__(
         self, config: CorrectionConfig, model: PreTrainedModel, renderer: ChatRenderer, max_len_tokens: int, seed: int
@@ -191,7 +191,7 @@ class Corrections:
         self._searches = self._search(chosen, step)
 
     def score(self, functions: Sequence[CorpusFunction]) -> SearchScore:
-        """How the current weights search on ``functions``; the same bugs at every call."""
+        """Score the searches of the current weights on ``functions``; every call has the same bugs."""
         return score_searches(self._search(functions, 0))
 
     def batch(self, step: int, num_tokens: int) -> list[Sample]:

@@ -26,7 +26,7 @@ STAGE_1, STAGE_2 = "stage-1", "stage-2"
 
 
 def dapo_two_stage(open_run: OpenRun, config: TwoStageConfig) -> None:
-    """From checkpoint ``start`` to ``stage-1`` and ``stage-2``; a killed run goes on where it was.
+    """From checkpoint ``start`` to ``stage-1`` and ``stage-2``; a killed run resumes.
 
     Raises:
         TaskError: no training task, or none is left for the second stage.
@@ -65,7 +65,7 @@ def solve_rates(store: RunStore, phase: str, min_samples: int) -> dict[str, floa
     for row in store.rows(phase=phase):
         if row.reward is not None:
             rewards[row.task_id].append(row.reward)
-    return {task_id: sum(found) / len(found) for task_id, found in rewards.items() if len(found) >= min_samples}
+    return {task_id: sum(values) / len(values) for task_id, values in rewards.items() if len(values) >= min_samples}
 
 
 def extend(run: Run, stage: str, factor: float) -> str:
@@ -93,8 +93,10 @@ def extend_context(source: Path, target: Path, factor: float) -> int:
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     theta = rope.get("rope_theta", config.get("rope_theta"))
     if theta is None or rope.get("rope_type", "default") != "default":
-        found = rope.get("rope_type", "none")
-        raise ConfigError(f"{source} has rotary positions of type {found!r}, YaRN needs 'default'; set yarn_factor=1")
+        rope_type = rope.get("rope_type", "none")
+        raise ConfigError(
+            f"{source} has rotary positions of type {rope_type!r}, YaRN needs 'default'; set yarn_factor=1"
+        )
     longest = int(config["max_position_embeddings"])
     config.pop("rope_scaling", None)
     config["rope_parameters"] = {

@@ -1,4 +1,4 @@
-"""The whole loop on one machine: tasks, SFT, RFT, DAPO, evaluation (design section 2), within a wall-clock budget.
+"""The whole loop on one machine: tasks, SFT, RFT, RL, evaluation (design section 2), within a wall-clock budget.
 
 Reads a `DemoConfig`; makes a run folder. Invariants: every phase can be interrupted and resumed; test tasks are touched
 by evaluation only.

@@ -20,7 +20,7 @@ STUDENT, GRPO = SFT, "grpo"
 
 
 def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:
-    """From checkpoint ``start`` to ``sft`` and ``grpo``; a killed run goes on where it was.
+    """From checkpoint ``start`` to ``sft`` and ``grpo``; a killed run resumes.
 
     Raises:
         TaskError: no training task, or the teacher solved none.

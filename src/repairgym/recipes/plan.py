@@ -1,6 +1,6 @@
 """The plan of a demo for its wall-clock budget: sizes, evaluations, and when RL has to stop.
 
-Reads a `DemoConfig` and what the run has measured so far; makes a `Plan`. Invariant: everything but the number of DAPO
+Reads a `DemoConfig` and what the run has measured so far; makes a `Plan`. Invariant: everything but the number of RL
 iterations follows from the config alone; that number depends on the machine's speed.
 """
 
@@ -25,7 +25,7 @@ SCRIPTS = ("random", "submit-at-once")
 _SCRIPT_COST = 0.3
 """Cost of a scripted episode: no tokens, few test runs."""
 _LONG_COST = 1.5
-"""Cost of an episode after RL: it tests and goes on where the start gave up."""
+"""Cost of an episode after RL: it tests and continues where the start gave up."""
 _CONTINUED_SHARE = 0.75
 """Of RL's seconds that the continued control takes: RL's processor seconds, on all processors all the time."""
 _MARGIN = 1.35
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def has_continued_control(self) -> bool:
-        """Whether supervised training continued for RL's compute is one of the stages."""
+        """True when supervised training for RL's compute is one of the stages."""
         return any(stage.name == CONTINUED for stage in self.stages)
 
     def phases(self) -> list[str]:
@@ -164,7 +164,7 @@ def _scaled_collection(config: CollectConfig, factor: float) -> CollectConfig:
 
 
 class Budget:
-    """How much of the wall-clock budget is used, from the store alone, so that a resumed run counts on."""
+    """The used part of the wall-clock budget, from the store alone, so that a resumed run continues the count."""
 
     def __init__(self, plan: Plan, store: RunStore) -> None:
         self._plan = plan

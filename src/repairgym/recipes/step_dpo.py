@@ -1,4 +1,4 @@
-"""Step-level DPO on stored groups (Agent Q, arXiv 2408.07199): the offline road beside policy gradients.
+"""Step-level DPO on stored groups (Agent Q, arXiv 2408.07199): an offline alternative to policy gradients.
 
 1. Find actions that were taken after one history and ended differently (`action_pairs`).
 2. Make the better one more probable than the worse, relative to the model that this starts from.
@@ -83,7 +83,11 @@ def action_pairs(trajectories: Iterable[Trajectory], min_gap: float, max_per_tas
         if len(valued) > 1 and gap > min_gap:
             best, worst = (actions[valued[at][1]][1] for at in (-1, 0))
             pairs[task_id].append((gap, Pair(best, worst)))
-    return [pair for found in pairs.values() for _, pair in sorted(found, key=lambda scored: -scored[0])[:max_per_task]]
+    return [
+        pair
+        for task_pairs in pairs.values()
+        for _, pair in sorted(task_pairs, key=lambda scored: -scored[0])[:max_per_task]
+    ]
 
 
 _History = tuple[str, bytes]
@@ -92,18 +96,18 @@ _History = tuple[str, bytes]
 
 def _siblings(trajectories: Iterable[Trajectory]) -> dict[_History, dict[bytes, tuple[list[float], Sample]]]:
     """By history, by action: rewards of the trajectories that took it, and the action as a sample."""
-    found: dict[_History, dict[bytes, tuple[list[float], Sample]]] = defaultdict(dict)
+    siblings: dict[_History, dict[bytes, tuple[list[float], Sample]]] = defaultdict(dict)
     for trajectory in trajectories:
         histories = split_histories(trajectory) if trajectory.verdict.is_valid else []
         for token_id, (start, end) in (
             (history.ledger.token_id, turn.action_span) for history in histories for turn in history.turns
         ):
             if 0 < start < end:
-                actions = found[trajectory.task_id, token_id[:start].tobytes()]
+                actions = siblings[trajectory.task_id, token_id[:start].tobytes()]
                 new: tuple[list[float], Sample] = ([], _action_sample(token_id[:end], start))
                 rewards, _ = actions.setdefault(token_id[start:end].tobytes(), new)
                 rewards.append(trajectory.verdict.reward)
-    return found
+    return siblings
 
 
 def _action_sample(token_id: np.ndarray, start: int) -> Sample:

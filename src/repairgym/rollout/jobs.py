@@ -1,4 +1,4 @@
-"""What is asked of the rollout workers, and how jobs are numbered.
+"""Jobs of the rollout workers, their ids and their policy.
 
 Invariants: a trajectory id names phase, step, task and index, so a resumed run makes the same ids; all members of a
 group have one task.
@@ -31,7 +31,7 @@ ServerProtocol = Literal["openai", "vllm"]
 
 @dataclass(frozen=True)
 class PolicyRef:
-    """Which policy runs: a scripted one by name, the weights of a model folder, or a model behind a server."""
+    """A reference to a policy: a script by name, the weights of a model folder, or a model behind a server."""
 
     name: str
     folder: str = ""
@@ -39,7 +39,7 @@ class PolicyRef:
     version: int = 0
     temperature: float = 1.0
     protocol: ServerProtocol = "openai"
-    """How the server is spoken to: ``openai`` in text, ``vllm`` in token ids."""
+    """Protocol of the server: ``openai`` in text, ``vllm`` in token ids."""
     endpoint: EndpointConfig | None = None
     """The server, where there is one."""
     lineage: str = ""
@@ -73,7 +73,7 @@ class Pool(Protocol):
 
     @property
     def config(self) -> RolloutConfig:
-        """How episodes run."""
+        """Settings of the episodes."""
         ...
 
     @property
@@ -82,13 +82,13 @@ class Pool(Protocol):
         ...
 
     def counters(self) -> dict[str, float]:
-        """What engines, caches and clients of servers have counted, of all workers together."""
+        """Return the counts of engines, caches and clients of servers, summed over all workers."""
         ...
 
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
         """Graded trajectories as they end, one per job.
 
         Raises:
-            SandboxError: the pool cannot go on.
+            SandboxError: the pool cannot continue.
         """
         ...

@@ -47,7 +47,7 @@ class LocalPool:
 
     @property
     def config(self) -> RolloutConfig:
-        """How episodes run."""
+        """Settings of the episodes."""
         return self._config
 
     @property
@@ -67,8 +67,8 @@ class LocalPool:
         """
         self._failures.forget()
         with asyncio.Runner() as loop:
-            found = self._run(policy, jobs, tasks)
-            while (trajectory := loop.run(_next(found))) is not None:
+            trajectories = self._run(policy, jobs, tasks)
+            while (trajectory := loop.run(_next(trajectories))) is not None:
                 yield from self._failures.admit(trajectory)
         yield from self._failures.release()
 
@@ -90,5 +90,5 @@ class LocalPool:
             await backend.close()
 
 
-async def _next(found: AsyncIterator[Trajectory]) -> Trajectory | None:
-    return await anext(found, None)
+async def _next(trajectories: AsyncIterator[Trajectory]) -> Trajectory | None:
+    return await anext(trajectories, None)

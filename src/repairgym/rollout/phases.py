@@ -58,11 +58,11 @@ class PhaseTable(StoreConnection):
             InputError: the phase is not running.
         """
         with self._transaction() as connection:
-            found = connection.execute("SELECT status, resumed_at FROM phases WHERE name = ?", (name,)).fetchone()
-            if not found or found[0] != "running":
-                raise InputError(f"phase {name!r} is {found[0] if found else 'unknown'}, not running; start it first")
+            row = connection.execute("SELECT status, resumed_at FROM phases WHERE name = ?", (name,)).fetchone()
+            if not row or row[0] != "running":
+                raise InputError(f"phase {name!r} is {row[0] if row else 'unknown'}, not running; start it first")
             ended_at = now()
-            wall_s = (datetime.fromisoformat(ended_at) - datetime.fromisoformat(found[1])).total_seconds()
+            wall_s = (datetime.fromisoformat(ended_at) - datetime.fromisoformat(row[1])).total_seconds()
             connection.execute(
                 "UPDATE phases SET status = ?, ended_at = ?, wall_s = wall_s + ?, cpu_s = cpu_s + ?, "
                 "peak_rss_bytes = max(peak_rss_bytes, ?), detail = json_patch(detail, ?) WHERE name = ?",
@@ -92,13 +92,13 @@ class PhaseTable(StoreConnection):
 
     def phase_status(self, name: str) -> str:
         """Status of a phase; ``missing`` when nothing is known of it."""
-        found = self._fetch("SELECT status FROM phases WHERE name = ?", (name,))
-        return str(found[0][0]) if found else "missing"
+        rows = self._fetch("SELECT status FROM phases WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else "missing"
 
     def phases(self) -> list[PhaseRow]:
         """All phases, in the order in which they were planned or first started."""
-        found = self._fetch(f"SELECT {_COLUMNS} FROM phases ORDER BY number", ())
-        rows = [dict(zip(PhaseRow.model_fields, values, strict=True)) for values in found]
+        records = self._fetch(f"SELECT {_COLUMNS} FROM phases ORDER BY number", ())
+        rows = [dict(zip(PhaseRow.model_fields, values, strict=True)) for values in records]
         return [PhaseRow.model_validate({**row, "detail": json.loads(row["detail"])}) for row in rows]
 
 
@@ -126,8 +126,8 @@ class MeasurementTables(StoreConnection):
 
     def metrics(self, phase: str, name: str) -> list[tuple[int, float]]:
         """(step, value) of one metric by step."""
-        found = self._fetch("SELECT step, value FROM metrics WHERE phase = ? AND name = ? ORDER BY step", (phase, name))
-        return [(step, math.nan if value is None else value) for step, value in found]
+        rows = self._fetch("SELECT step, value FROM metrics WHERE phase = ? AND name = ? ORDER BY step", (phase, name))
+        return [(step, math.nan if value is None else value) for step, value in rows]
 
     def metric_names(self, phase: str) -> list[str]:
         """Names of the metrics of a phase, sorted."""
@@ -146,5 +146,5 @@ class MeasurementTables(StoreConnection):
 
     def events(self) -> list[Event]:
         """All events, oldest first."""
-        found = self._fetch("SELECT time, phase, kind, message FROM events ORDER BY number", ())
-        return [Event(time=row[0], phase=row[1], kind=row[2], message=row[3]) for row in found]
+        rows = self._fetch("SELECT time, phase, kind, message FROM events ORDER BY number", ())
+        return [Event(time=row[0], phase=row[1], kind=row[2], message=row[3]) for row in rows]

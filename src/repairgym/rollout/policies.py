@@ -69,7 +69,7 @@ class PolicyCache:
     def _open(self, ref: PolicyRef, endpoint: EndpointConfig) -> Policy:
         if ref.protocol == "openai":
             endpoint.require_one_server()
-        clients = [EndpointClient(one) for one in endpoint.servers()]
+        clients = [EndpointClient(server) for server in endpoint.servers()]
         self._clients += clients
         if ref.protocol == "openai":
             return OpenAIPolicy(clients[0], self._renderer)
@@ -90,12 +90,12 @@ class PolicyCache:
 
     def counters(self) -> dict[str, float]:
         """Counters of the engine and of the servers' clients; empty when there is neither."""
-        found = Counter[str]()
+        counts = Counter[str]()
         if self._embedded is not None:
-            found.update({f"engine/{name}": float(n) for name, n in self._embedded.statistics.as_metrics().items()})
+            counts.update({f"engine/{name}": float(n) for name, n in self._embedded.statistics.as_metrics().items()})
         for client in self._clients:
-            found.update(client.statistics.as_metrics())
-        return dict(found)
+            counts.update(client.statistics.as_metrics())
+        return dict(counts)
 
     async def close(self) -> None:
         """End the engine and close all connections."""

@@ -1,10 +1,10 @@
 """A pool of rollout workers: jobs in, graded trajectories out, groups kept together.
 
-Reads jobs; makes trajectories in the order in which they end. Invariants: every job gives one trajectory or the run
-stops with the reason; a group's members run in one worker (they share its prompt and its test runs), and groups begin
-in the order of the jobs, so that they end about in it, too; what a lost worker had in flight is run again by another,
-`max_attempts` times, then it is *invalid*; after Ctrl-C nothing new begins; closing the pool, or the death of this
-process, ends every worker and sandbox.
+Reads jobs; makes trajectories in the order in which they end. Guarantees: every job gives one trajectory or the run
+stops with the reason; the members of a group run in one worker (they share its prompt and its test runs), and groups
+start in the order of the jobs; another worker runs the jobs of a lost one again, `max_attempts` times, then they are
+*invalid*; after the first Ctrl-C nothing new begins, the second stops at once; closing the pool, or the death of this
+process, ends every worker and sandbox; invalid episodes are held back until a valid one shows that the machine works.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from repairgym.rollout.workers import JobsLost, Message, ProcessWorkers, Workers
 
 @dataclass
 class Drain:
-    """Whether nothing new shall begin, and since when."""
+    """A request to start nothing new."""
 
     asked_at_s: float | None = None
-    """On the monotonic clock; None: go on."""
+    """Time of the request on the monotonic clock; None: no request."""
 
     @property
     def is_asked(self) -> bool:
@@ -42,13 +42,13 @@ class Drain:
         return self.asked_at_s is not None
 
     def is_over(self, timeout_s: float) -> bool:
-        """True when what is in flight has had ``timeout_s`` seconds to end."""
+        """Return True when jobs in flight have had ``timeout_s`` seconds to end."""
         return self.asked_at_s is not None and time.monotonic() - self.asked_at_s > timeout_s
 
 
 @contextmanager
 def draining_on_interrupt() -> Iterator[Drain]:
-    """Within, the first SIGINT sets the flag, the next raises KeyboardInterrupt."""
+    """Within the context, the first SIGINT sets the flag and the next raises KeyboardInterrupt."""
     drain = Drain()
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -76,7 +76,7 @@ class FailureStreak:
         self._held: list[Trajectory] = []
 
     def admit(self, trajectory: Trajectory) -> list[Trajectory]:
-        """The episodes that can be stored now.
+        """Return the episodes that can be stored now.
 
         Raises:
             SandboxError: too many are invalid, one after the other.
@@ -94,12 +94,12 @@ class FailureStreak:
         return []
 
     def release(self) -> list[Trajectory]:
-        """What is held back; the count goes on, so that a run of small steps stops, too."""
+        """Return the held trajectories; the count continues, so that a run of small steps stops as well."""
         held, self._held = self._held, []
         return held
 
     def forget(self) -> None:
-        """Drop what a stopped call left."""
+        """Drop the held trajectories of a stopped call."""
         self._held = []
 
 
@@ -130,7 +130,7 @@ class WorkerPool:
 
     @property
     def config(self) -> RolloutConfig:
-        """How episodes run."""
+        """Settings of the episodes."""
         return self._config
 
     def __enter__(self) -> Self:
@@ -219,11 +219,11 @@ class WorkerPool:
 
     def counters(self) -> dict[str, float]:
         """Counters of all workers at their last report, added up, and how many workers were lost."""
-        found = Counter[str]()
+        counts = Counter[str]()
         for report in self._reports.values():
-            found.update(report.counters)
+            counts.update(report.counters)
         losses = {"pool/num_lost_workers": self._num_lost_workers, "pool/num_retried_episodes": self._num_retried}
-        return {**found, **losses}
+        return {**counts, **losses}
 
     def close(self) -> None:
         """End all workers; safe to call twice."""

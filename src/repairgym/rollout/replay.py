@@ -49,7 +49,7 @@ def normalise(text: str) -> str:
 
 
 def compare(stored: Trajectory, replayed: Trajectory) -> Replay:
-    """What differs between an episode and its replay: observations, then the patch, then the verdict's kind."""
+    """Compare an episode with its replay: observations, then the patch, then the verdict's kind."""
     pairs = list(zip(stored.turns, replayed.turns, strict=False))
     equal = [old.observation == new.observation for old, new in pairs]
     normal = [
@@ -86,6 +86,6 @@ async def replay(
 ) -> AsyncIterator[Replay]:
     """Play ``trajectories`` again, in the order in which they end."""
     stored = {trajectory.id: trajectory for trajectory in trajectories}
-    jobs = [EpisodeJob(one.id, one.group_id, one.task_id, one.seed) for one in trajectories]
+    jobs = [EpisodeJob(t.id, t.group_id, t.task_id, t.seed) for t in trajectories]
     async for replayed in runner.run(jobs, tasks, ReplayPolicy(trajectories, renderer)):
         yield compare(stored[replayed.id], replayed)

@@ -1,4 +1,4 @@
-"""What ``run.db`` gives back besides whole trajectories: light rows, and the two blobs of a trajectory.
+"""Light rows of ``run.db``, and the two blobs of a trajectory.
 
 Reads and makes column values. Invariants: `unpack_ledger(pack_ledger(x))` equals x bit for bit; `documents` hold
 everything of a trajectory but its tokens, so that analysis never reads a ledger.
@@ -36,7 +36,7 @@ class TrajectoryRow(Record):
     reason: str
     is_restored: bool | None
     reward: float | None
-    """None when the verdict is invalid: infrastructure trouble has no reward."""
+    """None when the verdict is invalid: an infrastructure failure has no reward."""
     stop_reason: StopReason
     seed: int
     num_turns: int

@@ -1,8 +1,8 @@
-"""Runs and grades episodes in one process, many at a time.
+"""Run and grade episodes in one process, many at a time.
 
-Reads `EpisodeJob` records; makes graded `Trajectory` records. Invariants: trouble of a sandbox is tried again in a
-fresh one and ends as an *invalid* verdict; trouble of a model's server, which its client has tried again, ends as one
-at once and keeps the turns before it; every job gives exactly one trajectory; nothing here knows a learner.
+Reads `EpisodeJob` records. Makes graded `Trajectory` records. Guarantees: a sandbox failure is tried again in a fresh
+sandbox and then ends as an *invalid* verdict; a failure of a model's server, which its client has retried, ends as one
+at once and keeps the turns before it; every job gives exactly one trajectory.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ class Runner:
 
         ``queue_s``: seconds for which the job has waited for a place.
         """
-        trouble = ""
+        failure = ""
         for attempt in range(self._config.max_attempts):
             try:
                 return await self._attempt(job, task, policy, temperature, attempt, queue_s)
             except SandboxError as error:
-                trouble = str(error)
-        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {trouble}")
+                failure = str(error)
+        verdict = _invalid(f"{self._config.max_attempts} episodes failed: {failure}")
         empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})
         return self._trajectory(job, task, policy, empty, verdict)
 
@@ -198,7 +198,7 @@ class TimedPolicy:
         """Stage -> seconds so far."""
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """What the policy answers."""
+        """Return the answer of the policy and add its seconds."""
         generation = await self._policy.generate(session_id, prompt_ids, sampling)
         spent_s = (generation.queue_s, generation.prefill_s, generation.decode_s)
         for stage, seconds in zip(GENERATION_STAGES, spent_s, strict=True):
@@ -206,5 +206,5 @@ class TimedPolicy:
         return generation
 
     async def end_session(self, session_id: str) -> None:
-        """Hand it on."""
+        """Pass it on."""
         await self._policy.end_session(session_id)

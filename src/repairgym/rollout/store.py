@@ -54,15 +54,15 @@ class RunStore(PhaseTable, MeasurementTables):
         return True
 
     def _is_stored(self, row: Mapping[str, Any]) -> bool:
-        found = self._connection.execute(
+        stored = self._connection.execute(
             "SELECT phase, step, task_id FROM trajectories WHERE id = ?", (row["id"],)
         ).fetchone()
-        if found and tuple(found) != (row["phase"], row["step"], row["task_id"]):
+        if stored and tuple(stored) != (row["phase"], row["step"], row["task_id"]):
             raise InputError(
-                f"trajectory id {row['id']!r} is already stored for phase, step, task {tuple(found)}, "
+                f"trajectory id {row['id']!r} is already stored for phase, step, task {tuple(stored)}, "
                 f"got {(row['phase'], row['step'], row['task_id'])}; give every episode an id of its own"
             )
-        return bool(found)
+        return bool(stored)
 
     def _join_group(self, trajectory: Trajectory, phase: str, step: int) -> None:
         key = (phase, step, trajectory.group_id)
@@ -88,8 +88,8 @@ class RunStore(PhaseTable, MeasurementTables):
     ) -> list[TrajectoryRow]:
         """Light rows in the order in which they were stored; each filter narrows."""
         condition, values = where(phase, phase_prefix, step, task_ids)
-        found = self._fetch(f"SELECT {_ROW_COLUMNS} FROM trajectories {condition} ORDER BY number", values)
-        return [_to_row(values) for values in found]
+        records = self._fetch(f"SELECT {_ROW_COLUMNS} FROM trajectories {condition} ORDER BY number", values)
+        return [_to_row(values) for values in records]
 
     def documents(
         self, *, phase: str | None = None, phase_prefix: str | None = None, step: int | None = None
@@ -115,10 +115,10 @@ class RunStore(PhaseTable, MeasurementTables):
         Raises:
             InputError: there is none of this id.
         """
-        found = self._fetch(f"SELECT {_ROW_COLUMNS} FROM trajectories WHERE id = ?", (trajectory_id,))
-        if not found:
+        records = self._fetch(f"SELECT {_ROW_COLUMNS} FROM trajectories WHERE id = ?", (trajectory_id,))
+        if not records:
             raise InputError(f"{self.path} holds no trajectory {trajectory_id!r}; `rows` lists those it holds")
-        return self._join(_to_row(found[0]))
+        return self._join(_to_row(records[0]))
 
     def trajectory_ids(self, *, phase: str, step: int | None = None) -> set[str]:
         """Ids already stored: what a resumed phase need not run again."""
@@ -132,10 +132,10 @@ class RunStore(PhaseTable, MeasurementTables):
     def drop_invalid(self, *, phase: str, step: int) -> int:
         """Forget the invalid trajectories of a step, so that a resumed run tries them again; returns how many."""
         with self._transaction() as connection:
-            found = connection.execute(
+            deleted = connection.execute(
                 "DELETE FROM trajectories WHERE (phase, step, verdict) = (?, ?, 'invalid')", (phase, step)
             )
-        return found.rowcount
+        return deleted.rowcount
 
     def drop_steps(self, *, phase: str, first_step: int) -> int:
         """Forget a phase from ``first_step`` on, where an engine that keeps its own checkpoints begins again there.
@@ -144,9 +144,9 @@ class RunStore(PhaseTable, MeasurementTables):
         """
         condition = "WHERE phase = ? AND step >= ?"
         with self._transaction() as connection:
-            found = connection.execute(f"DELETE FROM trajectories {condition}", (phase, first_step))
+            deleted = connection.execute(f"DELETE FROM trajectories {condition}", (phase, first_step))
             connection.execute(f"DELETE FROM groups {condition}", (phase, first_step))
-        return found.rowcount
+        return deleted.rowcount
 
     def _join(self, row: TrajectoryRow) -> Trajectory:
         return join_trajectory(row, self._document(row.id), unpack_ledger(self._blob(row.id, "ledger")))
@@ -175,11 +175,11 @@ class RunStore(PhaseTable, MeasurementTables):
     def groups(self, *, phase: str, step: int | None = None) -> list[GroupRow]:
         """Groups of a phase in the order of their steps and ids."""
         condition, values = where(phase, None, step, None)
-        found = self._fetch(
+        records = self._fetch(
             f"SELECT id, phase, step, task_id, status FROM groups {condition} ORDER BY step, id", values
         )
         names = tuple(GroupRow.model_fields)
-        return [GroupRow.model_validate(dict(zip(names, row, strict=True))) for row in found]
+        return [GroupRow.model_validate(dict(zip(names, row, strict=True))) for row in records]
 
 
 def row_values(trajectory: Trajectory, phase: str, step: int, split: str) -> dict[str, Any]:

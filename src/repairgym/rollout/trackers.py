@@ -66,7 +66,7 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """A run of Weights & Biases, named and identified by the run folder, so that a resumed run goes on with it."""
+    """A run of Weights & Biases, named and identified by the run folder, so that a resumed run continues it."""
 
     def __init__(self, folder: Path, config: WatchConfig) -> None:
         wandb = _import("wandb", "wandb")

@@ -1,4 +1,4 @@
-"""What a process and all its descendants use: processor time and memory.
+"""Processor time and memory of a process and all its descendants.
 
 Reads ``/proc``; makes seconds and bytes. Invariants: memory is counted once, whoever shares it (proportional set size);
 its peak is that of all processes together at one moment, as far as samples see it.

@@ -63,7 +63,7 @@ class JobsLost:
 
     jobs: tuple[EpisodeJob, ...]
     reason: str
-    """Which worker was lost, and how that was noticed."""
+    """The lost worker, and how the loss was noticed."""
 
 
 Message = Trajectory | WorkReport | WorkerFailure | JobsLost

@@ -30,7 +30,7 @@ def held_out_packages(tasks: Mapping[str, Task], catalogue: Path | None = None) 
     """Packages that a validation or test task of ``tasks`` or of the catalogue comes from."""
     of_tasks = {task.provenance.package for task in tasks.values() if task.split != "train"}
     known = load_catalogue(catalogue)
-    of_catalogue = {one.name for one in (*known.package, *known.repository) if one.split != "train"}
+    of_catalogue = {project.name for project in (*known.package, *known.repository) if project.split != "train"}
     return frozenset(of_tasks | of_catalogue)
 
 
@@ -106,7 +106,7 @@ async def find_starts(
     knowledge: KnowledgeBase | None,
     progress: Progress = no_progress,
 ) -> list[Start]:
-    """Where each of ``tasks`` starts: its first build, the main error, the past fixes that fit.
+    """Return the start of each of ``tasks``: its first build, the main error, the past fixes that fit.
 
     Raises:
         SandboxError: a sandbox could not do its work.

@@ -2,7 +2,7 @@
 
 Reads a `MatrixConfig`; makes trajectories under ``eval/<policy>@<environment>/<test set>``. Invariants: each cell has
 the same tasks and number of samples; a cell that was begun with another policy or environment of the same name is
-refused, so that a resumed matrix never mixes two; ``evaluation/matrix.py`` makes the table.
+rejected, so that a resumed matrix never mixes two; ``evaluation/matrix.py`` makes the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Is a scaffold sound? The oracle must solve every task by its own tools, and an agent that does nothing none.
+"""Studies with scripted policies, whose results are known in advance: the scaffold check and the exploit study.
 
-Reads tasks; makes two episodes of each and counts them. Invariant: both agents act through the episode loop, the tools
-and the grader that a model meets, in sandboxes of their own.
+The scaffold check runs the oracle, which must solve every task by its own tools, and an agent that does nothing, which
+must solve none. In the exploit study the share of episodes that cheat rises from step to step, and nothing is learned:
+with gates off the reported reward rises while the true one falls, which `training/evaluate.py` must find from the
+submissions alone. Both use the episode loop, tools and grader of any model. Stored episodes do not run again.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ NOTHING = "submit-at-once"
 
 
 class ScaffoldRates(Record):
-    """What the two agents did in one pipeline."""
+    """Results of the two agents in one pipeline."""
 
     pipeline: str
     num_tasks: int
@@ -35,21 +37,21 @@ class ScaffoldRates(Record):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the oracle solved all and doing nothing none."""
+        """True when the oracle solved all tasks and doing nothing solved none."""
         return self.num_solved == self.num_tasks and not self.num_solved_by_nothing
 
 
 def measure_scaffold(run: Run, name: str, tasks: Sequence[Task]) -> ScaffoldRates:
     """Both agents on ``tasks`` in the pipeline of the run's pool, which is stored under ``name``; resumable."""
     oracle, nothing = (_play(run, name, policy, tasks) for policy in (ORACLE, NOTHING))
-    unsolved = [one.task_id for one in oracle if one.verdict.kind is not VerdictKind.PASSED]
+    unsolved = [episode.task_id for episode in oracle if episode.verdict.kind is not VerdictKind.PASSED]
     return ScaffoldRates(
         pipeline=name,
         num_tasks=len(tasks),
         num_solved=len(oracle) - len(unsolved),
-        num_solved_by_nothing=sum(one.verdict.kind is VerdictKind.PASSED for one in nothing),
-        num_invalid=sum(not one.verdict.is_valid for one in (*oracle, *nothing)),
-        mean_turns=sum(len(one.turns) for one in oracle) / max(1, len(oracle)),
+        num_solved_by_nothing=sum(episode.verdict.kind is VerdictKind.PASSED for episode in nothing),
+        num_invalid=sum(not episode.verdict.is_valid for episode in (*oracle, *nothing)),
+        mean_turns=sum(len(episode.turns) for episode in oracle) / max(1, len(oracle)),
         unsolved=tuple(unsolved),
     )
 
@@ -81,9 +83,9 @@ def run_exploit_study(run: Run, config: ExploitStudyConfig, tasks: Sequence[Task
         for step, share in enumerate(cheat_shares(config)):
             jobs = make_groups(PHASE, step, [task.id for task in tasks], config.num_samples, config.seed)
             policy = PolicyRef(f"mixture-{share:.3f}")
-            found = run.run_jobs(policy, jobs, phase=PHASE, step=step, label=f"{PHASE} {step}")
-            valid = [one for one in found if one.verdict.is_valid]
-            rewards.append(sum(one.verdict.kind is VerdictKind.PASSED for one in valid) / max(1, len(valid)))
+            episodes = run.run_jobs(policy, jobs, phase=PHASE, step=step, label=f"{PHASE} {step}")
+            valid = [episode for episode in episodes if episode.verdict.is_valid]
+            rewards.append(sum(episode.verdict.kind is VerdictKind.PASSED for episode in valid) / max(1, len(valid)))
             run.store.add_metrics(PHASE, step, {"cheat_share": share, "rollout/reward_mean": rewards[-1]})
     return rewards
 

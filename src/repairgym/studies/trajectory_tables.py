@@ -107,7 +107,9 @@ def _trajectory_fields(row: TrajectoryRow, trajectory: Trajectory) -> Fields:
         "is_action": ledger.is_action,
         "log_prob": ledger.log_prob,
         "policy_version": ledger.policy_version,
-        "branches": [{"start": one.start, "spans": [list(span) for span in one.spans]} for one in ledger.branches],
+        "branches": [
+            {"start": branch.start, "spans": [list(span) for span in branch.spans]} for branch in ledger.branches
+        ],
     }
 
 

@@ -1,7 +1,8 @@
-"""Alarms of an RL run: what goes wrong before the reward shows it, and what to do.
+"""Alarms of an RL run: failures before the reward shows them, and their remedies.
 
-Reads series of metrics; makes `Alarm` records. Invariants: pure functions; the last point of a series is the newest;
-a series that is missing or too short gives no alarm, one that is not finite does.
+Reads series of metrics. Makes `Alarm` records, and events of kind ``alarm_<kind>`` in the store. Guarantees: the last
+point of a series is the newest; a missing or short series gives no alarm, a value that is not finite does; a step that
+a resumed run repeats gives each of its alarms once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ METRICS = (
     "rollout/num_equal_groups",
     "rollout/weight_lag",
 )
-"""What the alarms look at."""
+"""Metrics that the alarms read."""
 
 
 class Alarm(Record):
@@ -45,7 +46,7 @@ class Alarm(Record):
     value: float
     limit: float
     advice: str
-    """What it means and what to do, in plain words."""
+    """Meaning and remedy, in plain words."""
 
     @property
     def text(self) -> str:
@@ -54,13 +55,13 @@ class Alarm(Record):
 
 
 def find_alarms(series: Series, config: AlarmConfig) -> list[Alarm]:
-    """What is wrong at the newest point, broken things first."""
-    found = [alarm for rule in _RULES for alarm in rule(series, config)]
-    return sorted(found, key=lambda alarm: alarm.level)
+    """Return the alarms of the newest point, broken things first."""
+    alarms = [alarm for rule in _RULES for alarm in rule(series, config)]
+    return sorted(alarms, key=lambda alarm: alarm.level)
 
 
 def new_alarms(points: Mapping[str, Sequence[tuple[int, float]]], config: AlarmConfig) -> list[Alarm]:
-    """Alarms of the newest step that the steps before it did not give at that level.
+    """Return the alarms of the newest step that earlier steps did not give at that level.
 
     ``points``: name of a metric -> (step, value) by step; a step may lack some metrics.
     """
@@ -80,7 +81,7 @@ def _log_prob_gap(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
                 value=gap,
                 limit=config.broken_log_prob_gap,
                 advice="sampler and learner are different policies, so the gradient is wrong; stop, and compare their "
-                "weights, precision, sampling settings and chat template, or set rl.algorithm.correction.type='truncate'",
+                "weights, precision, sampling settings and template, or set rl.algorithm.correction.type='truncate'",
             )
         elif gap > config.log_prob_gap:
             yield Alarm(
@@ -194,7 +195,7 @@ _RULES: tuple[Callable[[Series, AlarmConfig], Iterator[Alarm]], ...] = (
         "rollout/num_trajectories",
         "rollout/num_invalid",
         lambda config: config.exploited_share,
-        "the policy learns to pass without repairing; read the findings in the report before going on",
+        "the policy learns to pass without repairing; read the findings in the report before you continue",
     ),
     _share_rule(
         "truncated_share",
@@ -234,15 +235,15 @@ def _sum(series: Series, name: str, window: int) -> float:
 
 
 def check_alarms(store: RunStore, phase: str, config: AlarmConfig, progress: Progress) -> list[Alarm]:
-    """Look at the metrics of ``phase`` up to now; returns the alarms that its newest step gives for the first time."""
+    """Check the metrics of ``phase``; record and return the alarms that its newest step gives for the first time."""
     points = {name: store.metrics(phase, name) for name in METRICS}
     newest = max((values[-1][0] for values in points.values() if values), default=0)
     known = {(event.kind, event.message) for event in store.events()}
-    found = []
+    fresh = []
     for alarm in new_alarms(points, config):
         kind, message = f"{ALARM_PREFIX}{alarm.kind}", f"iteration {newest}: {alarm.text}"
         if (kind, message) not in known:
             store.add_event(kind, message, phase=phase)
             progress("alarm", 0, 0, message)
-            found.append(alarm)
-    return found
+            fresh.append(alarm)
+    return fresh

@@ -1,7 +1,9 @@
-"""Model folders of the policy versions that are still sampled from while newer ones are trained.
+"""Asynchronous RL: sampling with older policy versions while a thread learns the next ones.
 
-Reads model folders; makes one folder per version beside each other, by hard links where the file system has them.
-Invariant: a folder never changes once it is published, so that a worker that loads late loads what it was asked to.
+`WeightVersions` keeps one model folder per version (hard links where possible), which never changes once published, so
+a worker that loads late loads the right version. `BackgroundUpdates` runs the updates in order, in one thread.
+Guarantees: sampling stays in the caller's thread, where Ctrl-C lets episodes end; a started update is finished, also
+when the caller stops; an error of an update is raised in the caller, unless the caller ends with another error.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ class WeightVersions:
     """The versions in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin with none: what a killed run left in ``folder`` is removed."""
+        """Start empty: remove the versions of a killed run from ``folder``."""
         self._folder = folder
         self.clear()
 
@@ -62,7 +64,7 @@ Batch = TypeVar("Batch")
 
 
 class BackgroundUpdates(Generic[Batch]):
-    """Use as a context manager; leaving it drops what waits and lets the update that runs end."""
+    """Updates in a thread. Leaving the context drops waiting batches and lets the running update end."""
 
     def __init__(self, update: Callable[[Batch], dict[str, float]], num_done: int) -> None:
         """Prepare the thread.
@@ -76,7 +78,7 @@ class BackgroundUpdates(Generic[Batch]):
         self._waiting: deque[Batch] = deque()
         self._metrics: deque[dict[str, float]] = deque()
         self._error: BaseException | None = None
-        self._is_error_told = False
+        self._is_error_raised = False
         self._is_over = False
         self._changed = threading.Condition()
         # A daemon: a second Ctrl-C ends the program without waiting for it.
@@ -93,13 +95,13 @@ class BackgroundUpdates(Generic[Batch]):
         """Stop.
 
         Raises:
-            Exception: what the last update raised, where nobody has heard of it and the caller ends without an error.
+            Exception: an error of the last update that was not raised before, when the caller ends without an error.
         """
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join()
-        if self._error is not None and not self._is_error_told and (kind is None or kind is GeneratorExit):
+        if self._error is not None and not self._is_error_raised and (kind is None or kind is GeneratorExit):
             raise self._error
 
     def submit(self, batch: Batch) -> None:
@@ -122,7 +124,7 @@ class BackgroundUpdates(Generic[Batch]):
                 self._changed.wait_for(lambda: self._metrics or self._error or self._num_done >= num_updates)
                 if not self._metrics:
                     if self._error is not None:
-                        self._is_error_told = True
+                        self._is_error_raised = True
                         raise self._error
                     return
                 metrics = self._metrics.popleft()
@@ -143,7 +145,7 @@ class BackgroundUpdates(Generic[Batch]):
                 self._changed.notify_all()
 
     def _next(self) -> Batch | None:
-        """What to update with; None at the end."""
+        """Return the next batch; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_over)
             return None if self._is_over else self._waiting.popleft()

@@ -1,4 +1,4 @@
-"""Which demonstrations an RL iteration imitates beside its own episodes: AHPO's gate or ForgER's decay.
+"""Demonstrations that an RL iteration imitates in addition to its own episodes: AHPO's gate or ForgER's decay.
 
 Reads the passed trajectories that the run's earlier phases stored; makes supervised samples. Invariants: a
 demonstration is of a task of this iteration and was graded as passed; which one follows from the task and the
@@ -55,7 +55,7 @@ class Demonstrations:
             self._by_task = {}
             for phase in PHASES:
                 # By id: the order in which episodes happened to end must not decide what is learned.
-                for trajectory in sorted(self._store.trajectories(phase=phase), key=lambda one: one.id):
+                for trajectory in sorted(self._store.trajectories(phase=phase), key=lambda trajectory: trajectory.id):
                     if trajectory.verdict.kind is VerdictKind.PASSED:
                         self._by_task.setdefault(trajectory.task_id, []).append(trajectory)
             if not self._by_task:

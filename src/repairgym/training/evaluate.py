@@ -75,11 +75,11 @@ def choose_audited(rows: Sequence[TrajectoryRow], num_per_step: int) -> list[Tra
     for row in rows:
         if row.reward is not None:
             by_step.setdefault(row.step, []).append(row)
-    found: list[TrajectoryRow] = []
+    audited: list[TrajectoryRow] = []
     for step in sorted(by_step):
         ordered = sorted(by_step[step], key=lambda row: hashlib.sha256(row.id.encode()).digest())
-        found += ordered[: num_per_step or None]
-    return found
+        audited += ordered[: num_per_step or None]
+    return audited
 
 
 async def grade_again(
@@ -90,18 +90,18 @@ async def grade_again(
     Raises:
         InputError: a trajectory's task is not in ``tasks``.
     """
-    unknown = sorted({one.task_id for one in trajectories} - tasks.keys())
+    unknown = sorted({trajectory.task_id for trajectory in trajectories} - tasks.keys())
     if unknown:
         raise InputError(f"{len(unknown)} tasks of the run are not in the task folder, the first: {unknown[0]}")
     gate = asyncio.Semaphore(num_in_flight)
 
-    async def one(trajectory: Trajectory) -> tuple[Trajectory, Verdict]:
+    async def regrade(trajectory: Trajectory) -> tuple[Trajectory, Verdict]:
         async with gate:
             verdict = await grader.grade(tasks[trajectory.task_id], trajectory.final_files, trajectory.turns)
             return trajectory, verdict
 
-    async with aclosing(as_completed(one(trajectory) for trajectory in trajectories)) as found:
-        async for pair in found:
+    async with aclosing(as_completed(regrade(trajectory) for trajectory in trajectories)) as gradings:
+        async for pair in gradings:
             yield pair
 
 
@@ -140,7 +140,7 @@ def evaluate(
 ) -> float:
     """Run ``policy`` ``num_samples`` times on each of ``tasks``; returns the mean Pass@1 with invalid as failed.
 
-    ``fingerprint`` (`policy_fingerprint`) is stored with the phase, and one that goes on must have the same.
+    ``fingerprint`` (`policy_fingerprint`) is stored with the phase; a resumed phase must have the same.
 
     Raises:
         ConfigError: the sandbox does not isolate, and that is not allowed for an evaluation; a worked example is shown.
@@ -163,7 +163,7 @@ def evaluate(
 
 
 def policy_fingerprint(policy: PolicyRef, rollout: RolloutConfig) -> dict[str, str]:
-    """What decides an evaluation besides its tasks: the policy, and how its episodes run and are graded."""
+    """Return digests of the policy and of the settings that decide its episodes and gradings."""
     scheduling = {name: RolloutConfig.model_fields[name].default for name in _SCHEDULING}
     return {
         "policy_digest": _weights_digest(policy),
@@ -172,7 +172,7 @@ def policy_fingerprint(policy: PolicyRef, rollout: RolloutConfig) -> dict[str, s
 
 
 def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str]) -> None:
-    """Refuse to go on with a phase that something else began.
+    """Reject a phase that was started with another fingerprint.
 
     Raises:
         InputError: the stored fingerprint is another one.
@@ -182,7 +182,7 @@ def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str
         if stored.get(key, value) != value:
             raise InputError(
                 f"{phase} of {store.path} was begun with another {key.removesuffix('_digest')}; "
-                "name another stage or run folder, or go on with the same one"
+                "name another stage or run folder, or resume with the same one"
             )
 
 
@@ -220,7 +220,7 @@ def tokenizer_digest(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Regrade:
-    """What a cold regrading found."""
+    """The result of a cold regrading."""
 
     num_regraded: int
     num_confirmed: int
@@ -238,16 +238,16 @@ async def regrade_cold(
 ) -> Regrade:
     """Grade again, each in a fresh sandbox with a new interpreter, no cache and every gate."""
     backend, grader = open_grader(sandbox, GradingConfig(is_cold=True))
-    found: dict[str, VerdictKind] = {}
+    kinds: dict[str, VerdictKind] = {}
     num_confirmed = 0
     try:
         async for trajectory, verdict in grade_again(trajectories, tasks, grader, num_in_flight):
-            found[trajectory.id] = verdict.kind
+            kinds[trajectory.id] = verdict.kind
             num_confirmed += verdict.kind is VerdictKind.PASSED
-            progress("regrade", len(found), len(trajectories), f"{num_confirmed} confirmed")
+            progress("regrade", len(kinds), len(trajectories), f"{num_confirmed} confirmed")
     finally:
         await backend.close()
-    pairs = [(trajectory, found[trajectory.id]) for trajectory in trajectories]
+    pairs = [(trajectory, kinds[trajectory.id]) for trajectory in trajectories]
     return Regrade(
         num_regraded=len(pairs),
         num_confirmed=num_confirmed,

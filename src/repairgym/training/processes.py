@@ -30,7 +30,7 @@ def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | AlgorithmCo
 
     Args:
         recipe: From the first episode to the last checkpoint.
-        *trained: How it trains; what the processes cannot honour is refused before it begins.
+        *trained: How it trains; settings that the processes cannot honour are rejected first.
 
     Raises:
         ConfigError: the processes are on several nodes, or cannot honour ``trained``.
@@ -41,7 +41,7 @@ def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | AlgorithmCo
             check_processes(config.optimizer, config.compute)
         if world.is_leader:
             recipe()
-            # Only after success: a leader in trouble may have left the others in the middle of an exchange.
+            # Only after success: a leader that failed may have left the others in the middle of an exchange.
             _assign(world, None)
         else:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

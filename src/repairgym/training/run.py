@@ -44,13 +44,13 @@ class Run:
     seed: int = 0
     progress: Progress = no_progress
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
-    """What the pool's workers make sandboxes with: an evaluation refuses some of it."""
+    """Sandbox settings of the pool's workers; an evaluation rejects back ends without isolation."""
 
     def select(self, split: Split, source: SourceKind = "mutations", limit: int | None = None) -> list[Task]:
         """Tasks of one split and source, in a fixed order that mixes the packages."""
-        found = [task for task in self.tasks.values() if task.split == split and task.source == source]
-        found.sort(key=lambda task: hashlib.sha256(task.id.encode()).digest())
-        return found if limit is None else found[:limit]
+        tasks = [task for task in self.tasks.values() if task.split == split and task.source == source]
+        tasks.sort(key=lambda task: hashlib.sha256(task.id.encode()).digest())
+        return tasks if limit is None else tasks[:limit]
 
     def training_tasks(self, limit: int | None = None) -> list[Task]:
         """Tasks that training may see.
@@ -58,10 +58,10 @@ class Run:
         Raises:
             TaskError: there is none.
         """
-        found = self.select("train", limit=limit)
-        if not found:
+        tasks = self.select("train", limit=limit)
+        if not tasks:
             raise TaskError("no training task; build tasks with packages of the train split")
-        return found
+        return tasks
 
     def checkpoint(self, stage: str) -> Path:
         """Model folder of a stage."""
@@ -94,8 +94,8 @@ class Run:
         for _ in self.collect(policy, jobs, phase=phase, step=step, label=label):
             pass
         wanted = {job.trajectory_id: number for number, job in enumerate(jobs)}
-        found = [t for t in self.store.trajectories(phase=phase, step=step) if t.id in wanted]
-        return sorted(found, key=lambda trajectory: wanted[trajectory.id])
+        trajectories = [t for t in self.store.trajectories(phase=phase, step=step) if t.id in wanted]
+        return sorted(trajectories, key=lambda trajectory: wanted[trajectory.id])
 
 
 def select_tasks(run: Run, selection: TaskSelection) -> list[Task]:
@@ -104,10 +104,10 @@ def select_tasks(run: Run, selection: TaskSelection) -> list[Task]:
     Raises:
         TaskError: there is none.
     """
-    found = run.select(selection.split, selection.source, selection.num_tasks or None)
-    if not found:
+    tasks = run.select(selection.split, selection.source, selection.num_tasks or None)
+    if not tasks:
         raise TaskError(f"no {selection.source} task in the {selection.split} split; see: repairgym tasks show")
-    return found
+    return tasks
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The settings that a run folder keeps, so that a call which goes on with a run cannot change it unnoticed.
+"""The settings that a run folder keeps, so that a call that resumes the run cannot change them unnoticed.
 
 Reads and makes ``configs/<command>.toml`` below a run folder: all settings of the latest call of that command.
 Invariant: settings that decide what a run learns or samples never differ between the calls of one run; those that
@@ -27,19 +27,19 @@ _MAX_SHOWN = 8
 
 @dataclass(frozen=True)
 class CallConfig:
-    """What a command was called with."""
+    """The settings of one call of a command."""
 
     command: str
     """With what else tells its calls in one run folder apart, e.g. ``train-rl`` or ``rollout-teacher``."""
     config: Record
     free: tuple[str, ...] = ()
-    """Patterns of keys that are free for this command, beside `FREE`."""
+    """Patterns of keys that are free for this command, in addition to `FREE`."""
     option: str = "--config"
     """Of the command; reads the kept file."""
 
 
 def keep_config(folder: Path, call: CallConfig) -> None:
-    """Keep the settings of ``call`` in ``folder``; those of a run that goes on must be the kept ones.
+    """Keep the settings of ``call`` in ``folder``; a resumed run must have the kept ones.
 
     Raises:
         InputError: the run was begun with others.
@@ -47,9 +47,7 @@ def keep_config(folder: Path, call: CallConfig) -> None:
     """
     file = folder / CONFIGS_FOLDER / f"{call.command.replace('/', '-')}.toml"
     if file.exists():
-        remedy = (
-            f"go on with its own ({call.option} {file}), name another run folder, or remove that file to go on anyway"
-        )
+        remedy = f"resume with its own ({call.option} {file}), name another run folder, or remove that file"
         check_config(load_config(type(call.config), file), call.config, (*FREE, *call.free), folder, remedy)
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.part")
@@ -65,11 +63,11 @@ def check_config(kept: Record, got: Record, free: tuple[str, ...], run: Path, re
     """
     old, new = (dict(flatten(config.model_dump(mode="json"))) for config in (kept, got))
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
-    found = [
+    changes = [
         f"{name}={new.get(name, 'absent')} (was {old.get(name, 'absent')})"
         for name in names
         if not any(fnmatchcase(name, pattern) for pattern in free)
     ]
-    if found:
-        more = f" and {len(found) - _MAX_SHOWN} more" if found[_MAX_SHOWN:] else ""
-        raise InputError(f"{run} was begun with other settings: {', '.join(found[:_MAX_SHOWN])}{more}; {remedy}")
+    if changes:
+        more = f" and {len(changes) - _MAX_SHOWN} more" if changes[_MAX_SHOWN:] else ""
+        raise InputError(f"{run} was begun with other settings: {', '.join(changes[:_MAX_SHOWN])}{more}; {remedy}")

@@ -108,7 +108,7 @@ def fit_samples(
 ) -> None:
     """Fit ``samples`` from model folder ``start`` and save model folder ``target``; metrics go under its name.
 
-    Its state lies beside ``target`` until it is done. Where there are several processes, the leader calls this.
+    Its state lies next to ``target`` until it is done. Where there are several processes, the leader calls this.
 
     Raises:
         InputError: the saved state is of other samples or of another model.

@@ -53,7 +53,7 @@ class Updates:
     """Model, optimiser and state folder of one stage; every process makes one (`UpdateWork`)."""
 
     def __init__(self, start: Path, state: Path, config: RlConfig) -> None:
-        """Load model folder ``start``, or go on from ``state`` where something is saved."""
+        """Load model folder ``start``, or resume from ``state`` if it is saved."""
         device = training_device()
         self._state = state
         self._tokenizer = load_tokenizer(start)
@@ -62,7 +62,7 @@ class Updates:
         self._trainer = PolicyTrainer(load_model(start, device=device), algorithm, reference=reference)
         self._probe_ids = _probe_ids(config, len(self._tokenizer))
         self.probe: Probe | None = None
-        """What the weights, as they are saved, think of a fixed sequence; None where nobody asks."""
+        """Log-probabilities of a fixed sequence under the saved weights; None where no server has to be compared."""
         self._world = self._trainer.learner.world
         self.num_done = 0
         # The leader decides: it is about to write what the others would look for.

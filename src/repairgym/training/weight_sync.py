@@ -1,8 +1,9 @@
-"""What samples an RL stage's episodes, and how it gets new weights.
+"""The sampler of an RL stage's episodes, and its new weights.
 
 Reads the configuration, the stage's checkpoint and the learner's view of a probe; changes servers, if there are any.
-Invariants: what cannot sample exactly is refused before the first episode; episodes of iteration k begin with weights
-that the servers got after k updates, or at least k - `max_staleness`, and that a probe has compared with the learner's.
+Guarantees: engines that cannot sample exactly are rejected before the first episode; episodes of iteration k begin with
+weights that the servers got after k updates, or at least k - `max_staleness`, and that a probe has compared with the
+learner's.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from repairgym.rollout.jobs import PolicyRef
 
 
 class Sampler(Protocol):
-    """What samples."""
+    """The engines that sample."""
 
     def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
         """Sample with the weights of model folder ``folder`` from now on; returns metrics.
@@ -91,7 +92,7 @@ class VllmSampler:
         """Push the weights into all servers and compare."""
         started = time.monotonic()
         num_loaded, gap = asyncio.run(
-            ask_servers(self._endpoint, lambda found: self._load(found, folder, version, seen), is_versioned=True)
+            ask_servers(self._endpoint, lambda servers: self._load(servers, folder, version, seen), is_versioned=True)
         )
         return {
             "sync/num_servers": float(num_loaded),
