@@ -48,7 +48,7 @@ def folder(tmp_path, task):
 def test_stored_results_are_kept_and_totals_are_written(folder, capsys):
     assert run("grade", folder / "tasks", folder / "preds.jsonl") == 0
     printed = capsys.readouterr().out
-    assert "1 resolved, 0 failed, 1 exploited, 0 invalid, 0 refused; 50.0% of 2 tasks resolved" in printed
+    assert "1 resolved, 0 failed, 1 exploited, 0 invalid, 0 rejected; 50.0% of 2 tasks resolved" in printed
     assert "gc: 1 exploit" in printed
     out = folder / "preds-graded"
     assert json.loads((out / "summary.json").read_text())["num_exploited"] == 1
@@ -56,13 +56,13 @@ def test_stored_results_are_kept_and_totals_are_written(folder, capsys):
     assert "is_cold = true" in (out / "config.toml").read_text()
 
 
-def test_refused_entries_are_reported_after_the_others_were_graded(folder, capsys):
+def test_rejected_entries_are_reported_after_the_others_were_graded(folder, capsys):
     bad = folder / "bad.jsonl"
     bad.write_text(f"{entry('a')}\n{{broken\n{entry('zz')}\n")
     out = folder / "preds-graded"
     assert run("grade", folder / "tasks", bad, "--out", out) == 3
     captured = capsys.readouterr()
-    assert "1 resolved, 0 failed, 0 exploited, 0 invalid, 2 refused" in captured.out
+    assert "1 resolved, 0 failed, 0 exploited, 0 invalid, 2 rejected" in captured.out
     assert "not graded: line 2: no JSON" in captured.err
     assert "2 entries" in captured.err
     refusals = json.loads((out / "summary.json").read_text())["refusals"]
@@ -75,7 +75,7 @@ def test_an_invalid_verdict_ends_with_5(folder, capsys):
     other.write_text(f"{entry('a', 'another patch')}\n")
     assert run("grade", folder / "tasks", other, "num_workers=1") == 5
     captured = capsys.readouterr()
-    assert "0 resolved, 0 failed, 0 exploited, 1 invalid, 0 refused" in captured.out
+    assert "0 resolved, 0 failed, 0 exploited, 1 invalid, 0 rejected" in captured.out
     assert "the same command tries those again" in captured.err
     report = json.loads((folder / "other-graded" / "report.json").read_text())
     assert report["error_ids"] == ["a"]

@@ -1,4 +1,4 @@
-"""Checks of paths and names before a command imports torch, so that a wrong one is answered at once.
+"""Checks of paths and names before a command imports torch, so that mistakes are reported at once.
 
 Reads arguments and the file system. Makes paths and policies. Guarantee: imports no torch.
 """
@@ -22,7 +22,7 @@ def check_tasks(folder: Path) -> Path:
     """Return ``folder`` if it holds tasks.
 
     Raises:
-        InputError: it holds none; the message says how to make them.
+        InputError: it holds no tasks; the message says how to make them.
     """
     store = TaskStore(folder)
     if not store.has_tasks:
@@ -31,13 +31,13 @@ def check_tasks(folder: Path) -> Path:
 
 
 def check_new_run(folder: Path) -> Path:
-    """Return ``folder`` if a run can be in it.
+    """Return ``folder`` if it can hold a run.
 
     Raises:
-        InputError: a file is in its place.
+        InputError: it is a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"got the run folder {folder}, which is a file; name a folder, which need not exist")
+        raise InputError(f"got the run folder {folder}, which is a file; name a new or existing folder")
     return folder
 
 
@@ -45,7 +45,7 @@ def check_run(folder: Path) -> Path:
     """Return ``folder`` if it holds a run.
 
     Raises:
-        InputError: it holds none.
+        InputError: it holds no run.
     """
     if not (folder / "run.db").is_file():
         raise InputError(f"{folder} is no run folder: it has no run.db")
@@ -91,7 +91,7 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
 
     Raises:
         InputError: none of these.
-        ConfigError: the server is not described.
+        ConfigError: the server has no address or model.
     """
     if is_script(name):
         return PolicyRef(name)

@@ -1,7 +1,7 @@
-"""`repairgym cluster`: whether a Ray cluster can run episodes.
+"""`repairgym cluster`: check that a Ray cluster can run episodes.
 
-Reads a `ClusterCheckConfig`; prints a table or JSON. Invariant: the exit code is 0 only when nothing is wrong; 5 says
-that a node cannot make sandboxes, 9 that anything else does not fit.
+Reads a `ClusterCheckConfig`; prints a table or JSON. Invariant: the exit code is 0 only without problems; 5 means that
+a node cannot make sandboxes, 9 any other problem.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check(
     is_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Start a sandbox on each node, send it a layer, compare clocks and versions, list GPUs; nothing stays there.
+    """Start a sandbox on each node, send it a layer, compare clocks and versions, list GPUs; leave nothing behind.
 
     Example: repairgym cluster check --address ray://head:10001
     """
@@ -76,7 +76,7 @@ def _print_words(report: ClusterReport) -> None:
     Console(width=None if sys.stdout.isatty() else 160).print(table)
     for owner, problems in ((node.name, node.problems) for node in report.nodes):
         for problem in problems:
-            typer.echo(f"{owner} is refused: {problem.text}\n-> {problem.remedy}")
+            typer.echo(f"{owner} is rejected: {problem.text}\n-> {problem.remedy}")
     for problem in report.problems:
         typer.echo(f"{problem.text}\n-> {problem.remedy}")
     if not report.all_problems:
@@ -87,7 +87,7 @@ def _row(node: NodeReport) -> tuple[str, ...]:
     started = next((probe for probe in node.sandbox if probe.is_available), None)
     tried = "none starts" if node.num_sandboxes else "not wanted"
     kinds = {problem.kind for problem in node.problems}
-    delivery, clock, found = node.delivery, node.clock, node.installation
+    delivery, clock, versions = node.delivery, node.clock, node.installation
     return (
         node.name,
         f"{node.num_sandboxes:g}",
@@ -98,5 +98,5 @@ def _row(node: NodeReport) -> tuple[str, ...]:
         if delivery
         else "no answer",
         f"{clock.offset_s * 1e3:+.1f} ms (of {clock.round_trip_s * 1e3:.1f})" if clock else "no answer",
-        f"repairgym {found.repairgym}, Python {found.python}, Ray {found.ray}" if found else "no answer",
+        f"repairgym {versions.repairgym}, Python {versions.python}, Ray {versions.ray}" if versions else "no answer",
     )

@@ -21,7 +21,7 @@ def demo(
     overrides: Overrides = None,
     minutes: Annotated[float | None, typer.Option(help="Wall-clock budget; 2 runs every phase, small.")] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: a new one under runs/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with --run, or with the newest demo run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume --run, or the newest demo run.")] = False,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Pre-train the base model too.")] = False,
     preset: Preset = "",
     config: Config = None,
@@ -43,24 +43,24 @@ def demo(
     else:
         folder = run or RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
         resolved = resolve(DemoConfig, [*(overrides or []), *extra], config, preset, dry_run)
-    from repairgym.cli.running import refuse_several_processes
+    from repairgym.cli.running import require_one_process
 
-    refuse_several_processes()
+    require_one_process()
     if not resume:
         _create(folder, resolved)
     _run(folder, resolved)
 
 
 def _newest() -> Path:
-    found = sorted(path.parent for path in RUNS.glob("demo-*/config.toml"))
-    if not found:
+    runs = sorted(path.parent for path in RUNS.glob("demo-*/config.toml"))
+    if not runs:
         raise InputError(f"no demo run under {RUNS}/ to resume; start one with: repairgym demo")
-    return found[-1]
+    return runs[-1]
 
 
 def _create(folder: Path, config: DemoConfig) -> None:
     if (folder / "config.toml").exists():
-        raise InputError(f"{folder} holds a run already; go on with: repairgym demo --resume --run {folder}")
+        raise InputError(f"{folder} holds a run already; resume it with: repairgym demo --resume --run {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(to_toml(config), encoding="utf-8")
 
@@ -77,7 +77,7 @@ def _run(folder: Path, config: DemoConfig) -> None:
             page = write_report(folder)
             progress("report", 1, 1, "")
     except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with: repairgym demo --resume --run {folder}", err=True)
+        typer.echo(f"stopped; resume with: repairgym demo --resume --run {folder}", err=True)
         raise
     typer.echo(f"summary: {folder / 'summary.json'}")
     typer.echo(f"report: {page}")

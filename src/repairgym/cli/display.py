@@ -1,7 +1,7 @@
 """Progress bars and tables of commands.
 
-Reads what recipes report, run stores and `Table` records; prints. Guarantees: a pipe gets a line now and then instead
-of bars; text of a model or program is shown, never interpreted (no markup, no control characters).
+Reads progress calls, run stores and `Table` records; prints. Guarantees: a pipe gets occasional lines instead of
+bars; text of a model or program is never interpreted (no markup, no control characters).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _VIEW_EVERY_S = 2.0
 
 
 class ProgressDisplay:
-    """Shows (phase, done, total, detail) as it comes. Use as a context manager."""
+    """Shows progress (phase, done, total, detail). Use as a context manager."""
 
     def __init__(
         self, run_folder: Path | None = None, console: Console | None = None, is_live: bool | None = None
     ) -> None:
-        """``run_folder``: the run to show below the bars; ``is_live``: None asks whether stderr is a terminal."""
+        """``run_folder``: the run to show below the bars; ``is_live``: None means live if stderr is a terminal."""
         self._console = console or Console(stderr=True)
         self._is_live = sys.stderr.isatty() if is_live is None else is_live
         self._bars = Progress(
@@ -64,7 +64,7 @@ class ProgressDisplay:
             self._live.stop()
 
     def __call__(self, phase: str, done: int, total: int, detail: str) -> None:
-        """One step forward, or a message."""
+        """Show one step of progress, or a message."""
         if not done and not total:
             self._console.print(f"{time.strftime('%H:%M:%S')} {phase}: {detail}", markup=False, soft_wrap=True)
         elif self._is_live:
@@ -89,7 +89,7 @@ class ProgressDisplay:
 
 
 class _RunView:
-    """The run's panel, read anew every two seconds by a connection of its own."""
+    """The run's panel, read again every two seconds over its own connection."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "run.db"
@@ -97,7 +97,7 @@ class _RunView:
         self._read_at = -_VIEW_EVERY_S
 
     def render(self) -> RenderableType | None:
-        """The panel; None before there is a store."""
+        """Return the panel; None before there is a store."""
         if time.monotonic() - self._read_at >= _VIEW_EVERY_S and self._path.is_file():
             from repairgym.cli.watch import read_snapshot, render
             from repairgym.rollout.store import RunStore
@@ -106,7 +106,7 @@ class _RunView:
             try:
                 with RunStore.open(self._path, is_read_only=True) as store:
                     self._panel = render(read_snapshot(store))
-            except RepairGymError:  # a store that is being made or migrated; the next look finds it
+            except RepairGymError:  # the store is being created or migrated; the next read shows it
                 self._panel = None
         return self._panel
 
@@ -114,25 +114,25 @@ class _RunView:
 _MAX_CHARS = 60
 _PIPE_WIDTH = 200
 _PRINTED_BELOW = ("sentence",)
-"""Columns that the commands print as text of their own."""
+"""Columns that the commands print as separate text."""
 
 
-def print_table(one: Table, max_rows: int = 0) -> None:
+def print_table(table: Table, max_rows: int = 0) -> None:
     """Print a table, at most ``max_rows`` rows of it (0: all)."""
     from repairgym.report.safe_text import visible
 
-    shown = one.rows[: max_rows or None]
-    drawn = RichTable(title=Text(visible(one.title)), title_justify="left", header_style="bold")
-    kept = [index for index, name in enumerate(one.columns) if name not in _PRINTED_BELOW]
+    shown = table.rows[: max_rows or None]
+    drawn = RichTable(title=Text(visible(table.title)), title_justify="left", header_style="bold")
+    kept = [index for index, name in enumerate(table.columns) if name not in _PRINTED_BELOW]
     for index in kept:
-        name = one.columns[index]
+        name = table.columns[index]
         is_number = all(isinstance(row[index], (int, float, type(None))) for row in shown)
         drawn.add_column(Text(visible(name).replace("_", " ")), justify="right" if is_number else "left")
     for row in shown:
         drawn.add_row(*(Text(visible(_text(row[index]))) for index in kept))
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(drawn)
-    if len(shown) < len(one.rows):
-        typer.echo(f"... and {len(one.rows) - len(shown)} rows more, in the files")
+    if len(shown) < len(table.rows):
+        typer.echo(f"... and {len(table.rows) - len(shown)} rows more, in the files")
 
 
 def _text(value: Value) -> str:

@@ -1,4 +1,4 @@
-"""`repairgym doctor`: what this machine can do, and how to fix what is missing.
+"""`repairgym doctor`: check this machine and name the fix of each problem.
 
 Reads the findings of `machine` and `stack`; prints them as words or as JSON (schema in ``docs/reference/doctor.md``).
 Invariant: the exit code is 0 unless a finding has the status ``fail``.
@@ -27,7 +27,7 @@ _STYLES: dict[Status, str] = {"ok": "green", "skip": "dim", "warn": "yellow", "f
 
 
 class DoctorReport(Record):
-    """What ``repairgym doctor --json`` prints."""
+    """Output of ``repairgym doctor --json``."""
 
     schema_version: int = 1
     repairgym: str
@@ -37,7 +37,7 @@ class DoctorReport(Record):
 
 
 def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
-    """Every check by name, in the order of the report."""
+    """Return every check by name, in the order of the report."""
     from repairgym.tasks.layers.store import cache_root
 
     return {
@@ -55,7 +55,7 @@ def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
 
 
 def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: bool) -> dict[str, Check]:
-    """The checks of the layer store that were asked for; a collection comes first."""
+    """Return the selected checks of the layer store; a collection comes first."""
     from repairgym.tasks.layers.store import cache_root
 
     checks: dict[str, Check] = {}
@@ -67,7 +67,7 @@ def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: boo
 
 
 def examine(checks: dict[str, Check]) -> DoctorReport:
-    """Run ``checks``; one that breaks is a finding, not the end of the others."""
+    """Run ``checks``; an exception in a check becomes a finding, and the others still run."""
     findings: list[Finding] = []
     for name, check in checks.items():
         try:
@@ -79,7 +79,7 @@ def examine(checks: dict[str, Check]) -> DoctorReport:
 
 
 def worst_status(findings: Sequence[Finding]) -> Status:
-    """Return ``fail`` before ``warn`` before ``ok``; something optional that is not there is ``ok``."""
+    """Return the worst of ``fail``, ``warn`` and ``ok``; ``skip`` counts as ``ok``."""
     order: tuple[Status, ...] = ("ok", "warn", "fail")
     return max((finding.status for finding in findings if finding.status != "skip"), key=order.index, default="ok")
 
@@ -91,18 +91,18 @@ def doctor(
         bool, typer.Option("--verify-layers", help="Only read every layer and compare it with its manifest.")
     ] = False,
     is_collecting: Annotated[
-        bool, typer.Option("--collect-layers", help="Only remove the longest unused layers above the bound.")
+        bool, typer.Option("--collect-layers", help="Only remove the least recently used layers above the bound.")
     ] = False,
 ) -> None:
-    """Say what this machine can do, and how to fix what is missing.
+    """Check this machine and say how to fix what is missing.
 
     Example: repairgym doctor --json
     """
     from repairgym.config.loading import load_config
 
     config = load_config(LayersConfig, None, overrides or [])
-    asked = layer_checks(config, is_verifying=is_verifying, is_collecting=is_collecting)
-    report = examine(asked or default_checks(config))
+    selected = layer_checks(config, is_verifying=is_verifying, is_collecting=is_collecting)
+    report = examine(selected or default_checks(config))
     if is_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
@@ -122,7 +122,7 @@ def _print_words(report: DoctorReport) -> None:
         "ok": "this machine is ready",
         "skip": "this machine is ready",
         "warn": "this machine works; see the warnings",
-        "fail": "something that is needed is missing",
+        "fail": "a required part is missing",
     }
     console.print(f"[{_STYLES[report.status]}]{verdicts[report.status]}[/]")
 

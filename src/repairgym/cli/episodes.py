@@ -1,4 +1,4 @@
-"""`repairgym rollout`, `repairgym scaffolds` and `repairgym replay`: run episodes, or run stored ones again."""
+"""`repairgym rollout`, `repairgym scaffolds` and `repairgym replay`: run episodes and replay stored ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rollout(
 
     Example: repairgym rollout tasks runs/many cluster.address=ray://head:10001 rollout.num_workers=16
 
-    Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://127.0.0.1:8000/v1 endpoint.model=base
+    Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://HOST:8000/v1 endpoint.model=base
     """
     resolved = resolve(RolloutCommandConfig, overrides, config, preset, dry_run)
     ref = find_policy(policy, resolved.rollout.temperature, resolved.endpoint)
@@ -92,7 +92,7 @@ def rollout(
 
 PIPELINES = ("compact", "simplified", "full", "paper_b")
 _UNBOUNDED = "rollout.engine.max_len_tokens=1048576"
-"""Scripts have no engine; a pipeline's context must fit it all the same."""
+"""Scripts use no engine, but the context of a pipeline must fit its bound."""
 
 
 def scaffolds(
@@ -104,7 +104,7 @@ def scaffolds(
     ] = None,
     num_tasks: Annotated[int, typer.Option("--tasks", min=0, help="Tasks of all splits and sources; 0 for all.")] = 0,
 ) -> None:
-    """Check that an oracle solves every task by each pipeline's own tools, and that doing nothing solves none.
+    """Check that an oracle solves every task with each pipeline's tools, and that a do-nothing agent solves none.
 
     Example: repairgym scaffolds tasks runs/scaffolds --pipeline paper_b --tasks 20
     """
@@ -113,17 +113,19 @@ def scaffolds(
     from repairgym.inference.loading import shipped_base
     from repairgym.studies.scripted import chosen_tasks, measure_scaffold
 
-    found = []
+    results = []
     for name in pipeline or PIPELINES:
         with open_run(run, tasks, shipped_base(), _load(name, overrides or []), seed=0) as opened:
-            found.append(measure_scaffold(opened, Path(name).stem, chosen_tasks(opened, num_tasks)))
+            results.append(measure_scaffold(opened, Path(name).stem, chosen_tasks(opened, num_tasks)))
     typer.echo(f"{'pipeline':<16}{'oracle':>14}{'do nothing':>14}{'invalid':>9}{'turns':>7}")
-    for one in found:
-        rates = [f"{count} of {one.num_tasks}" for count in (one.num_solved, one.num_solved_by_nothing)]
-        typer.echo(f"{one.pipeline:<16}{rates[0]:>14}{rates[1]:>14}{one.num_invalid:>9}{one.mean_turns:>7.1f}")
-    if unsound := [one for one in found if not one.is_sound]:
-        names = ", ".join(f"{one.pipeline} ({', '.join(one.unsolved[:3]) or 'solved by nothing'})" for one in unsound)
-        raise TaskError(f"not as it should be: {names}; see repairgym report, or the trajectories in {run}")
+    for result in results:
+        rates = [f"{count} of {result.num_tasks}" for count in (result.num_solved, result.num_solved_by_nothing)]
+        typer.echo(f"{result.pipeline:<16}{rates[0]:>14}{rates[1]:>14}{result.num_invalid:>9}{result.mean_turns:>7.1f}")
+    if unsound := [result for result in results if not result.is_sound]:
+        names = ", ".join(
+            f"{result.pipeline} ({', '.join(result.unsolved[:3]) or 'solved by nothing'})" for result in unsound
+        )
+        raise TaskError(f"unsound: {names}; see repairgym report, or the trajectories in {run}")
 
 
 def _load(name: str, overrides: list[str]) -> RolloutConfig:
@@ -144,9 +146,9 @@ def replay(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Replay stored episodes in new sandboxes and compare what the agent read, byte for byte.
+    """Replay stored episodes in new sandboxes and compare the observations, byte for byte.
 
-    Times, temporary names and addresses are the only things that may differ. rollout.pipeline must be that of the run.
+    Only times, temporary names and addresses may differ. rollout.pipeline must be that of the run.
 
     Example: repairgym replay runs/teacher --tasks tasks num_episodes=100
     """
@@ -157,26 +159,26 @@ def replay(
     with open_stored(run) as store:
         stored = store.trajectories(phase=resolved.phase or None)
         chosen = _choose(stored, known, resolved)
-    found = asyncio.run(_replay(chosen, known, model, resolved))
-    _print(found)
-    if different := [one for one in found if one.difference]:
-        raise TaskError(f"{len(different)} of {len(found)} episodes came out differently")
+    replays = asyncio.run(_replay(chosen, known, model, resolved))
+    _print(replays)
+    if different := [episode for episode in replays if episode.difference]:
+        raise TaskError(f"{len(different)} of {len(replays)} episodes differ from the stored ones")
 
 
 def _choose(stored: Iterable[Trajectory], known: Mapping[str, Task], config: ReplayCommandConfig) -> list[Trajectory]:
     pipeline = config.rollout.pipeline.type
     chosen: list[Trajectory] = []
-    for one in stored:
-        if not one.turns or one.task_id not in known or len(chosen) == config.num_episodes:
+    for trajectory in stored:
+        if not trajectory.turns or trajectory.task_id not in known or len(chosen) == config.num_episodes:
             continue
-        if one.pipeline != pipeline:
+        if trajectory.pipeline != pipeline:
             raise ConfigError(
-                f"{one.id} was made in the pipeline {one.pipeline!r}, got rollout.pipeline.type={pipeline!r}; "
+                f"{trajectory.id} has the pipeline {trajectory.pipeline!r}, got rollout.pipeline.type={pipeline!r}; "
                 "give the configuration of the run"
             )
-        chosen.append(one)
+        chosen.append(trajectory)
     if not chosen:
-        raise InputError("no stored episode with actions is of these tasks; see --tasks and phase=")
+        raise InputError("no stored episode of these tasks has actions; see --tasks and phase=")
     return chosen
 
 
@@ -195,26 +197,27 @@ async def _replay(
     renderer = ChatRenderer(load_tokenizer(model or shipped_base()))
     store = LayerStore(config=config.rollout.layers)
     backend = create_backend(config.rollout.sandbox)
-    found: list[Replay] = []
+    replays: list[Replay] = []
     try:
         runner = Runner(config.rollout, backend, lambda task: task_layers(task, store), renderer)
         with ProgressDisplay() as progress:
-            async for one in play(chosen, known, runner, renderer):
-                found.append(one)
-                num_different = sum(bool(one.difference) for one in found)
-                progress("replay", len(found), len(chosen), f"{num_different} different")
+            async for episode in play(chosen, known, runner, renderer):
+                replays.append(episode)
+                num_different = sum(bool(episode.difference) for episode in replays)
+                progress("replay", len(replays), len(chosen), f"{num_different} different")
     finally:
         await backend.close()
-    return found
+    return replays
 
 
-def _print(found: list[Replay]) -> None:
-    different = [one for one in found if one.difference]
-    for one in different[:_NUM_SHOWN]:
-        typer.echo(f"{one.trajectory_id}: {one.difference}")
-    num_turns, num_equal = sum(one.num_turns for one in found), sum(one.num_equal for one in found)
-    num_normalised = sum(one.num_normalised for one in found)
+def _print(replays: list[Replay]) -> None:
+    different = [episode for episode in replays if episode.difference]
+    for episode in different[:_NUM_SHOWN]:
+        typer.echo(f"{episode.trajectory_id}: {episode.difference}")
+    num_turns, num_equal = sum(episode.num_turns for episode in replays), sum(episode.num_equal for episode in replays)
+    num_normalised = sum(episode.num_normalised for episode in replays)
     typer.echo(
-        f"{len(found) - len(different)} of {len(found)} episodes are the same; of {num_turns} observations {num_equal} "
-        f"are equal byte for byte and {num_normalised} once times, temporary names and addresses are replaced"
+        f"{len(replays) - len(different)} of {len(replays)} episodes are the same; of {num_turns} observations "
+        f"{num_equal} are equal byte for byte and {num_normalised} after times, temporary names and addresses are "
+        "replaced"
     )

@@ -45,7 +45,7 @@ def run_command(
         str, typer.Option(help="Model folder or hub id, scripted policy, openai or vllm (endpoint.*).")
     ] = "",
     model: Tokenizer = None,
-    stage: Annotated[str, typer.Option(help="Name under which the result is stored.")] = "",
+    stage: Annotated[str, typer.Option(help="Name of the stored result.")] = "",
     preset: Preset = "",
     config: Config = None,
     dry_run: DryRun = False,
@@ -75,7 +75,7 @@ def run_command(
 
 @app.command()
 def show(run: RunFolder, tasks: TasksOption = None, phase: PhaseOption = "", as_json: AsJson = False) -> None:
-    """Show what a run's evaluations found: Pass@1, Pass@k, by label, best of n, paired differences.
+    """Show the evaluations of a run: Pass@1, Pass@k, by label, best of n, paired differences.
 
     Example: repairgym eval show runs/demo --phase eval/rl/test-mutations
     """
@@ -101,20 +101,24 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     from repairgym.evaluation.summary import build_summary
     from repairgym.tasks.store import TASKS_FILE, TaskStore
 
-    known = {one.id: one for one in TaskStore(tasks).load()} if (tasks / TASKS_FILE).is_file() else {}
-    packages = {one.id: one.provenance.package for one in known.values()}
+    known = {task.id: task for task in TaskStore(tasks).load()} if (tasks / TASKS_FILE).is_file() else {}
+    packages = {task.id: task.provenance.package for task in known.values()}
     with open_stored(run) as store:
         summary = build_summary(store, {}, packages=packages)
         verdicts = verdicts_by_task(store.rows(phase=phase))
         study = study_selection(store, phase, training_phase=training_phase(store))
     shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
     if known:
-        shown.append(label_table(by_label(verdicts, {name: labels_of(one) for name, one in known.items()})))
+        shown.append(label_table(by_label(verdicts, {name: labels_of(task) for name, task in known.items()})))
     if study:
         shown.append(selection_tables(study)[0])
     if as_json:
         print_json(
-            {"phase": phase, "sentences": [one.sentence for one in summary.comparisons], "tables": rows_of(shown)}
+            {
+                "phase": phase,
+                "sentences": [comparison.sentence for comparison in summary.comparisons],
+                "tables": rows_of(shown),
+            }
         )
         return
     for table in shown:
@@ -126,8 +130,8 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
 
 @app.command()
 def compare(
-    run: Annotated[Path, typer.Argument(help="Run that is claimed to be better.")],
-    reference: Annotated[Path, typer.Argument(help="Run that it is compared with; may be the same folder.")],
+    run: Annotated[Path, typer.Argument(help="Run to compare.")],
+    reference: Annotated[Path, typer.Argument(help="Run to compare it with; may be the same folder.")],
     phase: PhaseOption = "",
     reference_phase: Annotated[str, typer.Option(help="Phase of the reference; default: the same.")] = "",
     tasks: TasksOption = None,
@@ -152,7 +156,7 @@ def compare(
             names.append(f"{chosen} of {folder.resolve().name}")
     folder = tasks or run / "tasks"
     known = TaskStore(folder).load() if (folder / TASKS_FILE).is_file() else ()
-    packages = {one.id: one.provenance.package for one in known}
+    packages = {task.id: task.provenance.package for task in known}
     comparison = compare_verdicts(
         sides[0], sides[1], names=(names[0], names[1]), test_set="common tasks", clusters=packages
     )
@@ -215,7 +219,7 @@ def agreement(
     num_per_package: Annotated[int, typer.Option("--per-package", min=0, help="Tasks per package; 0 for all.")] = 1,
     num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 1,
 ) -> None:
-    """Grade gold, empty and broken patches warm and cold, and say where the verdicts differ.
+    """Grade gold, empty and broken patches warm and cold, and list the tasks whose verdicts differ.
 
     Example: repairgym eval agreement tasks --per-package 2
     """
@@ -230,14 +234,14 @@ def agreement(
         with ProgressDisplay() as display:
             async for pairs in compare_warm_and_cold(chosen, num_concurrent=num_concurrent):
                 num_done, num_pairs = num_done + 1, num_pairs + len(pairs)
-                for one in pairs:
-                    if one.difference:
+                for pair in pairs:
+                    if pair.difference:
                         num_different += 1
-                        typer.echo(f"{one.task_id} {one.patch}: {one.difference}")
+                        typer.echo(f"{pair.task_id} {pair.patch}: {pair.difference}")
                 display("warm and cold", num_done, len(chosen), f"{num_different} differences")
         return num_different, num_pairs
 
     num_different, num_pairs = asyncio.run(compare())
     typer.echo(f"{num_pairs - num_different} of {num_pairs} pairs of verdicts agree ({len(chosen)} tasks)")
     if num_different:
-        raise TaskError(f"{num_different} pairs of verdicts differ, or are not what the patch deserves")
+        raise TaskError(f"{num_different} pairs of verdicts differ or are wrong for their patch")

@@ -1,4 +1,4 @@
-"""`repairgym eval` matrix, audit and exploit-study: every policy everywhere, and whether a reported reward is real."""
+"""`repairgym eval` matrix, audit and exploit-study: policies across environments, and audits of rewards."""
 
 from __future__ import annotations
 
@@ -36,11 +36,13 @@ def matrix(
     Example: repairgym eval matrix tasks runs/matrix --config matrix.toml num_samples=2
     """
     resolved = resolve(MatrixConfig, overrides, config, preset, dry_run)
-    temperature, *others = sorted({one.temperature for one in resolved.environments.values()})
+    temperature, *others = sorted({environment.temperature for environment in resolved.environments.values()})
     if others:
-        raise InputError(f"got environments of temperatures {[temperature, *others]}; a matrix samples at one")
+        raise InputError(
+            f"got environments of temperatures {[temperature, *others]}; a matrix needs a single temperature"
+        )
     policies = {
-        name: find_policy(one.policy, temperature, resolved.endpoint) for name, one in resolved.policies.items()
+        name: find_policy(entry.policy, temperature, resolved.endpoint) for name, entry in resolved.policies.items()
     }
     check_tasks(tasks), check_new_run(run)
     from repairgym.analysis.tables import matrix_tables
@@ -66,12 +68,12 @@ def matrix(
     (run / MATRIX_FILE).write_text(to_toml(resolved), encoding="utf-8")
     run_matrix(resolved, policies, open_environment, shipped_base())
     with RunStore.open(run / DATABASE_FILE, is_read_only=True) as store:
-        found = build_matrix(store, resolved)
-    for one in matrix_tables(found):
-        print_table(one)
-    for finding in found.findings:
+        result = build_matrix(store, resolved)
+    for table in matrix_tables(result):
+        print_table(table)
+    for finding in result.findings:
         typer.echo(finding)
-    export(matrix_tables(found), [heat_plot(found)], run / FOLDER, DataFilesConfig())
+    export(matrix_tables(result), [heat_plot(result)], run / FOLDER, DataFilesConfig())
     typer.echo(f"tables and heat map: {run / FOLDER}; report: {write_report(run)}")
 
 
@@ -83,7 +85,7 @@ def audit_command(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Grade what training rewarded again, with every gate, and say whether the reward was real; resumable.
+    """Grade rewarded submissions again with every gate and compare the rewards; resumable.
 
     Example: repairgym eval audit runs/rl phase=rl num_per_step=16
     """
@@ -119,7 +121,7 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
             f"gap {point.gap:+.3f} ({point.ci_low:+.3f} to {point.ci_high:+.3f}), {point.num_audited} submissions"
         )
     trend = gap_trend(rows, audited)
-    typer.echo(gap_claim(trend) if trend else f"{num} submissions audited; with two steps or more there is a trend")
+    typer.echo(gap_claim(trend) if trend else f"{num} submissions audited; a trend needs at least two steps")
 
 
 def exploit_study(
@@ -130,9 +132,9 @@ def exploit_study(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run a scripted policy whose share of cheats rises, graded without gates unless told otherwise.
+    """Run a scripted policy whose share of cheats rises, by default graded without gates.
 
-    Then `repairgym eval audit RUN phase=exploit-study` and `repairgym report RUN` show what the reward was worth.
+    Afterwards `repairgym eval audit RUN phase=exploit-study` and `repairgym report RUN` show the reward gap.
 
     Example: repairgym eval exploit-study exposed runs/study select.num_tasks=12
     """

@@ -1,7 +1,7 @@
 """Exit codes of `repairgym`: one table, shown by ``repairgym --help`` and in ``docs/reference/exit-codes.md``.
 
-Reads an exception; makes an exit code and the line that a person reads. Invariant: each class of `repairgym.errors`
-has its code in the table.
+Reads an exception; makes an exit code and a message of one line. Invariant: each class of `repairgym.errors` has its
+code in the table.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ EXIT_CODES = (
 
 
 def find_repairgym_error(error: BaseException) -> RepairGymError | None:
-    """The deliberate error behind ``error``: itself, one inside an exception group, or a full disk by its errno."""
+    """Return the deliberate error behind ``error``: itself, a member of an exception group, or a full disk (errno)."""
     if isinstance(error, RepairGymError):
         return error
     if isinstance(error, KeyboardInterrupt):
         return Interrupted(
-            "interrupted; a run folder keeps what was done, the same command (repairgym demo: with --resume) goes on from it"
+            "interrupted; finished work is kept; the same command (repairgym demo: with --resume) resumes the run"
         )
     if isinstance(error, BaseExceptionGroup):
-        found = (find_repairgym_error(member) for member in error.exceptions)
-        return next((member for member in found if member), None)
+        known = (find_repairgym_error(member) for member in error.exceptions)
+        return next((member for member in known if member), None)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return _disk_full(error)
     return None

@@ -1,6 +1,6 @@
 """`repairgym grade`: score the patches of any agent against tasks.
 
-Reads options; prints what `grading/predictions` finds. Invariant: no grading logic is here.
+Reads options; prints the results of `grading/predictions`. Invariant: holds no grading logic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def grade(
 ) -> None:
     """Grade predictions of the SWE-bench family: cold, each in a fresh sandbox, in parallel.
 
-    What an earlier call has graded is kept; an invalid verdict is tried again. Results: instances/ID.json,
+    Keeps the verdicts of earlier calls; tries invalid ones again. Results: instances/ID.json,
     summary.json, report.json (SWE-bench's form).
 
     Example: repairgym grade tasks preds.jsonl num_workers=4
@@ -74,26 +74,26 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
     num_resolved = 0
     try:
         with GradingPool(config) as pool, ProgressDisplay() as progress:
-            for one in grade_predictions(file.predictions, known, results, pool, config.grading):
-                graded.append(one)
-                num_resolved += one.verdict.kind is VerdictKind.PASSED
+            for prediction in grade_predictions(file.predictions, known, results, pool, config.grading):
+                graded.append(prediction)
+                num_resolved += prediction.verdict.kind is VerdictKind.PASSED
                 progress("grade", len(graded), len(file.predictions), f"{num_resolved} resolved")
     except KeyboardInterrupt as error:
-        raise Interrupted(f"{len(graded)} results are kept, the same command goes on from there") from error
+        raise Interrupted(f"{len(graded)} results are kept, the same command resumes there") from error
     summary = summarize(graded, file.rejected, len(known))
     results.write_totals(summary, swe_bench_report(graded, known))
     return summary
 
 
 def _print(summary: GradingSummary, folder: Path) -> None:
-    for refusal in summary.refusals[:_MAX_SHOWN]:
-        typer.echo(f"not graded: {refusal.place}: {refusal.reason}", err=True)
-    names = ("resolved", "failed", "exploited", "invalid", "refused")
+    for entry in summary.refusals[:_MAX_SHOWN]:
+        typer.echo(f"not graded: {entry.place}: {entry.reason}", err=True)
+    names = ("resolved", "failed", "exploited", "invalid")
     typer.echo(", ".join(f"{getattr(summary, f'num_{name}')} {name}" for name in names), nl=False)
-    typer.echo(f"; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
+    typer.echo(f", {summary.num_refused} rejected; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
     if summary.num_empty or summary.num_not_applied:
         typer.echo(f"among the failed: {summary.num_empty} empty, {summary.num_not_applied} that do not apply")
     for detector, counts in summary.detectors.items():
-        found = [f"{count} {severity}" for severity, count in counts.model_dump().items() if count]
-        typer.echo(f"  {detector}: {', '.join(found)}")
+        severities = [f"{count} {severity}" for severity, count in counts.model_dump().items() if count]
+        typer.echo(f"  {detector}: {', '.join(severities)}")
     typer.echo(f"results: {folder}")

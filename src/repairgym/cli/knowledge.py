@@ -1,4 +1,4 @@
-"""`repairgym knowledge`: fill and ask the knowledge base of past fixes; find where paper A's episodes start."""
+"""`repairgym knowledge`: fill and query the knowledge base of past fixes; compute paper A's start states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repairgym.config.commands import StartsConfig
 if TYPE_CHECKING:
     from repairgym.agent.pipelines.starts import Start
 
-app = typer.Typer(help="Fill and ask the knowledge base of past fixes.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(help="Fill and query the knowledge base of past fixes.", no_args_is_help=True, add_completion=False)
 
 KnowledgeFile = Annotated[Path, typer.Argument(help="File of the knowledge base.")]
 
@@ -27,13 +27,11 @@ def add(
     starts: Annotated[
         Path | None, typer.Option(help="File of repairgym knowledge starts: the errors of the tasks.")
     ] = None,
-    catalogue: Annotated[
-        Path | None, typer.Option(help="Catalogue of the tasks, when it is not the shipped one.")
-    ] = None,
+    catalogue: Annotated[Path | None, typer.Option(help="Catalogue of the tasks; default: the shipped one.")] = None,
 ) -> None:
-    """Add the fixes of a run, and how the fixes that it was offered did; the file is made when it is missing.
+    """Add the fixes of a run and the outcomes of the fixes offered in it; makes the file when it is missing.
 
-    Only training tasks count, and no package that a validation or test task comes from.
+    Only training tasks count; packages of validation and test tasks are left out.
 
     Example: repairgym knowledge add fixes.db runs/teacher --tasks tasks
     """
@@ -52,8 +50,8 @@ def add(
         with opened:
             counts = add_run(opened, store, known, errors, catalogue)
             num_fixes = sum(opened.packages().values())
-    told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()) if count)
-    typer.echo(f"{knowledge}: {num_fixes} fixes; of this run {told or 'nothing'}")
+    summary = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()) if count)
+    typer.echo(f"{knowledge}: {num_fixes} fixes; of this run {summary or 'nothing'}")
 
 
 @app.command()
@@ -62,7 +60,7 @@ def search(
     text: Annotated[str, typer.Argument(help="Words of an error.")],
     limit: Annotated[int, typer.Option(min=1, help="Fixes shown.")] = 3,
 ) -> None:
-    """Show the past fixes of errors like this one, the best first, and why they are.
+    """Show the past fixes of similar errors, the best first, with their scores.
 
     Example: repairgym knowledge search fixes.db "no matching distribution found for setuptools>=999"
     """
@@ -70,18 +68,18 @@ def search(
     from repairgym.agent.tools.knowledge import KnowledgeBase
 
     with KnowledgeBase.open(knowledge) as opened:
-        found = opened.search(text, limit=limit)
-    for one in found:
-        rate = f"{one.num_solved} of {one.num_offers} episodes that were offered it passed"
-        typer.echo(f"# score {one.score:.2f}: relevance {one.relevance:.2f}, {rate}")
-        typer.echo(describe_fix(one.fix) + "\n")
-    if not found:
+        matches = opened.search(text, limit=limit)
+    for match in matches:
+        rate = f"{match.num_solved} of {match.num_offers} episodes that were offered it passed"
+        typer.echo(f"# score {match.score:.2f}: relevance {match.relevance:.2f}, {rate}")
+        typer.echo(describe_fix(match.fix) + "\n")
+    if not matches:
         typer.echo("no past fix has these words")
 
 
 @app.command()
 def show(knowledge: KnowledgeFile) -> None:
-    """Count the fixes by package, and name the packages that are held out.
+    """Count the fixes by package and list the held-out packages.
 
     Example: repairgym knowledge show fixes.db
     """
@@ -110,10 +108,10 @@ def starts(
     resolved = resolve(StartsConfig, overrides, config, preset, dry_run)
     from repairgym.agent.pipelines.starts import save_starts
 
-    found = asyncio.run(_find_starts(resolved, tasks, knowledge))
-    save_starts(out, found)
-    num_fixed = sum(bool(start.fixes) for start in found)
-    typer.echo(f"{out}: {len(found)} starts, {num_fixed} with a past fix")
+    task_starts = asyncio.run(_find_starts(resolved, tasks, knowledge))
+    save_starts(out, task_starts)
+    num_fixed = sum(bool(start.fixes) for start in task_starts)
+    typer.echo(f"{out}: {len(task_starts)} starts, {num_fixed} with a past fix")
 
 
 async def _find_starts(config: StartsConfig, tasks: Path, path: Path | None) -> list[Start]:

@@ -1,7 +1,7 @@
-"""What this machine offers, found by doing where that is cheap: hardware, interpreter, packages, torch, uv.
+"""Checks of `repairgym doctor` on hardware, interpreter and installed packages.
 
-Reads ``/proc``, ``/sys`` and package metadata; makes `Finding` records. Invariants: a check never raises for what it
-looks for (its absence is a finding), and each finding that is not ok says how to fix it.
+Reads ``/proc``, ``/sys`` and package metadata; makes `Finding` records. Invariants: absence of a
+checked part is a finding, not an exception; each finding that is not ok names its fix.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from repairgym.records import Record
 GIB = 1 << 30
 OLDEST_PYTHON = (3, 11)
 NEEDED_MEMORY_BYTES = 8 * GIB
-"""The demo's bound; half of it is the least that anything runs in."""
+"""Needed by the demo; half of it is the minimum for any command."""
 NEEDED_DISK_BYTES = 6 * GIB
-"""Environments, layers and one run folder with its checkpoints; a sixth of it is the least."""
+"""Environments, layers and one run folder with its checkpoints; a sixth of it is the minimum."""
 CGROUP = Path("/sys/fs/cgroup")
 
 Status = Literal["ok", "skip", "warn", "fail"]
-"""``skip``: something optional is not there."""
+"""``skip``: an optional part is missing."""
 
 
 class Finding(Record):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     id: str
     """Stable name, e.g. ``memory`` or ``sandbox.namespace``."""
     status: Status
-    """``fail``: something needed is missing; ``warn``: works, but slower, smaller or less safely."""
+    """``fail``: a required part is missing; ``warn``: works, but slower, smaller or less safely."""
     summary: str
     remedy: str = ""
-    """How to fix it; empty when there is nothing to fix."""
+    """The fix; empty when there is nothing to fix."""
     facts: dict[str, JsonValue] = {}
     """Measured values; the keys are listed per id in ``docs/reference/doctor.md``."""
 
 
 def check_python() -> list[Finding]:
-    """Version and kind of the interpreter."""
+    """Check version and kind of the interpreter."""
     version = platform.python_version()
     is_new_enough = sys.version_info[:2] >= OLDEST_PYTHON
     summary = f"Python {version} ({platform.python_implementation()}) on {platform.system()} {platform.machine()}"
@@ -61,7 +61,7 @@ def check_python() -> list[Finding]:
 
 
 def check_cores() -> list[Finding]:
-    """Cores that this process may use: its affinity, bounded by a cgroup quota."""
+    """Check the cores of this process: its affinity, bounded by a cgroup quota."""
     num_cores = len(os.sched_getaffinity(0))
     quota = cgroup_cores()
     usable = num_cores if quota is None else min(num_cores, quota)
@@ -74,7 +74,7 @@ def check_cores() -> list[Finding]:
 
 
 def check_memory() -> list[Finding]:
-    """Memory that this process may use: the machine's, bounded by a cgroup."""
+    """Check the memory of this process: the machine's, bounded by a cgroup."""
     machine = psutil.virtual_memory()
     bound = cgroup_memory_bytes()
     total = machine.total if bound is None else min(machine.total, bound)
@@ -90,15 +90,13 @@ def check_memory() -> list[Finding]:
 
 
 def check_disk(folders: Iterable[Path]) -> list[Finding]:
-    """Room where layers and runs are written; a folder that is not there yet stands for its nearest parent."""
+    """Check disk space for layers and runs; for a missing folder, that of its nearest parent."""
     findings = []
     for folder in folders:
         place = next(parent for parent in (folder, *folder.parents) if parent.exists())
         free = shutil.disk_usage(place).free
         status = _grade(free, NEEDED_DISK_BYTES, NEEDED_DISK_BYTES // 6)
-        remedy = (
-            "" if status == "ok" else "free some space, or put the layer store elsewhere with REPAIRGYM_CACHE=FOLDER"
-        )
+        remedy = "" if status == "ok" else "free some space, or move the layer store with REPAIRGYM_CACHE=FOLDER"
         if not os.access(place, os.W_OK):
             status, remedy = "fail", f"make {place} writable, or set REPAIRGYM_CACHE to a folder that is"
         facts: dict[str, JsonValue] = {"path": str(folder), "free_bytes": free}
@@ -108,7 +106,7 @@ def check_disk(folders: Iterable[Path]) -> list[Finding]:
 
 
 def check_packages() -> list[Finding]:
-    """The packages that RepairGym needs, and those of each extra, against its own metadata."""
+    """Check the packages of RepairGym and of each extra against its metadata."""
     try:
         own = metadata.distribution("repairgym")
     except metadata.PackageNotFoundError:
@@ -158,7 +156,7 @@ def _grade(value: float, wanted: float, least: float) -> Status:
 
 
 def cgroup_cores(root: Path = CGROUP) -> float | None:
-    """Cores granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
+    """Return the cores granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
     quota, _, period = _read(root / "cpu.max").partition(" ")
     if not quota:
         quota, period = _read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us")
@@ -167,7 +165,7 @@ def cgroup_cores(root: Path = CGROUP) -> float | None:
 
 
 def cgroup_memory_bytes(root: Path = CGROUP) -> int | None:
-    """Memory granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
+    """Return the bytes granted by the cgroup (v2 or v1) mounted at ``root``; None when unbounded."""
     text = _read(root / "memory.max") or _read(root / "memory/memory.limit_in_bytes")
     # v1 writes "unbounded" as the largest multiple of the page size.
     return int(text) if text.isdigit() and int(text) < 1 << 60 else None

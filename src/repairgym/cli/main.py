@@ -1,4 +1,4 @@
-"""The `repairgym` command: assembles the commands of this folder; an error becomes one line and an exit code.
+"""The `repairgym` command: assembles the commands of this folder and maps errors to exit codes.
 
 Reads the command line; makes an exit status. Invariants: a deliberate error (`repairgym.errors`) is one line on stderr
 and its exit code, anything else is a bug and shows its traceback; no other module maps errors to exit codes.
@@ -108,10 +108,10 @@ COMMANDS = (
 
 
 class RepairGym(LazyGroup):
-    """The root of all commands; the one place that ends a command with an exit code."""
+    """The root of all commands; only it ends a command with an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; what it raises becomes a message and an exit code."""
+        """Run the command; an exception becomes a message and an exit code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -128,7 +128,7 @@ def _is_parser_error(error: BaseException) -> bool:
 
 
 def _report(error: BaseException, *, is_debug: bool) -> int:
-    """Say what happened; returns the exit code."""
+    """Print the error; return its exit code."""
     if isinstance(error, BrokenPipeError) and _is_output_gone():
         return BROKEN_PIPE
     known = find_repairgym_error(error)
@@ -152,12 +152,13 @@ def _is_output_gone() -> bool:
 
 
 def create_app(entries: Sequence[CommandEntry] = COMMANDS) -> typer.Typer:
-    """The `repairgym` application over ``entries``."""
+    """Return the `repairgym` application over ``entries``."""
+    codes = ", ".join(f"{row.code} {row.word}" for row in EXIT_CODES)
     app = typer.Typer(
         cls=type("RepairGymOver", (RepairGym,), {"entries": entries}),
         name="repairgym",
         no_args_is_help=True,
-        epilog=f"Exit codes: {', '.join(f'{row.code} {row.word}' for row in EXIT_CODES)} (docs/reference/exit-codes.md).",
+        epilog=f"Exit codes: {codes} (docs/reference/exit-codes.md).",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
@@ -175,7 +176,7 @@ def root(
         bool, typer.Option("--debug", envvar="REPAIRGYM_DEBUG", help="Show the traceback of every error.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train agents that repair real code with reinforcement learning, and prove what they can do.

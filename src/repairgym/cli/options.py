@@ -1,7 +1,7 @@
-"""Arguments and options that commands share, and the configuration that they make.
+"""Shared arguments and options of commands, and the configuration built from them.
 
 The order of arguments is TASKS RUN MODEL everywhere. A configuration comes from --preset, then each --config, then
-``a.b=value``; the later wins.
+``a.b=value``; later ones win.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Tokenizer = Annotated[Path | None, typer.Option("--model", help="Folder with the
 Overrides = Annotated[
     list[str] | None, typer.Argument(help="Settings a.b=value; all of them: repairgym config show COMMAND.")
 ]
-Config = Annotated[list[Path] | None, typer.Option("--config", help="TOML file; may repeat, the later wins.")]
+Config = Annotated[list[Path] | None, typer.Option("--config", help="TOML file; may repeat, later ones win.")]
 Preset = Annotated[str, typer.Option("--preset", help="Shipped configuration to start from: repairgym config presets.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and leave.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and exit.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Port = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: a free one.")]
 

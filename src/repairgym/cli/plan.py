@@ -1,6 +1,6 @@
-"""`repairgym plan`: what an iteration of RL needs and takes on given machines, before money is spent.
+"""`repairgym plan`: estimate memory, time and cost of RL on given machines.
 
-Reads a configuration; prints an estimate. Invariant: no estimate is made here.
+Reads a configuration; prints an estimate. Invariant: `sizing` computes all estimates.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def plan(
     config: Config = None,
     measure: Annotated[Path | None, typer.Option(help="Take the section `episode` from this run's rollouts.")] = None,
     check: Annotated[Path | None, typer.Option(help="Simulate this run's iterations and compare.")] = None,
-    models: Annotated[bool, typer.Option("--models", help="List the known models and leave.")] = False,
+    models: Annotated[bool, typer.Option("--models", help="List the known models and exit.")] = False,
     as_json: AsJson = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Does it fit, how long does an iteration take, what holds it up: from first principles and a simulation.
+    """Estimate memory, time of an iteration and bottlenecks, from first principles and a simulation.
 
     Example: repairgym plan model=Qwen3-32B context_tokens=131072 machine.num_gpus=8
 
@@ -49,48 +49,48 @@ def plan(
     if check:
         _check(check)
         return
-    found = _figures(resolved, estimate(resolved))
+    sections = _figures(resolved, estimate(resolved))
     if as_json:
-        print_json(found)
+        print_json(sections)
         return
-    for title, figures in found.items():
+    for title, figures in sections.items():
         typer.echo(title)
         for name, value in figures.items():
             typer.echo(f"  {name:<44}{value:>14}" if isinstance(value, str) else f"  {name:<44}{value:>14,.6g}")
 
 
-def _figures(config: PlanCommandConfig, found: Any) -> dict[str, dict[str, Any]]:
+def _figures(config: PlanCommandConfig, estimate: Any) -> dict[str, dict[str, Any]]:
     from repairgym.sizing.simulation import SIMULATED_SHARES
 
-    machine, rollouts = config.machine, found.rollouts
+    machine, rollouts = config.machine, estimate.rollouts
     least_s, most_s = (rollouts.duration_s / share for share in reversed(SIMULATED_SHARES))
-    hours = config.num_iterations * found.iteration_s / 3600.0
+    hours = config.num_iterations * estimate.iteration_s / 3600.0
     run = {"iterations": config.num_iterations, "days": hours / 24.0, "GPU hours": hours * machine.num_gpus}
     if machine.usd_per_gpu_hour:
         run["US dollars"] = hours * machine.num_gpus * machine.usd_per_gpu_hour
     return {
         "training, on each GPU": {
-            **{f"{name} (GiB)": value / _GIB for name, value in found.training.parts.items()},
-            "together (GiB)": found.training.total_bytes / _GIB,
-            "GPUs that share one context": found.training.context_parallel,
+            **{f"{name} (GiB)": value / _GIB for name, value in estimate.training.parts.items()},
+            "together (GiB)": estimate.training.total_bytes / _GIB,
+            "GPUs that share one context": estimate.training.context_parallel,
         },
         "generation": {
-            "GPUs of one replica": found.generation.tensor_parallel,
-            "replicas": found.num_replicas,
-            "tokens of one replica's cache": found.generation.num_kv_tokens,
-            "episodes of mean length in it": found.max_sequences,
+            "GPUs of one replica": estimate.generation.tensor_parallel,
+            "replicas": estimate.num_replicas,
+            "tokens of one replica's cache": estimate.generation.num_kv_tokens,
+            "episodes of mean length in it": estimate.max_sequences,
         },
         "one iteration": {
-            "episodes": found.num_episodes,
-            "tokens of an episode": found.episode_tokens,
+            "episodes": estimate.num_episodes,
+            "tokens of an episode": estimate.episode_tokens,
             "rollouts (s, simulated)": rollouts.duration_s,
             "rollouts (s) as a demo measured them": f"{least_s:.6g} to {most_s:.6g}",
             "of which the last tenth of episodes (s)": rollouts.tail_s,
             "busy share of engines": rollouts.engine_share,
             "busy share of cores": rollouts.core_share,
-            "update (s)": found.update_s,
-            "new weights to the engines (s)": found.transfer_s,
-            "together (s), rollouts as simulated": found.iteration_s,
+            "update (s)": estimate.update_s,
+            "new weights to the engines (s)": estimate.transfer_s,
+            "together (s), rollouts as simulated": estimate.iteration_s,
         },
         "the run": run,
     }
@@ -122,21 +122,21 @@ def _check(run: Path) -> None:
 
 
 def _batches(run: Path) -> dict[int, list[list[Any]]]:
-    """Stored episodes of RL by iteration, and within it by batch: the first sampled groups, then the refill."""
+    """Return stored RL episodes by iteration and batch: the first sampled groups, then the refill."""
     from repairgym.config.recipes import DemoConfig
     from repairgym.rollout.store import RunStore
     from repairgym.sizing.simulation import StoredEpisode
 
     first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
-    found: dict[int, dict[str, list[StoredEpisode]]] = {}
+    groups_by_step: dict[int, dict[str, list[StoredEpisode]]] = {}
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         for row in store.rows(phase="rl"):
             seconds = {name: row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")}
-            one = StoredEpisode(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
-            found.setdefault(row.step, {}).setdefault(row.group_id, []).append(one)
+            episode = StoredEpisode(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())
+            groups_by_step.setdefault(row.step, {}).setdefault(row.group_id, []).append(episode)
     batches = {}
-    for step, groups in found.items():
+    for step, groups in groups_by_step.items():
         members = list(groups.values())
         parts = members[:first], members[first:]
-        batches[step] = [[one for group in part for one in group] for part in parts if part]
+        batches[step] = [[episode for group in part for episode in group] for part in parts if part]
     return batches

@@ -1,6 +1,6 @@
 """`repairgym analyze`, `repairgym report` and `repairgym view`: a run in tables, figures and web pages.
 
-Reads run folders; prints tables, paths and the address of the pages. Guarantee: no analysis or page logic is here.
+Reads run folders; prints tables, paths and the address of the pages. Guarantee: holds no analysis or page logic.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def analyze(
     config: Config = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Tools, policy shift, loops, errors, exploits, reward against validation, drift: of stored trajectories.
+    """Analyze stored trajectories: tools, policy shift, loops, errors, exploits, reward gap, drift.
 
     Example: repairgym analyze runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
@@ -43,13 +43,19 @@ def analyze(
     from repairgym.report.wording import gap_claim, shift_claim
 
     with open_stored(run) as store:
-        found = analyze_run(store, resolved)
-    tables = analysis_tables(found)
-    figures = (share_plot(found.tools_by_step, tools_by_use(found.tools_by_step)[:NUM_COLORS]), gap_plot(found.gap))
-    drawn = [figure for figure in (*figures, exploit_plot(found.exploits, list(found.tools_by_step))) if figure]
-    for one in tables:
-        print_table(one, _MAX_ROWS)
-    for claim in (shift_claim(found.shift) if found.shift else "", gap_claim(found.trend) if found.trend else ""):
+        analysis = analyze_run(store, resolved)
+    tables = analysis_tables(analysis)
+    figures = (
+        share_plot(analysis.tools_by_step, tools_by_use(analysis.tools_by_step)[:NUM_COLORS]),
+        gap_plot(analysis.gap),
+    )
+    drawn = [figure for figure in (*figures, exploit_plot(analysis.exploits, list(analysis.tools_by_step))) if figure]
+    for table in tables:
+        print_table(table, _MAX_ROWS)
+    for claim in (
+        shift_claim(analysis.shift) if analysis.shift else "",
+        gap_claim(analysis.trend) if analysis.trend else "",
+    ):
         if claim:
             typer.echo(claim)
     paths = export(tables, drawn, out or run / FOLDER, resolved.export)
@@ -64,7 +70,7 @@ def report(
     is_opened: Annotated[bool, typer.Option("--open", help="Show the report in the web browser.")] = False,
     is_comparison: Annotated[
         bool,
-        typer.Option("--compare", help="Compare the runs on what they have in common; the first is the reference."),
+        typer.Option("--compare", help="Compare the runs on their common tasks; the first is the reference."),
     ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the comparison; default: comparison.html in the last run's folder.")
@@ -74,7 +80,7 @@ def report(
     ] = False,
     export: Annotated[list[str] | None, typer.Option("--set", help='Setting of --data, e.g. tables=["csv"].')] = None,
 ) -> None:
-    """Write report.html and summary.json into a run folder; a run that is not finished gets one too.
+    """Write report.html and summary.json into a run folder; also for unfinished runs.
 
     Example: repairgym report runs/demo --open
 
@@ -102,11 +108,11 @@ def view(
     host: Annotated[str, typer.Option(help="Address to listen on; default: 127.0.0.1. Others need a token.")] = "",
     port: Port = None,
     token: Annotated[
-        str, typer.Option(envvar="REPAIRGYM_VIEW_TOKEN", help="What a browser must show (made up where it is needed).")
+        str, typer.Option(envvar="REPAIRGYM_VIEW_TOKEN", help="Token that browsers must send; generated when needed.")
     ] = "",
     is_opened: Annotated[bool, typer.Option("--open", help="Show the first page in the web browser.")] = False,
 ) -> None:
-    """Show runs, groups, trajectories and tokens as web pages, live while a run goes on; changes nothing in a run.
+    """Show runs, groups, trajectories and tokens as web pages, live during a run; read-only.
 
     Example: repairgym view runs --open
     """
@@ -120,7 +126,7 @@ def view(
         raise InputError(f"{error.name} is not installed; install it: {install_hint('view')}") from error
 
     def tell(address: str) -> None:
-        typer.echo(f"{address}  (Ctrl-C ends it)")
+        typer.echo(f"{address}  (Ctrl-C stops it)")
         if is_opened:
             typer.launch(address)
 

@@ -20,7 +20,7 @@ from repairgym.training.run import Run, locked
 from repairgym.training.run_settings import CallConfig, keep_config
 
 WORKER_LOST = "worker_lost"
-"""Kind of the event that tells of a lost worker of a cluster."""
+"""Kind of the event for a lost worker of a cluster."""
 
 
 @contextmanager
@@ -34,10 +34,10 @@ def open_run(
     call: CallConfig | None = None,
     cluster: ClusterConfig | None = None,
 ) -> Iterator[Run]:
-    """A run over ``tasks``, locked; the folder and its store are made when they are missing.
+    """Open a run over ``tasks`` and lock it; make the folder and its store when they are missing.
 
-    ``call`` is kept in the folder, and a run that goes on must have been called so before (`keep_config`). Workers are
-    on ``cluster``, where that names one; this process is the only one that writes to the run.
+    The folder keeps ``call``; a resumed run needs the same one (`keep_config`). Workers run on ``cluster`` if it names
+    a cluster; only this process writes to the run.
 
     Raises:
         InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
@@ -80,11 +80,11 @@ def _open_pool(
 
 
 def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
-    """Look at the servers of the policy ``vllm`` before anything runs; ``model`` is the folder with its tokenizer.
+    """Check the servers of the policy ``vllm`` before a run; ``model`` is the folder with its tokenizer.
 
     Raises:
-        ServerRefusedError: one of them would spoil the run; the message says how to fix it.
-        ServerDownError: one does not answer.
+        ServerRefusedError: a server does not fit the run; the message says how to fix it.
+        ServerDownError: a server does not answer.
     """
     if ref.protocol == "vllm" and ref.endpoint is not None:
         from repairgym.inference.loading import load_tokenizer
@@ -96,7 +96,7 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
 
 
 def import_checkpoint(run: Path, source: Path, stage: str) -> None:
-    """Copy a model folder into the run folder as checkpoint ``stage``, unless it is there.
+    """Copy a model folder into the run folder as checkpoint ``stage``, unless it exists.
 
     Raises:
         ModelFolderError: ``source`` holds no model with a tokenizer.
@@ -112,15 +112,15 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
         copy_folder(source, target)
     elif weights_digest(source) != weights_digest(target):
         raise InputError(
-            f"{run} was begun with another model than {source}; go on with {target}, or name another run folder"
+            f"{run} was begun with another model than {source}; resume with {target}, or name another run folder"
         )
 
 
-def refuse_several_processes() -> None:
-    """For commands that train in one process only.
+def require_one_process() -> None:
+    """Reject torchrun for commands that train in one process only.
 
     Raises:
-        ConfigError: torchrun started several.
+        ConfigError: torchrun started several processes.
     """
     from repairgym.learning.distributed.fsdp import num_processes
 
@@ -132,29 +132,29 @@ def refuse_several_processes() -> None:
 
 
 def describe_usage(counters: Mapping[str, float]) -> str:
-    """One line on what a model server was asked; empty when there was none."""
+    """Return a line on the requests to a model server; empty without requests."""
     counts = {name.removeprefix("endpoint/"): n for name, n in counters.items() if name.startswith("endpoint/")}
     if not counts.get("num_attempts"):
         return ""
-    trouble = {
+    errors = {
         "rate limited": counts["num_rate_limited"],
         "server errors": counts["num_server_errors"],
-        "refused": counts["num_refused"],
+        "rejected": counts["num_refused"],
         "timeouts": counts["num_timeouts"],
         "disconnects": counts["num_disconnects"],
         "bad replies": counts["num_bad_replies"],
     }
-    told = ", ".join(f"{count:.0f} {name}" for name, count in trouble.items() if count) or "no trouble"
+    failed = ", ".join(f"{count:.0f} {name}" for name, count in errors.items() if count) or "no errors"
     return (
-        f"server: {counts['num_attempts']:.0f} requests ({told}), {counts['num_prompt_tokens']:.0f} prompt tokens "
+        f"server: {counts['num_attempts']:.0f} requests ({failed}), {counts['num_prompt_tokens']:.0f} prompt tokens "
         f"({counts['num_cached_tokens']:.0f} cached), {counts['num_reply_tokens']:.0f} reply tokens, "
         f"${counts['cost_usd']:.4f}"
     )
 
 
 def describe_losses(counters: Mapping[str, float]) -> str:
-    """One line on workers of a cluster that were lost; empty when none was."""
+    """Return a line on lost workers of a cluster; empty when there are none."""
     if not counters.get("pool/num_lost_workers"):
         return ""
     lost, retried = counters["pool/num_lost_workers"], counters["pool/num_retried_episodes"]
-    return f"cluster: {lost:.0f} workers were lost and replaced, {retried:.0f} episodes run again"
+    return f"cluster: {lost:.0f} workers were lost and replaced, {retried:.0f} episodes were run again"

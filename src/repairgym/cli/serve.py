@@ -31,9 +31,9 @@ def serve(
     port: Port = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Serve a model to agents of any make: chat completions, completions, models. Needs the extra `serve`.
+    """Serve a model to any agent: chat completions, completions, models. Needs the extra `serve`.
 
-    Listens on the loopback interface; other addresses need a token (token_env). Ctrl-C lets running requests end.
+    Listens on the loopback interface; other addresses need a token (token_env). Ctrl-C stops it after running requests.
 
     Example: repairgym serve --policy runs/demo/checkpoints/rl --port 8000
 
@@ -64,7 +64,7 @@ async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: P
     from repairgym.bridges.serving.server import read_token, serve
     from repairgym.inference.loading import shipped_base
 
-    read_token(config)  # before a model is loaded for nothing
+    read_token(config)  # fails before a model is loaded
     folder = folder if policy else shipped_base()
     served = _open_folder(folder, config) if folder else _open_script(policy, tasks, model, config)
     name = config.model_name or Path(policy).name or shipped_base().name

@@ -1,6 +1,6 @@
 """Checks of `repairgym doctor` that need torch, uv, the index, sandboxes or the layer store.
 
-Reads the installed stack and the store; makes `Finding` records. Guarantee: only `collect_layers` removes anything.
+Reads the installed stack and the store; makes `Finding` records. Guarantee: only `collect_layers` removes files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from repairgym.sandbox.probe import BackendProbe
 
 PROBE_NAME, PROBE_VERSION = "iniconfig", "2.3.0"
-"""A source distribution of a few kilobytes that stands for the index."""
+"""A source distribution of a few kilobytes to test the index with."""
 PROBE_SHA256 = "c76315c77db068650d49c5b56314774a7804df16fee4402c1f19d6d15d8c4730"
 NVIDIA_DEVICE = Path("/dev/nvidiactl")
 
 
 def check_torch() -> list[Finding]:
-    """torch: its version, what it uses of the CPU, and the GPU it sees."""
+    """Check torch: its version, CPU kernels and GPU."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -41,7 +41,7 @@ def check_torch() -> list[Finding]:
 
 
 def cpu_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """How the CPU multiplies bfloat16: ``amx``, ``avx512``, ``arm`` or ``emulated``."""
+    """Return the bfloat16 support of the CPU: ``amx``, ``avx512``, ``arm`` or ``emulated``."""
     try:
         flags = set(cpuinfo.read_text().split())
     except OSError:
@@ -65,7 +65,7 @@ def _check_gpu() -> Finding:
 
 
 def explain_no_gpu(*, has_device: bool, is_cuda_build: bool) -> Finding:
-    """Why torch has no GPU: there is none (fine), the driver does not fit, or torch is a CPU build."""
+    """Report why torch has no GPU: none is present (fine), the driver does not fit, or torch is a CPU build."""
     facts: dict[str, JsonValue] = {"devices": [], "has_nvidia_device": has_device, "is_cuda_build": is_cuda_build}
     if not has_device:
         return Finding(id="gpu", status="skip", summary="none; the small models train on the CPU", facts=facts)
@@ -77,7 +77,7 @@ def explain_no_gpu(*, has_device: bool, is_cuda_build: bool) -> Finding:
 
 
 def check_uv() -> list[Finding]:
-    """The uv that resolves and installs environments."""
+    """Check uv, which resolves and installs environments."""
     try:
         from uv import find_uv_bin
 
@@ -89,7 +89,7 @@ def check_uv() -> list[Finding]:
 
 
 def check_index() -> list[Finding]:
-    """The package index, by fetching one small source distribution from it."""
+    """Check the package index by fetching a small source distribution."""
     from repairgym.tasks.layers.package_index import PackageIndex, Sdist
 
     sdist = Sdist(name=PROBE_NAME, version=PROBE_VERSION, sha256=PROBE_SHA256)
@@ -97,16 +97,16 @@ def check_index() -> list[Finding]:
         with tempfile.TemporaryDirectory(prefix="repairgym-doctor-") as folder:
             PackageIndex(sleep=lambda _: None).fetch(sdist, Path(folder))
     except PackageNotFoundError as error:
-        remedy = "the index answers but is no full mirror; name another one in PIP_INDEX_URL"
+        remedy = "the index answers but is no full mirror; set another in PIP_INDEX_URL"
         return [Finding(id="index", status="warn", summary=str(error), remedy=remedy)]
     except IndexUnavailableError as error:
-        remedy = "check the network, or name your index in PIP_INDEX_URL; what is built already works offline"
+        remedy = "check the network, or set your index in PIP_INDEX_URL; built layers work offline"
         return [Finding(id="index", status="warn", summary=str(error), remedy=remedy)]
     return [Finding(id="index", status="ok", summary="the package index answers and serves source distributions")]
 
 
 def check_sandbox() -> list[Finding]:
-    """The sandbox back ends, by making a sandbox with each; one that isolates is needed, the others are a choice."""
+    """Check each sandbox back end by making a sandbox; at least one that isolates is required."""
     from repairgym.sandbox.probe import probe_backends
 
     probes = probe_backends()
@@ -115,7 +115,7 @@ def check_sandbox() -> list[Finding]:
 
 
 def describe_backend(probe: BackendProbe, *, has_isolation: bool) -> Finding:
-    """What a probe found; ``has_isolation``: some back end here isolates."""
+    """Return the finding of a probe; ``has_isolation``: some back end of this machine isolates."""
     summary = probe.reason or "works: isolated, without network and capabilities"
     if not probe.is_available:
         summary = f"does not work here{' (optional)' if has_isolation else ''}: {probe.reason}"
@@ -137,7 +137,7 @@ _NUM_NAMED_PATHS = 5
 
 
 def check_layers(root: Path, config: LayersConfig) -> list[Finding]:
-    """How much the store holds, against its bound."""
+    """Compare the size of the store with its bound."""
     layers = list_layers(root)
     num_bytes = sum(layer.num_bytes for layer in layers)
     status: Status = "ok" if num_bytes <= config.max_bytes else "warn"
@@ -154,7 +154,7 @@ def check_layers(root: Path, config: LayersConfig) -> list[Finding]:
 
 
 def verify_layers(root: Path) -> list[Finding]:
-    """Every layer against its manifest: one finding per damaged layer, which names what is wrong, and a summary."""
+    """Compare every layer with its manifest; return a finding per damaged layer and a summary."""
     findings, num_sound, num_unknown = [], 0, 0
     for layer in list_layers(root):
         if not manifest_path(layer.path).exists():
@@ -166,7 +166,7 @@ def verify_layers(root: Path) -> list[Finding]:
         else:
             num_sound += 1
     unknown = f"; {num_unknown} of an older version have no manifest" if num_unknown else ""
-    summary = f"{num_sound} layers are as they were built, {len(findings)} are not{unknown}"
+    summary = f"{num_sound} layers are intact, {len(findings)} are damaged{unknown}"
     facts = {"num_sound": num_sound, "num_damaged": len(findings), "num_without_manifest": num_unknown}
     return [Finding(id="layers.verified", status="ok", summary=summary, facts=dict(facts)), *findings]
 
@@ -184,7 +184,7 @@ def _describe_damage(layer: Path, root: Path, damage: tuple[str, ...]) -> Findin
 
 
 def collect_layers(root: Path, config: LayersConfig) -> list[Finding]:
-    """Remove the longest unused layers until the store is within its bound."""
+    """Remove the least recently used layers until the store is within its bound."""
     done = collect(root, config)
     freed = done.num_bytes_before - done.num_bytes_after
     is_within = done.num_bytes_after <= config.max_bytes

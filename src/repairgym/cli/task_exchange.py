@@ -1,6 +1,6 @@
 """`repairgym tasks import` and `repairgym tasks export`: tasks of other systems, and tasks for them.
 
-Reads options; prints what `tasks.importing` and `tasks.exporting` do. Invariant: no task logic is here.
+Reads options; prints the results of `tasks.formats`. Invariant: holds no task logic.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def import_tasks(
         str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}; {AUTO} detects it per record.")
     ] = AUTO,
     repos: Annotated[
-        Path | None, typer.Option("--repos", help="Folder of local git clones, which base files are pinned from.")
+        Path | None, typer.Option("--repos", help="Folder of local git clones to pin base files from.")
     ] = None,
 ) -> None:
     """Add tasks of other systems to a folder: SWE-bench and its relatives, Harbor; files, task folders, data sets.
 
-    What has no environment layer and certificate here is kept as an unbuilt task; `repairgym tasks show` says what is
-    missing. A record that cannot be used is reported with its line; the others are imported. Nothing is fetched.
+    Records without environment layer and certificate become unbuilt tasks; `repairgym tasks show` lists the missing
+    parts. Unusable records are reported with their line; the others are imported. Nothing is fetched.
 
     Example: repairgym tasks import tasks swe-rebench.parquet --repos clones
     """
@@ -72,12 +72,12 @@ def export_tasks(
     output: Annotated[Path, typer.Argument(help="File or folder to write.")],
     format_name: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "swe_bench",
     layout: Annotated[
-        str, typer.Option("--layout", help=f"One of {', '.join(get_args(Layout))}; {AUTO} goes by the name.")
+        str, typer.Option("--layout", help=f"One of {', '.join(get_args(Layout))}; {AUTO} uses the file name.")
     ] = AUTO,
 ) -> None:
     """Write the tasks of a folder, certified and unbuilt ones, in the format of another system.
 
-    Certified tasks take their whole record along and come back certified by `repairgym tasks import`.
+    Certified tasks keep their whole record; `repairgym tasks import` reads them back as certified.
 
     Example: repairgym tasks export tasks dataset --format swe_rebench
     """
@@ -87,26 +87,27 @@ def export_tasks(
         done = export_dataset(
             TaskStore(folder), output, form, chosen, report=lambda count: progress("export", count, 0, "")
         )
-    for task_id, reason in list(done.refused.items())[:_NUM_SHOWN]:
+    rejected = done.refused
+    for task_id, reason in list(rejected.items())[:_NUM_SHOWN]:
         typer.secho(f"{task_id}: {reason}", fg="yellow", err=True)
     if not done.num_written:
-        raise InputError(f"none of the {len(done.refused)} tasks of {folder} can be written as {format_name}")
-    typer.echo(f"{done.num_written} tasks in {output} ({format_name}, {chosen}); {len(done.refused)} left out")
+        raise InputError(f"none of the {len(rejected)} tasks of {folder} can be written as {format_name}")
+    typer.echo(f"{done.num_written} tasks in {output} ({format_name}, {chosen}); {len(rejected)} left out")
 
 
 def _format(name: str) -> Format:
-    found = next((form for form in FORMATS.values() if form.name == name), None)
-    if found is None:
+    chosen = next((form for form in FORMATS.values() if form.name == name), None)
+    if chosen is None:
         raise ConfigError(f"got --format {name}, expected one of {', '.join(FORMATS)}")
-    return found
+    return chosen
 
 
 def _layout(name: str, form: Format, output: Path) -> Layout:
-    """The layout named ``name``, or the one that the name of ``output`` asks for."""
+    """Return the layout ``name``, or for `AUTO` the layout for the name of ``output``."""
     by_suffix: dict[str, Layout] = {".jsonl": "jsonl", ".json": "json", ".parquet": "parquet"}
     fallback: Layout = "folders" if form.is_folder else "dataset"
-    found = by_suffix.get(output.suffix, fallback) if name == AUTO else name
-    layout = next((known for known in get_args(Layout) if known == found), None)
+    layout_name = by_suffix.get(output.suffix, fallback) if name == AUTO else name
+    layout = next((known for known in get_args(Layout) if known == layout_name), None)
     if layout is None:
         raise ConfigError(f"got --layout {name}, expected {AUTO} or one of {', '.join(get_args(Layout))}")
     if (layout == "folders") != form.is_folder:

@@ -1,6 +1,6 @@
-"""`repairgym tasks` verify, curate and expose: prove tasks again, filter them, copy them for exploit studies.
+"""`repairgym tasks` verify, curate and expose: validate tasks again, filter them, copy them for exploit studies.
 
-Reads task folders, evidence and run folders; prints what holds and the funnel. Guarantee: no rule is here.
+Reads task folders, evidence and run folders; prints broken tasks and the funnel. Guarantee: holds no rules.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def verify(
         Path | None, typer.Option("--evidence", help="File to add each task's runs to; tasks in it are not run again.")
     ] = None,
 ) -> None:
-    """Prove tasks again: the empty patch fails and the gold patch passes, each time, in fresh sandboxes.
+    """Validate tasks again in fresh sandboxes: every run of the empty patch fails, every run of the gold patch passes.
 
-    With --evidence the runs are written down for `repairgym tasks curate`, and a killed command goes on where it was.
+    --evidence stores the runs for `repairgym tasks curate`; an interrupted command resumes.
 
     Example: repairgym tasks verify tasks --runs 50 --evidence evidence.jsonl
 
@@ -56,7 +56,7 @@ def verify(
     tasks = _draw(TaskStore(folder).load(ids=ids or ()), share, seed)
     file = EvidenceFile(evidence) if evidence else None
     known = _enough_evidence(file.load(), tasks, num_runs) if file else {}
-    failures = {task_id: explain_failure(found) for task_id, found in known.items()}
+    failures = {task_id: explain_failure(proof) for task_id, proof in known.items()}
     console = Console()
     for task_id, failure in failures.items():
         _print_failure(console, task_id, failure)
@@ -67,12 +67,12 @@ def verify(
         raise Interrupted(f"interrupted; {kept}run the same command again") from error
     num_broken = sum(bool(failure) for failure in failures.values())
     if num_broken:
-        raise TaskError(f"{num_broken} of {len(tasks)} tasks do not hold; build them again or leave them out")
-    console.print(f"{len(tasks)} tasks hold ({num_runs} empty and {num_runs} gold runs each)", highlight=False)
+        raise TaskError(f"{num_broken} of {len(tasks)} tasks are broken; build them again or leave them out")
+    console.print(f"{len(tasks)} tasks are valid ({num_runs} empty and {num_runs} gold runs each)", highlight=False)
 
 
 def _draw(tasks: Sequence[Task], share: float, seed: int) -> Sequence[Task]:
-    """``share`` of ``tasks``, at least one of them, in their order."""
+    """Return a random ``share`` of ``tasks``, at least one, in their order."""
     if share == 1.0:
         return tasks
     drawn = {task.id for task in random.Random(seed).sample(tasks, max(1, round(share * len(tasks))))}
@@ -87,10 +87,10 @@ async def _run(
     num_concurrent: int,
     file: EvidenceFile | None,
 ) -> dict[str, str]:
-    """Task id -> why it does not hold, of the tasks that are not ``known``; each is reported when it is done."""
+    """Validate the tasks not in ``known``; return task id -> failure (empty if valid) and print each failure."""
     left = [task for task in tasks if task.id not in known]
     failures: dict[str, str] = {}
-    record = file.add if file else lambda found: None
+    record = file.add if file else lambda _: None
     with ProgressDisplay() as progress:
         async for task, failure in verify_tasks(left, num_runs, num_concurrent, record=record):
             failures[task.id] = failure
@@ -104,20 +104,22 @@ def _print_failure(console: Console, task_id: str, failure: str) -> None:
         console.print(f"[red]broken[/] {escape(task_id)}: {escape(failure)}")
 
 
-def _enough_evidence(found: dict[str, TaskEvidence], tasks: Sequence[Task], num_runs: int) -> dict[str, TaskEvidence]:
-    """Evidence of these very tasks, with as many runs as are asked for."""
-    digests = {task.id: task.digest() for task in tasks if task.id in found}
+def _enough_evidence(
+    evidence: dict[str, TaskEvidence], tasks: Sequence[Task], num_runs: int
+) -> dict[str, TaskEvidence]:
+    """Return the evidence with the digest of its task and at least ``num_runs`` runs of each kind."""
+    digests = {task.id: task.digest() for task in tasks if task.id in evidence}
     return {
-        task_id: found[task_id]
+        task_id: evidence[task_id]
         for task_id, digest in digests.items()
-        if found[task_id].task_digest == digest
-        and min(found[task_id].num_empty_runs, found[task_id].num_gold_runs) >= num_runs
+        if evidence[task_id].task_digest == digest
+        and min(evidence[task_id].num_empty_runs, evidence[task_id].num_gold_runs) >= num_runs
     }
 
 
 def curate_tasks(
     folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
-    output: Annotated[Path, typer.Argument(help="Folder for the tasks that stay; it must not hold anything.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the kept tasks; it must be empty.")],
     overrides: Overrides = None,
     preset: Preset = "",
     config: Config = None,
@@ -130,9 +132,9 @@ def curate_tasks(
     phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "rl",
     dry_run: DryRun = False,
 ) -> None:
-    """Leave out tasks by named filters with the papers' bounds, and write down what each left out and why.
+    """Filter tasks with named filters and the papers' bounds; store the reason for each task left out.
 
-    Example: repairgym tasks curate tasks curated --evidence evidence.jsonl size.max_files=3 'filters=["size", "trivial"]'
+    Example: repairgym tasks curate tasks curated --evidence runs.jsonl size.max_files=3 'filters=["size", "trivial"]'
 
     Example: repairgym tasks curate tasks stage2 'filters=["solve_rate"]' --run runs/stage1
     """
@@ -146,7 +148,7 @@ def curate_tasks(
 
 
 def read_solve_rates(runs: list[Path], phase: str) -> dict[str, SolveRate]:
-    """Task id -> passed and valid samples of ``phase`` over all ``runs``; exploits count as not solved.
+    """Return task id -> passed and valid samples of ``phase`` over all ``runs``; exploits count as not solved.
 
     Raises:
         InputError: a folder is no run, or no run has samples of ``phase``.
@@ -167,7 +169,7 @@ def read_solve_rates(runs: list[Path], phase: str) -> dict[str, SolveRate]:
 
 
 def print_funnel(console: Console, funnel: CurationFunnel) -> None:
-    """The funnel as a table."""
+    """Print the funnel as a table."""
     table = Table("filter", "left out", "not measured", "left", "rule of")
     for column in table.columns[1:4]:
         column.justify = "right"
@@ -188,7 +190,7 @@ def expose_tasks(
         bool, typer.Option("--open-test", help="Open every second episode on the failing test instead of the source.")
     ] = False,
 ) -> None:
-    """Copy tasks with every test visible and in the agent's reach; nothing else about them changes.
+    """Copy tasks with every test visible and writable by the agent; nothing else changes.
 
     Example: repairgym tasks expose tasks exposed --open-test
     """
@@ -196,12 +198,12 @@ def expose_tasks(
     if (output / "tasks.jsonl").exists():
         raise InputError(f"{output} holds tasks already; name a new folder")
     layers = LayerStore()
-    found = []
+    exposed = []
     for number, task in enumerate(store.load()):
         is_test = opens_test and number % 2 == 1
-        one = expose(task, "test", pinned_tree(task, layers)) if is_test else expose(task)
-        if one:
-            found.append(one)
+        copy = expose(task, "test", pinned_tree(task, layers)) if is_test else expose(task)
+        if copy:
+            exposed.append(copy)
     documents = [store.load_document(name) for name in (FUNNEL_FILE, MANIFEST_FILE)]
-    TaskStore(output).save(found, documents[0], documents[1])
-    typer.echo(f"{len(found)} exposed tasks in {output}; grade policies trained on them with every gate")
+    TaskStore(output).save(exposed, documents[0], documents[1])
+    typer.echo(f"{len(exposed)} exposed tasks in {output}; grade policies trained on them with every gate")

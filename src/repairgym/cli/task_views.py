@@ -1,6 +1,6 @@
-"""`repairgym tasks show` and `repairgym tasks stats`: tasks as a person reads them.
+"""`repairgym tasks show` and `repairgym tasks stats`: tasks for people to read.
 
-Reads a task folder; prints. Invariants: a pipe gets every line whole and without colours, a terminal gets colours.
+Reads a task folder; prints. Invariants: a pipe gets whole lines without colors, a terminal gets colors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def show(
 ) -> None:
     """List the tasks of a folder, or show one: issue, patch, tests, certificate.
 
-    Of an imported task without environment and certificate it says what is missing.
+    For an unbuilt task it lists the missing parts.
 
     Example: repairgym tasks show tasks boltons-26.2.0-mutation-0123456789
     """
@@ -55,8 +55,8 @@ def show(
 def _list(store: TaskStore) -> None:
     for task in store.load_certified():
         typer.echo(f"{task.id}\t{task.split}\t{task.labels.get('operator', '')}\t{_summary(task.issue)}")
-    for one in store.iter_unbuilt():
-        typer.echo(f"{one.id}\t{one.split or ''}\t{one.format}, unbuilt\t{_summary(one.issue)}")
+    for unbuilt in store.iter_unbuilt():
+        typer.echo(f"{unbuilt.id}\t{unbuilt.split or ''}\t{unbuilt.format}, unbuilt\t{_summary(unbuilt.issue)}")
 
 
 def _summary(issue: str) -> str:
@@ -64,11 +64,11 @@ def _summary(issue: str) -> str:
 
 
 def _find(store: TaskStore, task_id: str) -> Task | UnbuiltTask:
-    found: Task | UnbuiltTask | None = next((task for task in store.load_certified() if task.id == task_id), None)
-    found = found or next((one for one in store.iter_unbuilt() if one.id == task_id), None)
-    if found is None:
+    match: Task | UnbuiltTask | None = next((task for task in store.load_certified() if task.id == task_id), None)
+    match = match or next((task for task in store.iter_unbuilt() if task.id == task_id), None)
+    if match is None:
         raise InputError(f"no task {task_id} in {store.folder}; see: repairgym tasks show {store.folder}")
-    return found
+    return match
 
 
 def _print_task(console: Console, task: Task) -> None:
@@ -134,7 +134,7 @@ def _print_table(console: Console, title: str, values: dict[str, str]) -> None:
 
 
 class _Stats(Record):
-    """What `repairgym tasks stats --json` prints."""
+    """Output of `repairgym tasks stats --json`."""
 
     num_tasks: int
     num_unbuilt: int
@@ -181,7 +181,7 @@ def stats(
 
 
 def _packages_table(rows: tuple[PackageStatistics, ...]) -> Table:
-    """Means per task, but for tasks and MB; tests are those to repair and those to keep."""
+    """Return a table of means per task (tasks and MB: totals); tests are fail-to-pass + pass-to-pass."""
     table = Table(
         "package", "source", "tasks", "splits", "tests", "test s", "edits", "lines", "licence", "MB", box=None
     )
@@ -204,7 +204,7 @@ def _packages_table(rows: tuple[PackageStatistics, ...]) -> Table:
 
 
 def _describe_labels(row: PackageStatistics) -> str:
-    """Each label with its values, the most common first."""
+    """Return each label with its values, the most common first."""
     parts = []
     for name, counts in row.labels.items():
         ranked = sorted(counts.items(), key=lambda value: (-value[1], value[0]))

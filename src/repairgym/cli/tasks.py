@@ -1,6 +1,6 @@
 """`repairgym tasks` build, lock and record; the other commands of the group are in `task_*` modules.
 
-Reads options; prints results of the layers below. Guarantee: no task logic is here.
+Reads options; prints results of the layers below. Guarantee: holds no task logic.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def build(
         try:
             store = build_tasks(resolved, folder, report=report)
         except KeyboardInterrupt as error:
-            raise Interrupted("interrupted; finished packages are kept, the same command goes on from there") from error
+            raise Interrupted("interrupted; finished packages are kept, the same command resumes there") from error
     _print_summary(console, store.load(), folder)
 
 
@@ -99,7 +99,7 @@ def _print_summary(console: Console, tasks: tuple[Task, ...], folder: Path) -> N
         counts[task.split, task.source] = counts.get((task.split, task.source), 0) + 1
     for (split, source), count in sorted(counts.items()):
         console.print(f"{split:<12}{source:<12}{count:>6}", highlight=False)
-    console.print(f"{len(tasks)} tasks in {folder}; why others fell away: {folder / 'funnel.json'}", highlight=False)
+    console.print(f"{len(tasks)} tasks in {folder}; reasons for the others: {folder / 'funnel.json'}", highlight=False)
 
 
 @app.command()
@@ -127,7 +127,7 @@ def record(
     folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
     manifest: Annotated[Path, typer.Argument(help="TOML file of the task manifest.")],
     catalogue: Annotated[
-        Path | None, typer.Option("--catalogue", help="Catalogue of the packages; default: the one of the build.")
+        Path | None, typer.Option("--catalogue", help="Catalogue of the packages; default: that of the build.")
     ] = None,
 ) -> None:
     """Add certified tasks to a task manifest; existing entries stay as they are.
@@ -148,7 +148,7 @@ def rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
     """Rebuild the tasks of a manifest into ``folder`` and print the outcome.
 
     Raises:
-        TaskError: some could not be rebuilt.
+        TaskError: some tasks could not be rebuilt.
     """
     manifest, console = TaskManifest(manifest_path), Console()
     if (folder / "units").is_dir():

@@ -47,7 +47,7 @@ Recipe = Callable[[Any, Path, Path, Path], None]
 
 
 class _TrainGroup(TyperGroup):
-    """Answers the name of an algorithm with the command that has it."""
+    """Suggests the right command for the name of an algorithm."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in PRESETS and args[0] not in self.commands:
@@ -99,7 +99,7 @@ def _recipe(name: str, cls: type[Record], *, needs_tasks: bool = True) -> Callab
 
 @app.command()
 def base(
-    out: Annotated[Path, typer.Argument(help="Model folder to make; its state is next to it until it is done.")],
+    out: Annotated[Path, typer.Argument(help="Model folder to make; the training state is next to it until the end.")],
     overrides: Overrides = None,
     preset: Preset = "",
     config: Config = None,
@@ -111,12 +111,12 @@ def base(
     """
     resolved = resolve(PretrainingConfig, overrides, config, preset, dry_run)
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.cli.running import refuse_several_processes
+    from repairgym.cli.running import require_one_process
     from repairgym.pretraining.corpus import held_out_digests
     from repairgym.pretraining.pretraining import pretrain
     from repairgym.tasks.layers.store import LayerStore
 
-    refuse_several_processes()
+    require_one_process()
     with ProgressDisplay() as progress:
         pretrain(resolved, out, progress, excluded=held_out_digests(LayerStore()))
     typer.echo(f"base model: {out}")
@@ -300,10 +300,10 @@ def verl(
     check_verl_versions(plan.machine)
     check_tasks(tasks)
     model = find_model(start)
-    from repairgym.cli.running import import_checkpoint, open_run, refuse_several_processes
+    from repairgym.cli.running import import_checkpoint, open_run, require_one_process
     from repairgym.recipes.dapo_two_stage import START
 
-    refuse_several_processes()
+    require_one_process()
     call, machine_call = plan.calls()
     with open_run(run, tasks, model, stages[0].rollout, plan.config.seed, plan.config.watch, call) as opened:
         keep_config(run, machine_call)

@@ -1,4 +1,4 @@
-"""`repairgym trajectories`: episodes for other systems, and episodes of other systems."""
+"""`repairgym trajectories`: export and import episodes of other systems."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def export(
     renderer = _renderer(model)
     with RunStore.open(run / "run.db", is_read_only=True) as store:
         chosen = (t for t in store.trajectories(phase=phase or None) if t.turns and verdict in ("", t.verdict.kind))
-        count = write_trajectories((from_trajectory(one, renderer) for one in chosen), form, out)
+        count = write_trajectories((from_trajectory(trajectory, renderer) for trajectory in chosen), form, out)
     if not count:
         raise InputError(f"{run} has no such trajectory with actions; see --phase and --verdict")
     typer.echo(f"{count} trajectories in {out} ({form.name})")
@@ -58,14 +58,14 @@ def export(
 def import_command(
     run: Annotated[Path, typer.Argument(help="Run folder; made when it is missing.")],
     source: Annotated[Path, typer.Argument(help="File, or folder of files.")],
-    tasks: Annotated[Path, typer.Option(help="Folder of the tasks that they are about.")],
+    tasks: Annotated[Path, typer.Option(help="Folder of their tasks.")],
     format_name: Annotated[str, typer.Option("--format", help=f"{AUTO}, {_FORMATS}.")] = AUTO,
     graded: Annotated[Path | None, typer.Option(help="Results folder of repairgym grade, for their verdicts.")] = None,
     model: Model = None,
 ) -> None:
-    """Store trajectories of other agents in a run: for repairgym train sft (phase=import) and for reading, never for RL.
+    """Store trajectories of other agents in a run, for repairgym train sft (phase=import) and viewing, never for RL.
 
-    Their text is encoded here, so it has no tokens that anybody sampled. They pass where repairgym grade passed their patch.
+    Their text is encoded here, so there are no sampled tokens. Verdicts come from repairgym grade.
 
     Example: repairgym trajectories import runs/mini mini-output --tasks tasks --graded preds-graded
     """

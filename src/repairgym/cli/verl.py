@@ -1,4 +1,4 @@
-"""`repairgym verl`: configurations and data sets for verl, and whether its versions fit; `repairgym train verl` runs it."""
+"""`repairgym verl`: write configurations and data sets for verl, and check its versions. `train verl` runs it."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ _FREE_OF_MACHINE = (
     "rollout_tensor_parallel", "sequence_parallel", "is_offloaded", "gpu_memory_share", "save_every",
     "num_checkpoints_kept", "ray_address", "num_cpus",
 )  # fmt: skip
-"""Settings of the machine that a later call may set otherwise. Others change what is sampled or how large a batch is,
-or are the number of processes, which verl's checkpoints are written for."""
+"""Settings of the machine that a later call may change. The others change sampling, batch size or the number of
+processes, which verl's checkpoints depend on."""
 
 
 @dataclass(frozen=True)
 class VerlPlan:
-    """What is learned, and where."""
+    """Recipe and machine of a training run under verl."""
 
     recipe: VerlRecipe
     config: RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig
     machine: VerlConfig
     comments: Mapping[str, str] = field(default_factory=dict)
-    """Dotted key -> what the recipe's TOML says behind it."""
+    """Dotted key -> its comment in the recipe's TOML."""
 
     def calls(self) -> tuple[CallConfig, CallConfig]:
-        """What a run keeps of both configurations; each recipe has phases, and so settings, of its own in a run."""
+        """Return both configurations as a run stores them; each recipe has its own phases and settings in a run."""
         name = f"train-verl-{self.recipe}"
         machine = CallConfig(f"{name}-machine", self.machine, _FREE_OF_MACHINE, "--machine")
         return CallConfig(name, self.config), machine
 
     def as_toml(self) -> str:
-        """Both configurations, the machine's below ``[verl]``."""
+        """Return both configurations, the machine's below ``[verl]``."""
         return f"{to_toml(self.config)}\n[verl]\n{to_toml(self.machine)}"
 
 
 def load_verl_plan(
     recipe: VerlRecipe, config: Sequence[Path] | None, machine: Path | None, overrides: Sequence[str]
 ) -> VerlPlan:
-    """Both configurations; overrides that begin with ``verl.`` are the machine's.
+    """Load both configurations; overrides that begin with ``verl.`` are the machine's.
 
     Raises:
         ConfigError: an unknown key, a wrong type, or an engine that does not fit its device.
@@ -83,14 +83,14 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value; verl.a=v
 @app.command()
 def config(
     source: Annotated[Path, typer.Argument(help="TOML of a recipe, e.g. paper_a/distil_then_grpo.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; one folder per stage in it.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write, with a folder per stage.")],
     overrides: Overrides = None,
     recipe: VerlRecipeOption = "rl",
     machine: Machine = None,
     model: Annotated[Path, typer.Option(help="Model folder to start from.")] = Path("model"),
     tasks: Annotated[Path, typer.Option(help="Folder of tasks.")] = Path("tasks"),
 ) -> None:
-    """Write what verl's own trainer reads for a recipe of ours; what verl cannot do is refused by name.
+    """Write a recipe as configuration of verl's own trainer; settings without a counterpart in verl are errors.
 
     Example: repairgym verl config paper_a/distil_then_grpo verl-a --recipe distil_then_grpo
     """
@@ -111,7 +111,7 @@ def data(
     out: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     split: Annotated[Split, typer.Option(help="Which tasks.")] = "train",
 ) -> None:
-    """Write the rows of verl's data set: one per task.
+    """Write verl's data set, a row per task.
 
     Example: repairgym verl data tasks train.parquet --split train
     """
@@ -123,12 +123,12 @@ def data(
 
 @app.command()
 def check(overrides: Overrides = None, machine: Machine = None) -> None:
-    """Say whether the installed versions are those that a run needs.
+    """Check that the installed versions are those that a run needs.
 
     Example: repairgym verl check verl.device=cpu verl.engine=embedded verl.rollout_tensor_parallel=1
     """
     from repairgym.bridges.versions import check_verl_versions
 
     given = [text.removeprefix("verl.") for text in overrides or []]
-    found = check_verl_versions(load_config(VerlConfig, file_or_preset(machine), given))
-    typer.echo(", ".join(f"{name} {version}" for name, version in found.items()))
+    versions = check_verl_versions(load_config(VerlConfig, file_or_preset(machine), given))
+    typer.echo(", ".join(f"{name} {version}" for name, version in versions.items()))

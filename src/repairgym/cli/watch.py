@@ -1,4 +1,4 @@
-"""`repairgym watch`: phases, iterations and alarms of a run that another process works on, or that has ended."""
+"""`repairgym watch`: phases, iterations and alarms of a running or finished run."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Snapshot:
 
     @property
     def iterations(self) -> list[int]:
-        """Those that have a reward."""
+        """Iterations with a reward."""
         return sorted(self.columns[_COLUMNS[0][1]])
 
 
 def read_snapshot(store: RunStore) -> Snapshot:
-    """What ``store`` holds now."""
+    """Read the present state of ``store``."""
     columns = {name: dict(store.metrics(RL_PHASE, name)) for _, name, _ in _COLUMNS}
     return Snapshot(
         phases=store.phases(),
@@ -81,13 +81,13 @@ def _stage_s(store: RunStore, step: int) -> dict[str, float]:
 
 
 def iteration_line(snapshot: Snapshot, iteration: int) -> str:
-    """One iteration in one line, for a pipe."""
+    """Return an iteration as one line, for a pipe."""
     parts = [f"{title} {values[iteration]:{form}}" for title, values, form in _known(snapshot) if iteration in values]
     return f"{RL_PHASE} {iteration}: {', '.join(parts)}"
 
 
 def render(snapshot: Snapshot) -> RenderableType:
-    """The snapshot for a terminal."""
+    """Return the snapshot for a terminal."""
     parts: list[RenderableType] = [_phases(snapshot)]
     if snapshot.iterations:
         parts += [_curve(snapshot), _iterations(snapshot)]
@@ -130,7 +130,7 @@ def _known(snapshot: Snapshot) -> list[tuple[str, dict[int, float], str]]:
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """The last ``width`` values as bars between their least and their greatest."""
+    """Return the last ``width`` values as bars, scaled from their minimum to their maximum."""
     shown = values[-width:]
     low, high = min(shown), max(shown)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
@@ -139,10 +139,10 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 def watch(
     run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
-    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
-    is_once: Annotated[bool, typer.Option("--once", help="Show it once and leave.")] = False,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between updates.")] = 2.0,
+    is_once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
 ) -> None:
-    """Show phases, iterations and alarms of a run until it ends; changes nothing, Ctrl-C leaves the run alone.
+    """Show phases, iterations and alarms of a run until it ends; Ctrl-C does not stop the run.
 
     Example: repairgym watch runs/demo-20260101-120000
     """
@@ -171,14 +171,14 @@ def watch(
 
 
 class _Lines:
-    """Prints what is new, for a pipe."""
+    """Prints new iterations and alarms, for a pipe."""
 
     def __init__(self) -> None:
         self._num_iterations = 0
         self._num_alarms = 0
 
     def show(self, snapshot: Snapshot) -> None:
-        """Lines for iterations and alarms that were not shown yet."""
+        """Print the iterations and alarms that were not shown yet."""
         for iteration in snapshot.iterations[self._num_iterations :]:
             typer.echo(iteration_line(snapshot, iteration))
         for event in snapshot.alarms[self._num_alarms :]:

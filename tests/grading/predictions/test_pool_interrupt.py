@@ -1,4 +1,4 @@
-"""Ctrl-C while grading: what ended is kept, and the same command goes on from there."""
+"""Ctrl-C while grading: what ended is kept, and the same command resumes there."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_an_interrupted_call_is_continued(place, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130
-    assert "the same command goes on from there" in said
+    assert "the same command resumes there" in said
     before = stamps(instances)
     assert 0 < len(before) < len(names)
     assert not (tmp_path / "p-graded" / "report.json").exists()
