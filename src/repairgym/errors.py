@@ -1,29 +1,29 @@
-"""Every error that RepairGym raises on purpose, and the exit code each one ends a command with.
+"""Deliberate errors of RepairGym, and the exit code of each.
 
 The tree::
 
-    RepairGymError                      1   anything that a person can act on
-    ├── ConfigError                2   unknown key, wrong type, option the back end cannot honour
+    RepairGymError                      1   any error that a user can act on
+    ├── ConfigError                2   unknown key, wrong type, option that the back end does not support
     ├── InputError                 3   a path, model folder, task file or run folder that cannot be used
     │   └── ModelFolderError       3   a folder that is no Hugging Face causal LM
     ├── IndexUnavailableError      4   no package index answers
     │   └── PackageNotFoundError   4   the index answers, the package or version is gone
     ├── SandboxError               5   infrastructure: the sandbox could not do its work
-    │   ├── SandboxContentError    5   what the code inside left does not let this be done: its own doing
+    │   ├── SandboxContentError    5   the files of the code inside prevent the operation
     │   ├── SandboxUnavailableError 5  this machine cannot isolate (no user namespaces)
     │   └── SandboxLostError       5   a live sandbox died
     ├── KnowledgeUnavailableError  1   infrastructure: the knowledge base stays locked
     ├── DiskFullError              6   no room left; the run folder is intact
     ├── TaskError                  7   a task that is broken, uncertified or does not build
     ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
-    │   ├── ModelReplyError        8   it replied, with something that cannot be used
-    │   ├── ServerDownError        8   it did not reply at all
-    │   ├── ServerRefusedError     8   it will reject the next request too: key, model name, parameter
-    │   │   └── StaleWeightsError  8   it serves other weights than the run put there
+    │   ├── ModelReplyError        8   the reply cannot be used
+    │   ├── ServerDownError        8   no reply at all
+    │   ├── ServerRefusedError     8   the next request will fail, too: key, model name, parameter
+    │   │   └── StaleWeightsError  8   the server has other weights than the run loaded
     │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
     └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
 
-``Interrupted`` (130) is how Ctrl-C leaves a command after the run folder is safe.
+``Interrupted`` (130): Ctrl-C ended a command, and the run folder is safe.
 
 A failure of the *repair* is never an exception: it is a :class:`repairgym.records.Verdict`. An exception raised
 inside an episode is an infrastructure failure and makes the verdict *invalid*, never a reward of 0.
@@ -48,7 +48,7 @@ def install_hint(extra: str) -> str:
 
 
 class RepairGymError(Exception):
-    """Base of all deliberate errors: one line saying what was got, what was expected and what to do."""
+    """Base of all deliberate errors: one line with the actual value, the expected value and the remedy."""
 
     exit_code: int = 1
 
@@ -86,10 +86,10 @@ class SandboxError(RepairGymError, RuntimeError):
 
 
 class SandboxContentError(SandboxError):
-    """What code inside left does not let this be done: no room, more bytes or files than the bounds, a file in the way.
+    """The files of the code inside prevent the operation: no room, too many bytes or files, or a file in the way.
 
-    The one sandbox error that says something about the code: whoever judges code counts it as a failure, never as
-    *invalid*, or code that does not work could choose not to be judged. Trying again in another sandbox ends the same.
+    The only sandbox error that is caused by the code. Grading counts it as a failure, never as *invalid*; otherwise
+    failing code could evade its verdict. A retry in another sandbox gives the same error.
     """
 
 
@@ -98,15 +98,15 @@ class SandboxUnavailableError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """A live sandbox or its spawner ended without being asked to."""
+    """A live sandbox or its spawner ended unexpectedly."""
 
 
 class KnowledgeUnavailableError(RepairGymError, RuntimeError):
-    """The knowledge base cannot be read now; says nothing about the agent that asked."""
+    """The knowledge base cannot be read now; says nothing about the agent."""
 
 
 class DiskFullError(RepairGymError, OSError):
-    """The disk is full; what was written before is intact."""
+    """The disk is full; earlier files are intact."""
 
     exit_code = 6
 
@@ -118,7 +118,7 @@ class TaskError(RepairGymError, RuntimeError):
 
 
 class ModelServerError(RepairGymError, RuntimeError):
-    """A model server gave no usable reply, however often it was asked; says nothing about the episode."""
+    """A model server gave no usable reply in all attempts; says nothing about the episode."""
 
     exit_code = 8
 
@@ -128,19 +128,19 @@ class ModelReplyError(ModelServerError):
 
 
 class ServerDownError(ModelServerError):
-    """No connection, or no reply in time, however often it was tried: another server may do."""
+    """No connection or no reply in time, in all attempts; another server may work."""
 
 
 class ServerRefusedError(ModelServerError):
-    """A request that the server will reject again: wrong key, unknown model, a parameter that it does not know."""
+    """A request that the server will reject again: wrong key, unknown model or unknown parameter."""
 
 
 class StaleWeightsError(ServerRefusedError):
-    """A server that samples with weights that the run did not put there, or no longer uses."""
+    """A server that samples with weights that the run did not load, or no longer uses."""
 
 
 class PromptTooLongError(ModelServerError):
-    """The prompt leaves no room for a token in the server's context: the episode is at its end, not failed."""
+    """The prompt leaves no room for a token in the server's context; the episode ends, but does not fail."""
 
 
 class ClusterError(RepairGymError, RuntimeError):
@@ -157,10 +157,10 @@ class Interrupted(RepairGymError):
 
 @contextmanager
 def disk_full_as_repairgym_error(path: object) -> Iterator[None]:
-    """Turn a full disk while writing ``path`` into :class:`DiskFullError`, whatever the writer makes of it.
+    """Turn a full disk while writing ``path`` into :class:`DiskFullError`, for any writer.
 
     Python raises ``ENOSPC`` or ``EDQUOT``; shutil and safetensors raise errors of their own that quote the system;
-    torch raises a ``RuntimeError`` about positions in its file, so the device itself is asked.
+    torch raises a ``RuntimeError`` about positions in its file, so the free space of the device decides.
 
     Raises:
         DiskFullError: the device that holds ``path`` has no room left.

@@ -2,8 +2,8 @@
 
 Made turn by turn by the episode loop; read by the run store, the learner and the report. Guarantees: appended tokens
 never change; every action token has the log-probability and the policy version of its sampling; where a history forks
-(something was cut from it), each branch lists the tokens that the policy saw, and a token that was sampled once is an
-action in one branch only.
+(a part was cut), each branch lists the tokens that the policy saw, and each sampled token is an action in only one
+branch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The records that stages exchange: frozen, schema-versioned, JSON-serialisable.
+"""The records that stages exchange: frozen, schema-versioned, JSON-serializable.
 
 Reads and makes nothing by itself. Invariants: unknown fields are errors, a record never changes after it is made,
-and `TokenLedger` arrays have one length. Layers above add behaviour; nothing here imports any of them.
+and `TokenLedger` arrays have one length. Layers above add behavior; this module imports none of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the canonical JSON form."""
+        """Return the SHA-256 (hex) of the canonical JSON form."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -43,11 +43,11 @@ class TestOutcome(StrEnum):
     ERROR = "error"
     SKIPPED = "skipped"
     MISSING = "missing"
-    """The test was asked for, but not collected or not finished before the run ended."""
+    """The test was requested, but not collected or not finished before the run ended."""
 
 
 class TestResult(Record):
-    """What happened to one test."""
+    """Result of one test."""
 
     __test__ = False
 
@@ -58,7 +58,7 @@ class TestResult(Record):
 
 
 class TestRunner(Record):
-    """Who runs the tests and how their outcomes leave the sandbox."""
+    """Program that runs the tests, and the channel of their outcomes."""
 
     __test__ = False
 
@@ -66,9 +66,9 @@ class TestRunner(Record):
     """``pytest`` and ``unittest`` write signed records; ``junit_xml`` is a command that writes a report, ``exit_code``
     a command whose exit status decides. Code under test can forge the last two (docs/security.md)."""
     command: tuple[str, ...] = ()
-    """Of ``junit_xml`` and ``exit_code``; ``{test}`` (``exit_code`` only) makes it run once per test id."""
+    """Command of ``junit_xml`` and ``exit_code``; with ``{test}`` (``exit_code`` only) it runs once per test id."""
     report_path: str = ""
-    """Where ``junit_xml`` finds the report, relative to the repository root."""
+    """Path of the report of ``junit_xml``, relative to the repository root."""
 
     @model_validator(mode="after")
     def _fits_its_type(self) -> TestRunner:
@@ -85,7 +85,7 @@ class TestRunner(Record):
 
 
 class TestRequest(Record):
-    """Which tests to run and within which bounds."""
+    """Tests to run, and their bounds."""
 
     __test__ = False
 
@@ -123,19 +123,19 @@ class TestRun(Record):
     output_tail: str = ""
     duration_s: float = 0.0
     executed_functions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """test id -> sorted ``path::first_line`` of traced functions it executed, when tracing was asked for."""
+    """test id -> sorted ``path::first_line`` of traced functions it executed, when tracing was on."""
     num_forged_records: int = 0
     """Lines in the record channel without a valid signature, and phases that raised but were reported as passed."""
     is_finished: bool = True
-    """pytest came to its end by itself; False when the process ended in the middle of the run."""
+    """True when pytest finished; False when the process ended in the middle of the run."""
     wrong_canaries: tuple[str, ...] = ()
-    """What was wrong with the canary tests of the run; they are in no other field."""
+    """Errors of the canary tests of the run; canaries are in no other field."""
     num_canaries: int = 0
     checks: dict[str, TestResult] = Field(default_factory=dict)
-    """What came of ``compile`` and ``import``, where they were asked for."""
+    """Results of ``compile`` and ``import``, where requested."""
 
     def outcome(self, test_id: str) -> TestOutcome:
-        """Outcome of ``test_id``; a test without a record is *missing*."""
+        """Return the outcome of ``test_id``; a test without a record is *missing*."""
         result = self.results.get(test_id)
         return result.outcome if result else TestOutcome.MISSING
 
@@ -164,7 +164,7 @@ class Environment(BaseModel):
 
 
 class Provenance(Record):
-    """Where a task comes from."""
+    """Origin of a task."""
 
     package: str
     version: str
@@ -174,7 +174,7 @@ class Provenance(Record):
     sdist_sha256: str = ""
     base_sdist_sha256: str = ""
     recipe: str = ""
-    """How the bug was made: operator and place of a mutation, hunk numbers of an ablation."""
+    """Construction of the bug: operator and place of a mutation, hunk numbers of an ablation."""
     repository: str = ""
     """Path or URL of the git repository (`history`); then there is no sdist."""
     commit: str = ""
@@ -184,11 +184,11 @@ class Provenance(Record):
     subdirectory: str = ""
     """Folder of the repository that is the project's root; empty: the whole repository."""
     licence: str = ""
-    """Licence of the source as its metadata say; empty: they do not."""
+    """License of the source by its metadata; empty: not stated."""
 
 
 class Location(Record):
-    """A place in the code that the report points to (paper A's cached localisation)."""
+    """A place in the code that the report points to (paper A's cached localization)."""
 
     path: str
     name: str
@@ -198,7 +198,7 @@ class Location(Record):
 
 
 class Certificate(Record):
-    """Proof that the task is a task: the empty patch fails and the gold patch passes, each time."""
+    """Proof that a task is valid: the empty patch fails and the gold patch passes, in every run."""
 
     num_empty_runs: int
     num_empty_failed: int
@@ -228,11 +228,11 @@ ErrorClass = Literal[
 
 
 class MainError(Record):
-    """The one error of a log that everything else follows from (paper A, full pipeline)."""
+    """The root error of a log (paper A, full pipeline)."""
 
     error_class: ErrorClass
     message: str
-    """The line of the log that says it, at most 300 characters."""
+    """Line of the log with the error, at most 300 characters."""
     path: str = ""
     line: int | None = None
 
@@ -242,10 +242,10 @@ class BuildStep(Record):
 
     kind: Literal["install", "compile", "import", "lint", "types", "command"] = "command"
     command: tuple[str, ...] = ()
-    """``{changed}`` stands for the Python files that differ from the pinned tree; without any the step is left out.
+    """``{changed}`` stands for the Python files that differ from the pinned tree; without any the step is skipped.
     Empty (`compile` and `import` only): the runner does it in the process of the tests, before them."""
     modules: tuple[str, ...] = ()
-    """What an `import` step without a command imports."""
+    """Modules of an `import` step without a command."""
     timeout_s: float | None = None
     """None: the task's ``build_timeout_s``."""
     has_products: bool = False
@@ -274,18 +274,18 @@ class Task(Record):
     source: SourceKind
     provenance: Provenance
     issue: str
-    """What a user would report. Holds neither the fix nor test source."""
+    """Report as a user would write it, without the fix and without test source."""
     base_tree: str
     """Digest of the pinned tree in the layer store."""
     pinned_files: dict[str, str] = Field(default_factory=dict)
-    """Relative path -> text of files that the pinned tree holds beside those of its origin (the tests of a build)."""
+    """Relative path -> text of files that the pinned tree adds to those of its origin (the tests of a build)."""
     base_files: dict[str, str | None]
     """Relative path -> text that replaces the file for the agent (None: absent)."""
     environment: Environment
     source_paths: tuple[str, ...] = ("",)
     plugins: tuple[str, ...] = ()
     build: tuple[BuildStep, ...] = ()
-    """Run in this order before the tests; the first that fails decides."""
+    """Steps that run in this order before the tests; the first failure decides."""
     build_timeout_s: float = 120.0
     runner: TestRunner = TestRunner()
     visible_tests: tuple[str, ...]
@@ -323,16 +323,16 @@ class VerdictKind(StrEnum):
 
 
 class Finding(Record):
-    """What an exploit detector saw."""
+    """Finding of an exploit detector."""
 
     detector: str
     severity: Literal["exploit", "suspicious", "note"]
-    """``exploit`` turns a pass into *exploited*, ``suspicious`` is reported, a ``note`` says what grading left out."""
+    """``exploit`` turns a pass into *exploited*, ``suspicious`` is reported, a ``note`` names skipped parts."""
     path: str = ""
     line: int | None = None
-    """First line of the place in the submitted file; None when the whole file or the trajectory is meant."""
+    """First line of the place in the submitted file; None for the whole file or the trajectory."""
     detail: str
-    """The evidence: what stands there and what it does."""
+    """Evidence: the text and its effect."""
 
 
 class StepResult(Record):
@@ -341,7 +341,7 @@ class StepResult(Record):
     kind: str = "command"
     command: tuple[str, ...]
     exit_status: int | None
-    """As the kernel reports it (None: killed or too late); 0 or 1 for a step in the process of the tests."""
+    """Exit status from the kernel (None: killed or too late); 0 or 1 for a step in the process of the tests."""
     duration_s: float
     log: str = ""
     is_timed_out: bool = False
@@ -359,7 +359,7 @@ class Verdict(Record):
     kind: VerdictKind
     reason: str
     is_restored: bool | None = None
-    """Strict: the source is as it was (ignoring white space); None when not compared."""
+    """True when the source equals the original (ignoring white space); None when not compared."""
     build: tuple[StepResult, ...] = ()
     tests: dict[str, TestResult] = Field(default_factory=dict)
     main_error: MainError | None = None
@@ -368,7 +368,7 @@ class Verdict(Record):
     """Tests with known outcomes that were mixed into the run."""
     is_cold: bool = False
     disabled_gates: tuple[str, ...] = ()
-    """Gates that the grading ran without (`grading.disabled_gates`); such a verdict proves less than it says."""
+    """Gates that the grading ran without (`grading.disabled_gates`); such a verdict is weaker evidence."""
     duration_s: float = 0.0
     grader_version: str
 
@@ -382,7 +382,7 @@ class Verdict(Record):
         """1.0 when passed, else 0.0 (paper B, section 3.1).
 
         Raises:
-            ValueError: the verdict is invalid; infrastructure trouble has no reward.
+            ValueError: the verdict is invalid; infrastructure failures have no reward.
         """
         if not self.is_valid:
             raise ValueError(f"an invalid verdict has no reward ({self.reason})")
@@ -393,7 +393,7 @@ class Verdict(Record):
 
 
 class StopReason(StrEnum):
-    """Why an episode ended."""
+    """Reason for the end of an episode."""
 
     SUBMITTED = "submitted"
     TURN_LIMIT = "turn_limit"
@@ -404,12 +404,12 @@ class StopReason(StrEnum):
     TIME_LIMIT = "time_limit"
     COST_LIMIT = "cost_limit"
     LOOP = "loop"
-    """It repeated itself, and the pipeline ends such episodes."""
+    """The episode repeated itself, and the pipeline ends such episodes."""
     INFRASTRUCTURE = "infrastructure"
 
 
 AttemptOutcome = Literal["passed", "same_error", "other_error", "unknown"]
-"""What the build said after an attempt; *unknown* where no outer loop looked."""
+"""Result of the build after an attempt; *unknown* without an outer loop."""
 
 
 OVERLONG = (
@@ -425,14 +425,14 @@ OVERLONG = (
 
 
 class Attempt(Record):
-    """One round of an outer loop (paper A, full pipeline): an error, a recommended past fix, what came of them."""
+    """One round of an outer loop (paper A, full pipeline): an error, a recommended past fix and the outcome."""
 
     error: MainError
-    """What was to be repaired."""
+    """Error to repair."""
     fix_id: str = ""
-    """Past fix that was recommended; empty: none was."""
+    """Recommended past fix; empty: none."""
     first_turn: int
-    """Index of its first turn; the next attempt's is where it ends."""
+    """Index of its first turn; it ends at the first turn of the next attempt."""
     stop_reason: StopReason
     outcome: AttemptOutcome
 
@@ -450,14 +450,14 @@ class Turn(Record):
     action_span: tuple[int, int]
     """[start, end) of the action's tokens in the ledger."""
     is_loop: bool = False
-    """It says and reads what the turns before it said and read, as often as makes a loop."""
+    """Action and observation equal those of the previous turns, often enough to make a loop."""
     generate_s: float = 0.0
     tool_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode: what was said, what was sampled, how it ended, what it was worth."""
+    """One episode: turns, sampled tokens, end and verdict."""
 
     id: str
     task_id: str
@@ -475,8 +475,8 @@ class Trajectory:
     verdict: Verdict
     seed: int
     attempts: tuple[Attempt, ...] = ()
-    """Of pipelines that note them (paper A's)."""
+    """Attempts, in pipelines that record them (paper A)."""
     durations_s: dict[str, float] = field(default_factory=dict)
-    """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (all that the
-    loop waited for the policy), ``tool``, ``grade``."""
+    """Stage -> seconds: ``queue`` (for a place and for the engine), ``prefill``, ``decode``, ``generate`` (total wait
+    for the policy), ``tool``, ``grade``."""
     schema_version: int = SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""What a cluster cannot honour is an error when the configuration is read."""
+"""What a cluster cannot support is an error when the configuration is read."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What rollouts cannot honour is an error when the configuration is read."""
+"""What rollouts cannot support is an error when the configuration is read."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Which policy-gradient algorithm: advantages, losses, corrections and terms next to them, as discriminated unions.
+"""Policy-gradient algorithms: advantages, losses, corrections and extra loss terms, as discriminated unions.
 
-Read by `learning/`; imports no torch. Invariants: frozen; each member of a union holds the numbers that it uses and no
-others; defaults are those of the paper that is named. "Paper B" is arXiv 2508.03501.
+Read by `learning/`; imports no torch. Invariants: frozen; each member of a union holds only the numbers that it
+uses; defaults are those of the named paper. "Paper B" is arXiv 2508.03501.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from repairgym.records import Record
 
 MeanDenominator = Literal["token", "group", "trajectory", "turn"]
-"""What the sum over tokens is divided by, so that it is a mean; `learning/denominators.py` has the equations."""
+"""Divisor that turns the sum over tokens into a mean; equations: `learning/denominators.py`."""
 Denominator = MeanDenominator | Literal["constant"]
-"""Those and the constant of Dr. GRPO, which needs a budget."""
+"""`MeanDenominator` or the constant of Dr. GRPO, which needs a budget."""
 
 
 def _check_bounds(low: float, high: float) -> None:
     if not low < 1.0 < high:
-        raise ValueError(f"min_ratio={low} and max_ratio={high} must lie below and above 1, where equal policies are")
+        raise ValueError(
+            f"min_ratio={low} and max_ratio={high} must lie below and above 1, the ratio of equal policies"
+        )
 
 
 # --- advantages ----------------------------------------------------------------------------------------------------
@@ -48,7 +50,7 @@ class RlooAdvantageConfig(Record):
 
 
 class ReinforcePpAdvantageConfig(Record):
-    """(R - baseline), normalised over all tokens of the iteration (REINFORCE++, arXiv 2501.03262)."""
+    """(R - baseline), normalized over all tokens of the iteration (REINFORCE++, arXiv 2501.03262)."""
 
     type: Literal["reinforce_pp"] = "reinforce_pp"
     baseline: Literal["none", "group_mean", "leave_one_out"] = "none"
@@ -57,10 +59,10 @@ class ReinforcePpAdvantageConfig(Record):
 
 
 class GaeAdvantageConfig(Record):
-    """Generalised advantage estimation by a value head (arXiv 1506.02438), on two levels (RAGEN, arXiv 2504.20073).
+    """Generalized advantage estimation by a value head (arXiv 1506.02438), on two levels (RAGEN, arXiv 2504.20073).
 
-    Inside a turn the token's discount and lambda hold, from the last token of a turn to the next turn the turn's. Equal
-    numbers on both levels are plain GAE over the action tokens.
+    Within a turn the token-level discount and lambda apply; between turns the turn-level ones. Equal numbers on both
+    levels give plain GAE over the action tokens.
     """
 
     type: Literal["gae"] = "gae"
@@ -103,7 +105,7 @@ class DapoLossConfig(_ClippedLossConfig):
     eps_high: PositiveFloat = 0.3
     """Paper B, Table 3, stage 1; stage 2 uses 0.26, DAPO 0.28."""
     denominator: MeanDenominator = "token"
-    """``token``: over the optimizer batch, as everyone computes it. ``group``: per problem, as the equation reads."""
+    """``token``: over the optimizer batch (common practice). ``group``: per problem (the equation as written)."""
 
 
 class GrpoLossConfig(_ClippedLossConfig):
@@ -115,12 +117,12 @@ class GrpoLossConfig(_ClippedLossConfig):
 
 
 class DrGrpoLossConfig(_ClippedLossConfig):
-    """A sum over tokens over a constant: no bias for length (Dr. GRPO, arXiv 2503.20783)."""
+    """A sum over tokens divided by a constant: no length bias (Dr. GRPO, arXiv 2503.20783)."""
 
     type: Literal["dr_grpo"] = "dr_grpo"
     denominator: Literal["constant"] = "constant"
     max_action_tokens: PositiveInt = 1024
-    """The constant, per trajectory: the budget of action tokens of an episode. Our choice; set it to yours."""
+    """The constant, per trajectory: the action-token budget of an episode. Our choice; set it to your budget."""
 
 
 class GspoLossConfig(Record):
@@ -141,7 +143,7 @@ class CispoLossConfig(Record):
     min_ratio: NonNegativeFloat = 0.0
     """The paper sets no lower bound."""
     max_ratio: PositiveFloat = 5.0
-    """1 + eps_high; the paper tunes it and gives no number. 5 is ScaleRL's (arXiv 2510.13786)."""
+    """1 + eps_high. The paper tunes it and gives no number; ScaleRL (arXiv 2510.13786) uses 5."""
     denominator: MeanDenominator = "token"
 
     @model_validator(mode="after")
@@ -157,9 +159,9 @@ class PpoLossConfig(_ClippedLossConfig):
     value_clip: PositiveFloat = 0.2
     """A value moves at most this far from the one before the update (arXiv 2005.12729, section 2)."""
     value_coefficient: PositiveFloat = 0.5
-    """c1 of equation 9; the paper uses 1 with shared parameters on Atari and none apart; 0.5 is common practice."""
+    """c1 of equation 9; the paper uses 1 with shared parameters on Atari and none otherwise; 0.5 is common practice."""
     value_learning_rate: PositiveFloat = 1e-4
-    """Of the head, which starts at 0. Our choice."""
+    """Learning rate of the value head, which starts at 0. Our choice."""
     denominator: MeanDenominator = "token"
 
 
@@ -193,7 +195,7 @@ PRESETS: Mapping[Preset, PresetParts] = {
 
 
 class NoCorrectionConfig(Record):
-    """The sampler's log-probabilities are taken as the learner's own (paper B; the embedded engine differs by 1e-5)."""
+    """No correction: sampler log-probabilities count as the learner's (paper B; embedded engine: gap of 1e-5)."""
 
     type: Literal["none"] = "none"
 
@@ -207,12 +209,12 @@ class TruncateCorrectionConfig(Record):
 
     type: Literal["truncate"] = "truncate"
     level: Literal["token", "sequence"] = "token"
-    """``sequence``: the product of the ratios of a sequence's tokens, for each of them."""
+    """``sequence``: the product of a sequence's token ratios, applied to each token."""
     max_ratio: PositiveFloat = 2.0
 
 
 class MaskCorrectionConfig(Record):
-    """Masked importance sampling: like truncation, but what lies outside the bounds is not learned at all.
+    """Masked importance sampling: like truncation, but tokens outside the bounds are not trained on.
 
     IcePop (Ring-1T, arXiv 2510.18855): bounds 0.5 and 5, token by token.
     """
@@ -242,26 +244,26 @@ class NoKlConfig(Record):
 class KlConfig(Record):
     """Distance to the policy that the run started from (estimators: Schulman 2020, "Approximating KL divergence").
 
-    With d = log pi - log pi_reference: ``k1`` = d is taken from the advantage of the token (as a loss its gradient
+    With d = log pi - log pi_reference: ``k1`` = d is subtracted from the advantage of the token (as a loss its gradient
     would be 0 in the mean); ``k2`` = d^2 / 2 and ``k3`` = exp(-d) - 1 + d are added to the loss.
     """
 
     type: Literal["k1", "k2", "k3"] = "k3"
     coefficient: PositiveFloat = 0.001
-    """Ring-lite (arXiv 2506.14731) and verl's examples; GRPO's first paper: 0.04."""
+    """Ring-lite (arXiv 2506.14731) and verl's examples; the GRPO paper: 0.04."""
 
 
 ReferenceKlConfig = Annotated[NoKlConfig | KlConfig, Field(discriminator="type")]
 
 
 class NoDemonstrationConfig(Record):
-    """Rewards alone."""
+    """No imitation: learn from rewards only."""
 
     type: Literal["none"] = "none"
 
 
 class GatedDemonstrationConfig(Record):
-    """Imitate a success of a task's demonstrators while its group has few (AHPO, MM-HELIX, arXiv 2510.08540)."""
+    """Imitate a successful demonstration while the task's group has few successes (AHPO, arXiv 2510.08540)."""
 
     type: Literal["gated"] = "gated"
     coefficient: PositiveFloat = 0.1
@@ -286,9 +288,9 @@ DemonstrationConfig = Annotated[
 ]
 
 OverlongPolicy = Literal["penalise", "baseline_only", "drop"]
-"""What becomes of episodes that end at a limit of turns, tokens or time: ``penalise``, trained with their reward like
-others (paper B, section 5.2, finding 1: without these negatives loops become more frequent); ``baseline_only``, their
-reward counts in the group's mean and deviation, their tokens are not learned; ``drop``, as if they had never been."""
+"""Treatment of episodes that end at a limit of turns, tokens or time. ``penalise``: train on them with their reward,
+like others (paper B, section 5.2, finding 1: without these negatives loops become more frequent). ``baseline_only``:
+their reward counts in the group's mean and deviation; their tokens are not trained on. ``drop``: ignore them."""
 
 
 class TerminalRewardConfig(Record):
@@ -306,7 +308,7 @@ class StepPenaltyConfig(Record):
     ``successes_only``: failures stay at 0. ``raw_filtered``: as written, but groups whose raw rewards are equal are
     dropped first."""
     threshold_turns: PositiveInt = 10
-    """L_thr of paper B, Table 3: episodes below it are not penalised. T_max is ``rollout.pipeline.max_turns``,
+    """L_thr of paper B, Table 3: shorter episodes are not penalized. T_max is ``rollout.pipeline.max_turns``,
     times ``max_attempts`` where a pipeline has an outer loop."""
 
 
@@ -342,5 +344,5 @@ def check_turns(reward: RewardConfig, max_turns: int) -> None:
     if isinstance(reward, StepPenaltyConfig) and reward.threshold_turns >= max_turns:
         raise ValueError(
             f"rl.reward.threshold_turns={reward.threshold_turns} is not below rollout.pipeline.max_turns={max_turns}, "
-            "so no episode could be penalised; lower it or choose type='terminal'"
+            "so no episode could be penalized; lower it or choose type='terminal'"
         )

@@ -1,7 +1,7 @@
-"""Which cluster episodes run on, and what a worker asks of it.
+"""Settings of the cluster that episodes run on, of verl and of the planner.
 
-Reads nothing, makes :class:`ClusterConfig`. Invariants: without an address nothing of a cluster is set; what a cluster
-cannot honour is refused here, before anything starts.
+Reads nothing, makes :class:`ClusterConfig`. Invariants: without an address no other cluster setting is set; settings
+that a cluster cannot support are rejected here, before anything starts.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _OF_LOCAL = ("object_store_bytes", "temp_folder")
 
 
 class ClusterConfig(Record):
-    """Where rollout workers run; without an address they are processes of this machine."""
+    """Placement of rollout workers; without an address they are processes on this machine."""
 
     address: str = ""
-    """``ray://HOST:10001`` (from outside), ``HOST:6379`` or ``auto`` (on one of its nodes): a Ray cluster that runs;
+    """``ray://HOST:10001`` (from outside), ``HOST:6379`` or ``auto`` (on one of its nodes): a running Ray cluster;
     ``local``: Ray on this machine, for this command; empty: no Ray."""
     sandbox_resource: str = Field(default="repairgym_sandbox", min_length=1)
-    """Ray resource: how many sandboxes a node may hold. A worker takes `rollout.max_sandboxes` of it."""
+    """Ray resource that counts the sandboxes a node may hold. A worker takes `rollout.max_sandboxes` of it."""
     num_cpus: float = Field(default=1.0, gt=0.0)
-    """CPUs that Ray sets aside for one worker and its sandboxes: a share of one, or whole ones."""
+    """CPUs that Ray reserves for one worker and its sandboxes: a fraction below 1, or a whole number."""
     is_autoscaling: bool = False
-    """Workers that have no room yet wait for nodes to come; otherwise too small a cluster is refused."""
+    """True: workers without room wait for new nodes. False: a cluster that is too small is an error."""
     start_timeout_s: PositiveFloat = 300.0
-    """How long a run waits without any worker, and a node may take to answer. Autoscaling wants more."""
+    """Longest wait for the first worker, and for the answer of a node. Autoscaling needs more."""
     max_lost_workers: PositiveInt = 100
-    """Workers lost in one command that stop it with the reason; before that, each is replaced."""
+    """Number of lost workers that stops a command with the reason; until then each is replaced."""
     object_store_bytes: PositiveInt | None = None
     """Shared memory of Ray's object store (``local`` only); not set: Ray's choice."""
     temp_folder: str = ""
-    """Where Ray keeps its sockets and logs (``local`` only; at most about 60 characters); empty: Ray's choice."""
+    """Folder of Ray's sockets and logs (``local`` only; at most about 60 characters); empty: Ray's choice."""
 
     @property
     def is_used(self) -> bool:
@@ -78,7 +78,7 @@ class ClusterConfig(Record):
         return self
 
     def require_honoured(self, rollout: RolloutConfig) -> None:
-        """Check that workers on a cluster can do what ``rollout`` asks for.
+        """Check that workers on a cluster can run ``rollout``.
 
         Raises:
             ValueError: a sandbox that does not isolate is allowed, or a file or folder of this machine is named.
@@ -102,7 +102,7 @@ class ClusterCheckConfig(Record):
     probe_bytes: PositiveInt = 64 << 20
     """Size of the layer that is sent to each node."""
     max_clock_skew_s: PositiveFloat = 1.0
-    """Difference to this machine's clock that is accepted, beyond what the way of the answer explains."""
+    """Largest accepted difference to this machine's clock, not counting the round trip of the answer."""
 
     @model_validator(mode="after")
     def _nodes_isolate(self) -> Self:
@@ -111,10 +111,10 @@ class ClusterCheckConfig(Record):
 
 
 def require_isolating(sandbox: SandboxConfig) -> None:
-    """Check that no node may fall back on the degraded back end: nobody would see on which nodes it did.
+    """Check that no node may fall back to the degraded back end: the affected nodes would not be visible.
 
     Raises:
-        ValueError: it is allowed, or asked for.
+        ValueError: it is allowed or requested.
     """
     if sandbox.is_degraded_allowed or sandbox.backend == "degraded":
         raise ValueError(
@@ -137,45 +137,45 @@ def _files_of_this_machine(rollout: RolloutConfig) -> dict[str, str]:
 
 
 VerlRecipe = Literal["rl", "distil_then_grpo", "dapo_two_stage"]
-"""Which command's TOML says what is learned: `repairgym train rl`, `distil_then_grpo`, `dapo_two_stage`."""
+"""Command whose TOML defines the training: `repairgym train rl`, `distil_then_grpo`, `dapo_two_stage`."""
 
 
 class VerlConfig(Record):
-    """Where verl runs, and with which engine."""
+    """Hardware and engine of verl."""
 
     num_nodes: PositiveInt = 1
     """Paper A: one node."""
     gpus_per_node: PositiveInt = 8
     """Both papers: 8 H200 per node. On a CPU: the learner's processes."""
     device: Literal["cuda", "cpu"] = "cuda"
-    """``cpu``: everything that a GPU run does but vLLM, on this machine (tests, a look at how it works)."""
+    """``cpu``: all of a GPU run except vLLM, on this machine (for tests and a first look)."""
     engine: Literal["vllm", "embedded"] = "vllm"
-    """Who generates: vLLM on the learner's GPUs, or the embedded engine, one next to each process of the learner."""
+    """Sampling engine: vLLM on the learner's GPUs, or one embedded engine per learner process."""
     rollout_tensor_parallel: PositiveInt = 4
-    """GPUs that one vLLM shares a model between; the embedded engine has 1."""
+    """GPUs over which one vLLM server splits the model; the embedded engine has 1."""
     sequence_parallel: PositiveInt = 8
-    """GPUs that one sequence is cut between in training (Ulysses); 131,072 tokens do not fit one."""
+    """GPUs over which training splits one sequence (Ulysses); 131,072 tokens do not fit on one."""
     is_offloaded: bool = True
-    """Weights and optimizer of the learner lie in host memory while vLLM generates."""
+    """Keep the learner's weights and optimizer in host memory while vLLM generates."""
     gpu_memory_share: float = Field(default=0.6, gt=0.0, lt=1.0)
-    """Of each GPU, for vLLM's weights and cache."""
-    batch_rounding: Literal["refuse", "nearest"] = "refuse"
-    """verl counts optimizer batches in whole groups: what becomes of a `batch_size` that is no multiple of `group_size`
-    (paper B: 128 trajectories in groups of 10)."""
+    """Share of each GPU's memory for vLLM's weights and cache."""
+    batch_rounding: Literal["refuse", "nearest"] = "refuse"  # words: ok
+    """Treatment of a `batch_size` that is no multiple of `group_size` (paper B: 128 trajectories in groups of 10): an
+    error, or the nearest multiple. verl counts optimizer batches in whole groups."""
     save_every: PositiveInt = 10
     """Iterations between checkpoints of weights and optimizer."""
     num_checkpoints_kept: PositiveInt = 2
     ray_address: str = ""
-    """A running Ray cluster; empty: one is started on this machine for the run."""
+    """Address of a running Ray cluster; empty: start one on this machine for the run."""
     num_cpus: NonNegativeInt = 0
-    """That a Ray started here believes in; 0: those of the machine. Each process of the learner takes three."""
+    """CPUs that a Ray started here may use; 0: all of the machine. Each learner process takes three."""
 
     @model_validator(mode="after")
     def _nothing_is_set_in_vain(self) -> Self:
         if self.ray_address and self.num_cpus:
             raise ValueError(
-                f"num_cpus={self.num_cpus} is for a Ray that is started here, but ray_address={self.ray_address!r} "
-                "names one that runs; leave one of them out"
+                f"num_cpus={self.num_cpus} is for a Ray started here, but ray_address={self.ray_address!r} "
+                "names a running cluster; leave one of them out"
             )
         if self.engine == "embedded" and self.gpu_memory_share != type(self).model_fields["gpu_memory_share"].default:
             raise ValueError("gpu_memory_share is vLLM's; leave it out with engine='embedded'")
@@ -203,25 +203,25 @@ class VerlConfig(Record):
 
 
 class MachineConfig(Record):
-    """The GPUs, and the cores that tools and tests run on."""
+    """GPUs, and CPU cores for tools and tests."""
 
     gpu: Literal["a100", "h100", "h200", "b200"] = "h200"
     num_gpus: PositiveInt = 8
     """Paper A: one node of 8 H200."""
     gpus_per_node: PositiveInt = 8
     num_cores: PositiveInt = 256
-    """For sandboxes, of all nodes together. Paper B: 32 cores next to each node's GPUs, sandboxes elsewhere."""
+    """CPU cores for sandboxes, over all nodes. Paper B: 32 cores next to each node's GPUs, sandboxes elsewhere."""
     num_sandboxes: PositiveInt = 512
     """Episodes in flight at one time."""
     is_colocated: bool = True
     """The same GPUs generate and train in turn; False: ``rollout_share`` of them generate, the others train."""
     rollout_share: float = Field(default=0.5, gt=0.0, lt=1.0)
     usd_per_gpu_hour: NonNegativeFloat = 0.0
-    """0.0: no cost is told."""
+    """Price of one GPU hour in US dollars; 0: no cost is shown."""
 
 
 class EpisodeConfig(Record):
-    """Episodes on average; `repairgym plan --measure RUN` reads them off a run."""
+    """Average episode; `repairgym plan --measure RUN` reads the values from a run."""
 
     num_turns: PositiveFloat = 30.0
     """Paper B caps turns at 40 and 80 and gives no mean."""
@@ -234,11 +234,11 @@ class EpisodeConfig(Record):
     grade_s: NonNegativeFloat = 20.0
     """Seconds of one core per episode."""
     spread: NonNegativeFloat = 0.5
-    """Deviation of the logarithm of turns, tokens and seconds: how long the tail is."""
+    """Standard deviation of the logarithm of turns, tokens and seconds; larger means a longer tail."""
 
 
 class EfficiencyConfig(Record):
-    """Share of the hardware's peak that is reached: our choice, to be replaced by what a first run measures."""
+    """Shares of the hardware's peak that are reached. Our choice; replace them by the measurements of a first run."""
 
     update_mfu: float = Field(default=0.35, gt=0.0, le=1.0)
     prefill_mfu: float = Field(default=0.45, gt=0.0, le=1.0)
@@ -257,7 +257,7 @@ class PlanCommandConfig(Record):
     update: Literal["full", "lora"] = "full"
     lora_rank: PositiveInt = 32
     head_chunk_tokens: PositiveInt = 8192
-    """Positions whose vocabulary logits exist at one time."""
+    """Positions whose vocabulary logits are in memory at one time."""
     num_groups: PositiveInt = 8
     """Groups per iteration (paper A: 8; paper B: 300)."""
     group_size: PositiveInt = 4

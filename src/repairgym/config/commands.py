@@ -1,4 +1,4 @@
-"""One config per command: what `repairgym grade`, `repairgym rollout`, `repairgym eval` and `repairgym train rl` read."""
+"""Configs of commands: grade, rollout, replay, train rl, serve, view and others, one class each."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from repairgym.records import Record, SourceKind, Split
 
 
 class TaskSelection(Record):
-    """Which tasks of a folder."""
+    """Selection of tasks from a folder."""
 
     split: Split = "test"
     source: SourceKind = "mutations"
     num_tasks: NonNegativeInt = 0
-    """0 means all."""
+    """0: all."""
 
 
 class RolloutCommandConfig(Record):
@@ -51,7 +51,7 @@ class ReplayCommandConfig(Record):
     phase: str = ""
     """Phase of the run whose episodes are replayed; empty: any."""
     num_episodes: PositiveInt = 100
-    """At most."""
+    """Largest number of episodes to replay."""
     rollout: RolloutConfig = RolloutConfig(max_in_flight=8)
 
 
@@ -104,53 +104,53 @@ class TrajectoryTablesConfig(Record):
     """`repairgym trajectories parquet`."""
 
     what: ExportKind = "trajectories"
-    """``samples``: token sequences with weights, sampling log-probs and advantages, as a policy update reads them."""
+    """``samples``: token sequences with weights, sampling log-probs and advantages, the input of a policy update."""
     layout: ExportLayout = "dataset"
     """``dataset``: a folder of Parquet shards by split, which `datasets.load_dataset` reads; ``parquet``: one file."""
     phase: str = ""
     """Phase of the run; empty: all (trajectories only)."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
-    """How advantages are computed for samples."""
+    """Computation of the advantages of ``samples``."""
 
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ShellScriptConfig(Record):
-    """How the scripts ``shell-oracle`` and ``shell-submit`` speak to an agent that runs shell commands.
+    """Commands of the scripts ``shell-oracle`` and ``shell-submit`` for an agent that runs shell commands.
 
     The defaults are what mini-swe-agent 2 expects.
     """
 
     submit_command: str = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && git add -A && git diff --cached"
-    """The command that hands in; an agent that reads the patch itself needs only its first part."""
+    """Command that submits; an agent that reads the patch itself needs only its first part."""
     fence: str = "mswea_bash_command"
-    """Word behind the three backticks around a command, for agents that offer no tool."""
+    """Language tag of the code fence around a command, for agents without a shell tool."""
 
 
 class ServeConfig(Record):
     """`repairgym serve`."""
 
     host: str = "127.0.0.1"
-    """Another address than the loopback one needs a token."""
+    """Address to listen on; any but the loopback address needs a token."""
     port: int = Field(default=8000, ge=0, le=65_535)
-    """0: any free one, printed at the start."""
+    """0: any free port, printed at the start."""
     token_env: str = "REPAIRGYM_SERVE_TOKEN"
-    """Environment variable that holds the token of clients; without a value none is asked for."""
+    """Environment variable that holds the token of clients; without a value no token is needed."""
     model_name: str = ""
-    """Name under which clients know the model; empty: the name of the policy or of the model folder."""
+    """Name of the model for clients; empty: the name of the policy or of the model folder."""
     max_concurrent: PositiveInt = 16
     """Requests that run at one time."""
     max_waiting: NonNegativeInt = 64
-    """Requests that wait for one of these places; more are refused with status 429."""
+    """Requests that may wait; more are rejected with status 429."""
     default_reply_tokens: PositiveInt = 512
-    """Of a model's replies to requests that set no bound; scripts say all they have to say."""
+    """Bound on a model's reply to a request without one; scripted replies are never cut."""
     max_body_bytes: PositiveInt = 16 << 20
     drain_s: PositiveFloat = 30.0
     """Time that running requests get when the server is stopped."""
     engine: EngineConfig = EngineConfig()
     pipeline: AnyPipelineConfig = PipelineConfig()
-    """Whose actions scripted policies speak."""
+    """Pipeline whose action format scripted policies write."""
     shell: ShellScriptConfig = ShellScriptConfig()
 
 
@@ -158,6 +158,6 @@ class ViewConfig(Record):
     """`repairgym view`."""
 
     host: str = "127.0.0.1"
-    """Other machines reach another address only with a token."""
+    """Address to listen on; any but the loopback address needs a token."""
     port: int = Field(default=8320, ge=0, le=65_535)
-    """0: a free one."""
+    """0: any free port."""

@@ -1,4 +1,4 @@
-"""What `repairgym tasks curate` leaves out: the filters by name, in order, and the bound of each.
+"""Filters of `repairgym tasks curate`: their names, order and bounds.
 
 Defaults are the papers' values where a paper gives one. Paper B: arXiv:2508.03501, section 4.1 (data) and 4.3 (stage
 2). Paper A: arXiv:2510.22075 (pinning, build time, splits).
@@ -30,12 +30,12 @@ class MissingNamesConfig(Record):
     """Failures by a name that does not exist: the repair would have to guess identifiers (paper B, section 4.1)."""
 
     exceptions: tuple[str, ...] = ("ImportError", "ModuleNotFoundError", "AttributeError")
-    """Paper B names ImportError and AttributeError; the middle one is Python's own kind of ImportError."""
+    """Paper B names ImportError and AttributeError; ModuleNotFoundError is a subclass of ImportError."""
     max_share: float = Field(0.0, ge=0, lt=1)
-    """Share of the failing tests that may fail like this."""
+    """Largest share of the failing tests that may fail with one of these."""
     is_limited_to_new_names: bool = False
-    """True: count a failure only when the repair defines or brings in the missing name (ours: in a synthetic bug an
-    AttributeError is mostly a wrong value, and there is nothing to guess)."""
+    """True: count a failure only when the repair defines or imports the missing name (our choice: in a synthetic bug an
+    AttributeError is mostly a wrong value, and no name has to be guessed)."""
 
 
 class SizeConfig(Record):
@@ -43,11 +43,11 @@ class SizeConfig(Record):
 
     max_files: int = Field(7, ge=1)
     num_lines_below: int = Field(500, ge=1)
-    """Added and removed lines together are fewer than this."""
+    """Added and removed lines together must be fewer than this."""
 
 
 class QualityConfig(Record):
-    """Scores that a language model gave, where the record has them (paper B, section 4.1)."""
+    """Scores by a language model, where the record has them (paper B, section 4.1)."""
 
     score_below: float = 3.0
     """Paper B leaves out the score 3.0: unclear issue, too complex, or a flawed patch of tests."""
@@ -69,12 +69,12 @@ class BuildTimeConfig(Record):
 
 
 class SolveRateConfig(Record):
-    """Window of the solve rate (paper B, section 4.3: stage 2 drops 2/3 and more, and what was never solved)."""
+    """Window of the solve rate (paper B, section 4.3: stage 2 drops 2/3 and more, and unsolved tasks)."""
 
     below: float = Field(2 / 3, gt=0, le=1)
     above: float = Field(0.0, ge=0, lt=1)
     min_samples: int = Field(10, ge=1)
-    """Valid samples without which there is no rate (paper B, Table 3: 10 per problem)."""
+    """Least number of valid samples for a rate (paper B, Table 3: 10 per problem)."""
 
 
 class DuplicatesConfig(Record):
@@ -85,10 +85,10 @@ class DuplicatesConfig(Record):
 
 
 class ContaminationConfig(Record):
-    """Training tasks that tell about held-out ones; held-out tasks always stay."""
+    """Training tasks that reveal held-out ones; held-out tasks always stay."""
 
     by_package: bool = True
-    """No package in training and in a held-out split (our splits; off where splits are by time)."""
+    """No package in training and in a held-out split (our splits; False where splits are by time)."""
     by_time: bool = False
     """No training task newer than the oldest held-out one (paper A: splits in time order)."""
     by_patch: bool = True
@@ -96,14 +96,14 @@ class ContaminationConfig(Record):
 
 
 class SplitConfig(Record):
-    """How tasks are put into splits before they are filtered."""
+    """Assignment of tasks to splits, before the filters."""
 
     by: Literal["keep", "package", "time"] = "keep"
-    """``keep``: as they are. ``package``: whole packages. ``time``: the oldest train (paper A)."""
+    """``keep``: unchanged. ``package``: by whole packages. ``time``: the oldest tasks train (paper A)."""
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Train, validation, test (paper A: 80/10/10)."""
     seed: int = 0
-    """Orders packages (``package``)."""
+    """Seed of the order of packages (``package``)."""
 
     @model_validator(mode="after")
     def _shares_are_whole(self) -> SplitConfig:
@@ -125,9 +125,9 @@ class CurationConfig(Record):
         "duplicates",
         "contamination",
     )
-    """Names of the filters, in order; each sees what the ones before it left."""
+    """Filters in order; each sees the tasks that the earlier ones kept."""
     is_unmeasured_kept: bool = True
-    """What a filter cannot judge (no score, too few runs) stays, and is counted; False leaves it out."""
+    """Keep, and count, tasks that a filter cannot judge (no score, too few runs)."""
     split: SplitConfig = SplitConfig()
     missing_names: MissingNamesConfig = MissingNamesConfig()
     size: SizeConfig = SizeConfig()

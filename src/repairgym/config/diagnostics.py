@@ -1,4 +1,4 @@
-"""Explanations of configurations that cannot be used: the key, the expectation and the key that was probably meant.
+"""Explanations of unusable configurations: the key, the expected value and the key that was probably meant.
 
 Reads a config class, the data given for it and pydantic's error details. Makes one sentence per error. Guarantees: a
 suggested key exists, and is accepted with the ``type`` that the sentence names.
@@ -132,7 +132,8 @@ def suggest_key(keys: Sequence[str], settings: Sequence[Setting]) -> str:
 
 def _best(settings: Sequence[Setting], keys: Sequence[str], meant: Sequence[str]) -> list[Setting]:
     """Return the settings of the name meant that share most with its path; else those of a similar name."""
-    unique = {setting.key: setting for setting in sorted(settings, key=lambda one: bool(one.condition), reverse=True)}
+    ordered = sorted(settings, key=lambda setting: bool(setting.condition), reverse=True)
+    unique = {setting.key: setting for setting in ordered}
     for wanted in (keys, meant):
         named = [setting for setting in unique.values() if setting.key[-1] == wanted[-1]]
         if named:
@@ -154,9 +155,9 @@ def _most_alike(settings: Sequence[Setting], keys: Sequence[str]) -> Iterator[Se
     return (setting for setting in settings if likeness(setting) == most)
 
 
-def _num_common(one: Sequence[str], other: Sequence[str]) -> int:
+def _num_common(first: Sequence[str], second: Sequence[str]) -> int:
     num = 0
-    for left, right in zip(one, other, strict=False):
+    for left, right in zip(first, second, strict=False):
         if left != right:
             break
         num += 1

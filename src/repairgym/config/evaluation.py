@@ -1,7 +1,7 @@
-"""Configurations of what judges a policy: evaluation, matrix, audit, exploit study, analysis.
+"""Configurations of evaluation: eval runs, matrix, audit, exploit study, analysis.
 
-Reads nothing; makes configs. Invariants: evaluations and audits are graded cold unless told otherwise; a matrix names
-each policy and environment once, and what a name refers to exists.
+Reads nothing; makes configs. Invariants: evaluations and audits are graded cold by default; a matrix names each policy
+and environment once, and every name refers to an existing entry.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class MatrixPolicy(Record):
     policy: str
     """Model folder or scripted policy."""
     trained_in: str = ""
-    """Environment that it was trained in; empty for one that was not."""
+    """Environment that it was trained in; empty: untrained."""
     start: str = ""
-    """Policy of the matrix that it was trained from; what it learned is the difference between the two."""
+    """Policy of the matrix from which training started; the gain is the difference between the two."""
 
 
 class MatrixConfig(Record):
@@ -57,7 +57,7 @@ class MatrixConfig(Record):
 
     policies: dict[str, MatrixPolicy] = Field(min_length=1)
     environments: dict[str, RolloutConfig] = Field(min_length=1)
-    """Name -> everything between a task and a verdict: pipeline, tools, prompts, gates, thinking."""
+    """Name -> rollout settings: pipeline, tools, prompts, gates, thinking."""
     select: TaskSelection = TaskSelection()
     num_samples: PositiveInt = 5
     """Runs per task (paper A: 5 runs per configuration)."""
@@ -75,13 +75,13 @@ class MatrixConfig(Record):
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:
-        for name, one in self.policies.items():
-            if one.trained_in and one.trained_in not in self.environments:
+        for name, row in self.policies.items():
+            if row.trained_in and row.trained_in not in self.environments:
                 raise ValueError(
-                    f"policies.{name}.trained_in is {one.trained_in!r}, environments are {sorted(self.environments)}"
+                    f"policies.{name}.trained_in is {row.trained_in!r}, environments are {sorted(self.environments)}"
                 )
-            if one.start and one.start not in self.policies:
-                raise ValueError(f"policies.{name}.start is {one.start!r}, policies are {sorted(self.policies)}")
+            if row.start and row.start not in self.policies:
+                raise ValueError(f"policies.{name}.start is {row.start!r}, policies are {sorted(self.policies)}")
         return self
 
 
@@ -109,11 +109,11 @@ class ExploitStudyConfig(Record):
     rollout: RolloutConfig = RolloutConfig(
         grading=GradingConfig(is_protected_restored=False, is_inspected=False, num_canaries=0, is_differential=False)
     )
-    """Without gates by default: that is what is studied. Turn them on to see the gap close."""
+    """By default without gates, the subject of the study. Turn them on to see the gap close."""
 
 
 class DataFilesConfig(Record):
-    """What `repairgym analyse` and `repairgym report --data` write next to the report."""
+    """Files that `repairgym analyse` and `repairgym report --data` write next to the report."""
 
     tables: tuple[Literal["csv", "parquet"], ...] = ("csv", "parquet")
     """Parquet needs the extra ``datasets``."""
@@ -135,11 +135,11 @@ class AnalysisConfig(Record):
     phase: str = "rl"
     """Training phase."""
     before: str = ""
-    """Phase whose behaviour is compared with ``after``; empty: the first training step."""
+    """Phase whose behavior is compared with ``after``; empty: the first training step."""
     after: str = ""
-    """Empty: the last training step."""
+    """Phase to compare with; empty: the last training step."""
     ngram: PositiveInt = 2
-    """Length of the tool sequences that policy shift is measured on."""
+    """Length of the tool sequences that measure policy shift."""
     num_permutations: PositiveInt = 999
     seed: int = 0
     export: DataFilesConfig = DataFilesConfig()

@@ -1,4 +1,4 @@
-"""How a model is trained: the papers' published values are the defaults, their source stands next to each.
+"""Training settings. Defaults are the papers' published values, with the source next to each.
 
 Read by `learning/` and `recipes/`; imports no torch. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501.
 Invariants: frozen; every value that changes a result is here.
@@ -33,9 +33,9 @@ class OptimizerConfig(Record):
     type: Literal["adamw", "muon"] = "adamw"
     """``muon``: 2-D hidden matrices by Muon, embeddings, output head and vectors by AdamW."""
     learning_rate: PositiveFloat = 1e-6
-    """AdamW's (paper B, Table 3)."""
+    """Learning rate of AdamW (paper B, Table 3)."""
     muon_learning_rate: PositiveFloat = 0.02
-    """Muon's; its updates are orthogonal, so it is far larger than AdamW's."""
+    """Learning rate of Muon; its updates are orthogonal, so it is far larger than that of AdamW."""
     muon_momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
     betas: tuple[float, float] = (0.9, 0.999)
     """Paper B, Table 3."""
@@ -47,39 +47,39 @@ class OptimizerConfig(Record):
     """Paper B, Table 3."""
     num_warmup_steps: NonNegativeInt = 0
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """After the warm-up; ``cosine`` and ``linear`` end at ``final_lr_ratio`` of the peak."""
+    """Schedule after the warm-up; ``cosine`` and ``linear`` end at ``final_lr_ratio`` of the peak."""
     final_lr_ratio: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
 class ComputeConfig(Record):
-    """How a batch is computed; changes speed and memory, results only by float noise."""
+    """Computation of a batch: affects speed and memory, results only by floating-point noise."""
 
     micro_batch_tokens: PositiveInt = 8192
-    """Distinct tokens of one forward and backward."""
+    """Distinct tokens of one forward and backward pass."""
     head_chunk_tokens: PositiveInt = 8192
-    """Positions whose logits exist at one time ..."""
+    """Positions whose logits are in memory at one time ..."""
     head_chunk_vocab: PositiveInt = 65536
     """... and vocabulary entries."""
     is_bf16: bool = False
     """bfloat16 autocast; weights, logits and losses stay float32."""
     is_checkpointing: bool = False
-    """Activation checkpointing: layers are computed again backwards, memory falls to one layer's."""
+    """Activation checkpointing: recompute layers in the backward pass; memory falls to one layer's."""
     context_parallel: PositiveInt = 1
-    """Processes (torchrun) that share the tokens of a micro-batch, for contexts that one cannot hold: Ulysses (arXiv
-    2309.14509). It divides the number of processes and the model's numbers of attention and key-value heads. Paper B
-    (appendix D) trains with context parallelism and does not say over how many devices."""
+    """Processes (torchrun) that share the tokens of a micro-batch, for contexts too long for one process: Ulysses
+    (arXiv 2309.14509). Must divide the number of processes and the model's numbers of attention and key-value heads.
+    Paper B (appendix D) uses context parallelism, over an unstated number of devices."""
     num_threads: PositiveInt | None = None
-    """torch threads of the process; None leaves torch's setting. One is fastest next to other busy processes."""
+    """torch threads of the process; None: torch's own setting. 1 is fastest next to other busy processes."""
 
 
 class FullConfig(Record):
-    """All weights are trained (both papers)."""
+    """Training of all weights (both papers)."""
 
     type: Literal["full"] = "full"
 
 
 class LoraConfig(Record):
-    """Low-rank updates of the linear layers, by peft (LoRA, arXiv 2106.09685); embeddings and head stay as they are.
+    """Low-rank updates of the linear layers, by peft (LoRA, arXiv 2106.09685); embeddings and head are frozen.
 
     Our choices: the papers train all weights.
     """
@@ -89,7 +89,7 @@ class LoraConfig(Record):
     alpha: PositiveInt = 32
     """The update is scaled by alpha / rank."""
     targets: tuple[str, ...] = ()
-    """Ends of the names of the linear layers; empty means every one but the output head."""
+    """Name suffixes of the linear layers; empty: all but the output head."""
 
 
 TrainedConfig = Annotated[FullConfig | LoraConfig, Field(discriminator="type")]
@@ -102,7 +102,7 @@ class LastChoice(Record):
 
 
 class _ValidatedChoice(Record):
-    """Checkpoints are compared on tasks that are set apart."""
+    """Comparison of checkpoints on held-out validation tasks."""
 
     validation_share: float = Field(default=0.15, gt=0.0, lt=1.0)
     """Share of the tasks; paper A (section on SFT) keeps 17 of 101 and 54 of 365 trajectories."""
@@ -111,13 +111,13 @@ class _ValidatedChoice(Record):
 
 
 class LossChoice(_ValidatedChoice):
-    """The least validation loss."""
+    """The checkpoint with the lowest validation loss."""
 
     type: Literal["loss"] = "loss"
 
 
 class EntropyWindowChoice(_ValidatedChoice):
-    """The last checkpoint whose entropy is in a window, or the nearest to it: what RL can still explore from.
+    """The last checkpoint whose entropy is in a window, or the nearest to it, so that RL can still explore.
 
     C3PO (Ring-lite, arXiv 2506.14731): more epochs lower the entropy, and RL then collapses earlier.
     """
@@ -144,18 +144,17 @@ class SftConfig(Record):
     """
 
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-5)
-    """lr 2e-5 was the best of the search {6,20,60,200}e-7 (paper A); the rest is paper B's."""
+    """Learning rate 2e-5: the best of the search {6,20,60,200}e-7 (paper A); the rest is paper B's."""
     compute: ComputeConfig = ComputeConfig()
     batch_size: PositiveInt = 4
     """Trajectories per optimizer step; paper A: at most 4 per GPU."""
     num_epochs: PositiveInt = 1
     is_format_error_masked: bool = False
     thoughts: Literal["keep", "require", "remove"] = "keep"
-    """What becomes of thoughts (``<think>`` to ``</think>``): ``keep``, as they were sampled; ``require``, only
-    trajectories all of whose actions have one (paper A's thinking set); ``remove``, cut out of what is learned and of
-    its context (its no-thinking set)."""
+    """Treatment of thoughts (``<think>`` to ``</think>``). ``keep``: as sampled. ``require``: only trajectories with a
+    thought in every action (paper A's thinking set). ``remove``: cut from actions and context (its no-thinking set)."""
     choice: ChoiceConfig = LastChoice()
-    """Which checkpoint is kept."""
+    """Selection of the final checkpoint."""
     save_every_steps: PositiveInt = 50
     """Optimizer steps between saved states; a killed run resumes from the last."""
     trained: TrainedConfig = FullConfig()
@@ -170,29 +169,29 @@ class RftConfig(SftConfig):
     )
     batch_size: PositiveInt = 64
     is_format_error_masked: bool = True
-    """Actions that raised an environment-format error stay in the context, but are not learned."""
+    """Actions with an environment-format error stay in the context, but are not trained on."""
 
 
 class AlgorithmConfig(Record):
     """The policy update. The defaults are paper B's DAPO (section 3.2, Table 3, stage 1).
 
-    A ``preset`` names an algorithm and gives each part of it that is not set (table: `docs/howto/algorithms.md`).
+    A ``preset`` names an algorithm and fills in each part that is not set (table: `docs/howto/algorithms.md`).
     ``algorithm="grpo"`` is short for ``algorithm.preset="grpo"``.
     """
 
     SHORTHAND: ClassVar[str] = "preset"
-    """Field that a plain string in place of this section sets."""
+    """Field that is set when a plain string replaces this section."""
     PRESET_PARTS: ClassVar[tuple[str, ...]] = PresetParts._fields
     """Fields that another preset replaces."""
 
     preset: Preset = "dapo"
-    """Named algorithm: gives ``loss`` and ``advantage`` where they are not set."""
+    """Named algorithm; fills in ``loss`` and ``advantage`` where they are not set."""
     loss: LossConfig = PRESETS["dapo"].loss
     """Objective of the update."""
     advantage: AdvantageConfig = PRESETS["dapo"].advantage
     """Comparison of a trajectory with its group, or of a token with the value head."""
     correction: SamplerCorrectionConfig = NoCorrectionConfig()
-    """Between sampler and learner. Set ``truncate`` or ``mask`` when another engine than the embedded one samples."""
+    """Correction of the gap between sampler and learner. Set ``truncate`` or ``mask`` with a non-embedded engine."""
     kl: ReferenceKlConfig = NoKlConfig()
     demonstration: DemonstrationConfig = NoDemonstrationConfig()
     overlong: OverlongPolicy = "penalise"
@@ -202,13 +201,13 @@ class AlgorithmConfig(Record):
     """Trajectories per optimizer step; stage 2 uses 256."""
     num_epochs: PositiveInt = 1
     token_budget: PositiveInt | None = None
-    """Learned tokens per optimizer step and denominator of its loss, the rest is cut (C3PO, Ring-lite, arXiv
+    """Trained tokens per optimizer step and denominator of its loss; more are cut (C3PO, Ring-lite, arXiv
     2506.14731, section 3.2: 409,600); None: no bound."""
     is_error_masked: bool = False
-    """Turns that ended in a format or tool error are not learned from where the advantage is positive: they did not
-    bring the success about. Where it is negative they are. RFT's rule (paper B, section 4.2) for RL; our choice."""
+    """Mask turns that ended in a format or tool error where the advantage is positive, because they did not cause the
+    success; keep them where it is negative. RFT's rule (paper B, section 4.2) for RL; our choice."""
     negative_weight: NonNegativeFloat = 1.0
-    """Factor on negative advantages. Below 1 failures, which are longer, push less probability to untried tokens."""
+    """Factor on negative advantages. Below 1, failures (which are longer) move less probability to untried tokens."""
     optimizer: OptimizerConfig = OptimizerConfig()
     compute: ComputeConfig = ComputeConfig()
     trained: TrainedConfig = FullConfig()
@@ -240,7 +239,7 @@ class AlgorithmConfig(Record):
             )
         if self.advantage.type == "gae" and (self.is_error_masked or self.negative_weight != 1.0):
             raise ValueError(
-                "is_error_masked and negative_weight go by the sign of a trajectory's advantage, but 'gae' gives each "
+                "is_error_masked and negative_weight use the sign of a trajectory's advantage, but 'gae' gives each "
                 "token its own; set is_error_masked=false and negative_weight=1.0"
             )
         if self.loss.type == "gspo" and self.kl.type == "k1":
@@ -251,13 +250,13 @@ class AlgorithmConfig(Record):
 
 
 class StepDpoConfig(Record):
-    """Direct preference optimisation on pairs of actions after one history.
+    """Direct preference optimization on pairs of actions after one history.
 
     Agent Q (arXiv 2408.07199) with the loss of DPO (arXiv 2305.18290, equation 7).
     """
 
     beta: PositiveFloat = 0.1
-    """DPO, section 6; Agent Q does not state its own."""
+    """DPO, section 6; Agent Q gives no value."""
     batch_size: PositiveInt = 64
     """Pairs per optimizer step. Our choice."""
     num_epochs: PositiveInt = 1

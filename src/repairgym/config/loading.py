@@ -120,7 +120,8 @@ def _parse_value(text: str, annotation: Any) -> Any:
         return value
     parts = [part.strip() for part in text.split(",") if part.strip()]
     values = [_parse_toml(part) for part in parts]
-    return [part if item is str and not isinstance(one, str) else one for part, one in zip(parts, values, strict=True)]
+    pairs = zip(parts, values, strict=True)
+    return [part if item is str and not isinstance(parsed, str) else parsed for part, parsed in pairs]
 
 
 def _parse_toml(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Configurations that ship with the package: the papers' settings, the demo's, small runs to compare."""
+"""Configurations that ship with the package: settings of the papers, of the demo and of small runs."""
 
 from __future__ import annotations
 

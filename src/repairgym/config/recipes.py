@@ -1,4 +1,4 @@
-"""What the recipes do: sizes, budgets and stages on top of the layers' own configs."""
+"""Recipes: sizes, budgets and stages on top of the configs of the layers."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
 
 
 class CollectConfig(Record):
-    """Trajectories collected for supervised training."""
+    """Collection of trajectories for supervised training."""
 
     num_tasks: PositiveInt = 256
     num_samples: PositiveInt = 4
     """Episodes per task; paper B, section 4.2: 10."""
     max_per_task: PositiveInt = 4
-    """Kept per task, so that easy tasks do not fill the set."""
+    """Most trajectories kept per task, so that easy tasks do not fill the set."""
 
 
 class CorrectionConfig(Record):
     """Pre-training on the policy's own errors (`pretraining/simulated_search.py`)."""
 
     num_searches: PositiveInt = 1000
-    """Searches made again whenever the training state is saved."""
+    """Searches, repeated whenever the training state is saved."""
     max_edits: PositiveInt = 8
-    """Edits of a search."""
+    """Most edits of one search."""
     num_per_search: PositiveInt = 3
-    """Decisions of a search that are learned, the first among them."""
+    """Decisions of a search to train on, including the first."""
     token_share: float = Field(default=0.5, ge=0.0, le=1.0)
     """Share of a step's tokens; the rest are episodes of the simulated teacher. 0: no corrections."""
 
@@ -62,25 +62,25 @@ class PretrainingConfig(Record):
         "huggingface_hub",
         "coverage",
     )
-    """Installed distributions whose functions are the corpus."""
+    """Installed distributions whose functions form the corpus."""
     num_line_labels: PositiveInt = 40
     num_tokenizer_functions: PositiveInt = 8000
     num_tokens: PositiveInt = 15_500_000
-    """Tokens trained on, context included."""
+    """Training tokens, context included."""
     batch_tokens: PositiveInt = 8192
     """Tokens per optimizer step."""
     multi_bug_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of episodes with two to four bugs: more places to find per token."""
+    """Share of episodes with two to four bugs, which hold more repairs per token."""
     final_share: float = Field(default=0.3, ge=0.0, le=1.0)
     """Last share of the tokens: single bugs only, as in the tasks, and `corrections`."""
     corrections: CorrectionConfig = CorrectionConfig()
     context_weight: float = Field(default=0.1, ge=0.0)
-    """Loss weight of observation tokens: the model also learns what code looks like."""
+    """Loss weight of observation tokens: the model also learns to predict code."""
     control_weight: float = Field(default=0.3, ge=0.0)
     """Loss weight of test, undo and submit."""
     noise: TeacherNoise = TeacherNoise(mistypes=0.15, misreads=0.1, tests=0.8, undoes=0.95, gives_up=0.05)
-    """The simulated teacher errs more often than the real one and continues longer: to recover from an error, and to find
-    what is left when some guesses have failed, are half the skill."""
+    """Noise of the simulated teacher. It errs more often than the real teacher and continues longer, because recovery
+    from an error and search after failed guesses must be learned, too."""
     optimizer: OptimizerConfig = OptimizerConfig(
         type="muon",
         learning_rate=3e-3,
@@ -95,27 +95,27 @@ class PretrainingConfig(Record):
 
 
 class RlConfig(Record):
-    """The DAPO loop."""
+    """The RL loop."""
 
     algorithm: AlgorithmConfig = AlgorithmConfig()
     sampler: SamplerConfig = EmbeddedSamplerConfig()
-    """What samples the episodes."""
+    """Engine that samples the episodes."""
     reward: RewardConfig = TerminalRewardConfig()
-    """What the learner gets; what is stored and reported stays the verdict's own reward."""
+    """Reward of the learner; stored and reported is the reward of the verdict."""
     num_groups: PositiveInt = 300
-    """Groups with unequal rewards wanted per iteration (paper B, Table 3: 300 problems)."""
+    """Groups with unequal rewards per iteration (paper B, Table 3: 300 problems)."""
     num_groups_sampled: PositiveInt = 300
-    """Groups sampled at first; what dynamic sampling drops is refilled."""
+    """Groups sampled first; groups that dynamic sampling drops are refilled."""
     spread_share: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Share of the kept groups that is learned, those whose rewards differ most (StarPO-S, arXiv 2504.20073: 0.25)."""
+    """Share of the kept groups to train on: those whose rewards differ most (StarPO-S, arXiv 2504.20073: 0.25)."""
     max_refills: NonNegativeInt = 2
     curriculum: Literal["uniform", "learnability"] = "uniform"
     """Order of the training tasks; ``learnability`` prefers those whose latest group had mixed rewards."""
     max_iterations: PositiveInt = 100
     max_staleness: NonNegativeInt = 0
-    """Policy versions that a token may be behind the weights it teaches; older episodes are dropped and counted. 0
-    samples and learns in turn (paper B, appendix D); above it the next iterations are sampled while one is learned,
-    which needs ``algorithm.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
+    """Policy versions that a token may lag behind the trained weights; older episodes are dropped and counted. 0:
+    sample and train in turn (paper B, appendix D). Above 0: sample the next iterations during training, which needs
+    ``algorithm.correction`` (the bound and the decoupled ratio of AReaL, arXiv 2505.24298)."""
     validation_every: PositiveInt = 10
     num_validation_tasks: NonNegativeInt = 64
 
@@ -124,20 +124,20 @@ class RlConfig(Record):
         if self.max_staleness and self.algorithm.correction.type == "none":
             raise ValueError(
                 f"max_staleness={self.max_staleness} learns from episodes of older weights; set "
-                "algorithm.correction.type='truncate' or 'mask', so that they count as far as the policy still agrees"
+                "algorithm.correction.type='truncate' or 'mask', to weight them by the agreement of the policies"
             )
         return self
 
 
 class EvaluationConfig(Record):
-    """What is evaluated at the end."""
+    """Final evaluation."""
 
     num_tasks: PositiveInt = 210
-    """Test mutations of the start and the end of RL."""
+    """Test mutations for the start and the end of RL."""
     num_control_tasks: PositiveInt = 60
-    """Test mutations of the stages that are shown next to the start and the end of RL: base, SFT, controls."""
+    """Test mutations for the other stages: base, SFT, controls."""
     num_checkpoints: NonNegativeInt = 1
-    """Checkpoints of RL, of those kept at each validation, that are evaluated on the control tasks."""
+    """RL checkpoints, of those kept at each validation, to evaluate on the control tasks."""
     num_start_tasks: PositiveInt = 25
     """Test mutations on which Pass@k of the start is measured."""
     num_release_tasks: PositiveInt = 20
@@ -146,23 +146,23 @@ class EvaluationConfig(Record):
     num_main_samples: PositiveInt = 1
     """Samples per task of the start and the end of RL; a demo of 60 minutes takes twice as many."""
     num_start_samples: PositiveInt = 8
-    """Samples per task of the start where Pass@k is asked for."""
+    """Samples per task for Pass@k of the start."""
     temperatures: tuple[float, ...] = (0.7, 0.4)
     """Controls: the start sampled at lower temperatures."""
     is_continued_control: bool = True
-    """Control: supervised training continued for the compute that RL used."""
+    """Control: continue supervised training for the compute that RL used."""
 
 
 class DemoConfig(Record):
     """The whole loop on one machine."""
 
     minutes: PositiveFloat = 13.0
-    """Wall-clock budget, evaluation and report included; with the set-up of a fresh clone below 15."""
+    """Wall-clock budget with evaluation and report; below 15 with the set-up of a fresh clone."""
     seed: int = 0
     base: str = ""
-    """Model folder to start from; empty means the one that ships with the package."""
+    """Model folder to start from; empty: the shipped one."""
     is_from_scratch: bool = False
-    """Pre-train a base first; it takes the time that `pretraining.num_tokens` needs, on top of `minutes`."""
+    """Pre-train a base first; the time for `pretraining.num_tokens` adds to `minutes`."""
     tasks: TasksConfig = TasksConfig(
         limits=SplitLimits(train=200, validation=32, test=210),
         mutations=MutationConfig(num_per_package=80, num_tests=8, num_passing_kept=8),
@@ -181,7 +181,7 @@ class DemoConfig(Record):
         num_epochs=2,
     )
     own: CollectConfig = CollectConfig(num_tasks=80, num_samples=4, max_per_task=3)
-    """The policy's own rollouts, kept by verdict."""
+    """Rollouts of the policy itself, selected by verdict."""
     rft: RftConfig = RftConfig(
         optimizer=OptimizerConfig(learning_rate=2e-4, weight_decay=0.0, num_warmup_steps=5, schedule="cosine"),
         compute=_SMALL_COMPUTE,

@@ -1,4 +1,4 @@
-"""How many episodes run at once, and how often trouble is tried again."""
+"""Rollouts: workers, sandboxes, retries; alarms and trackers of a run."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from repairgym.records import Record
 
 
 class RolloutConfig(Record):
-    """Everything between a list of jobs and graded trajectories."""
+    """Settings from a list of jobs to graded trajectories."""
 
     num_workers: PositiveInt = 2
     """Processes; each holds an engine, a sandbox back end and a grader, and computes with one thread."""
     max_in_flight: PositiveInt = 48
-    """Episodes at one time in one worker."""
+    """Concurrent episodes of one worker."""
     max_sandboxes: PositiveInt = 48
-    """Sandboxes at one time in one worker; each may take what `sandbox.limits` allows. The tokens of a worker are
-    bounded by `engine.num_slots` times `engine.max_len_tokens`."""
+    """Concurrent sandboxes of one worker, each within `sandbox.limits`. The tokens of a worker are bounded by
+    `engine.num_slots` times `engine.max_len_tokens`."""
     max_attempts: PositiveInt = 3
     """Fresh sandboxes tried before an episode is invalid."""
     max_failures_in_row: PositiveInt = 30
-    """Invalid episodes one after the other that stop the run with the reason."""
+    """Number of consecutive invalid episodes that stops the run with the reason."""
     drain_timeout_s: float = Field(default=60.0, ge=0.0)
-    """After Ctrl-C episodes in flight have this long to end and be stored; a second Ctrl-C stops at once."""
+    """Time for running episodes to finish and be stored after Ctrl-C; a second Ctrl-C stops at once."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Of `repairgym rollout` and `repairgym eval`. Training samples at 1 and refuses anything else (paper B, section 5.2,
-    finding 2: it biases the gradient)."""
+    """Sampling temperature of `repairgym rollout` and `repairgym eval`. Training samples at 1 and rejects other values
+    (paper B, section 5.2, finding 2: they bias the gradient)."""
     pipeline: AnyPipelineConfig = PipelineConfig()
     grading: GradingConfig = GradingConfig()
     engine: EngineConfig = EngineConfig()
@@ -47,15 +47,15 @@ class RolloutConfig(Record):
         return self
 
     def require_training_temperature(self) -> None:
-        """Check that training can honour these settings.
+        """Check that training can use these settings.
 
         Raises:
-            ValueError: another temperature than 1 is asked for.
+            ValueError: the temperature is not 1.
         """
         if self.temperature != 1.0:
             raise ValueError(
-                f"rollout.temperature={self.temperature}: training samples at temperature 1 and nothing else, because "
-                "its log-probabilities are those of the policy; leave it out (repairgym rollout and repairgym eval take it)"
+                f"rollout.temperature={self.temperature}: training samples at temperature 1 only, because its "
+                "log-probabilities are those of the policy; leave it out (only repairgym rollout and eval accept it)"
             )
 
     @model_validator(mode="after")
@@ -63,7 +63,7 @@ class RolloutConfig(Record):
         if self.engine.is_batch_invariant and self.max_in_flight > self.engine.num_slots:
             raise ValueError(
                 f"engine.is_batch_invariant with max_in_flight={self.max_in_flight} and engine.num_slots="
-                f"{self.engine.num_slots}: a session that loses its slot is computed otherwise afterwards; set "
+                f"{self.engine.num_slots}: a session that loses its slot gets different results; set "
                 "max_in_flight to at most num_slots"
             )
         return self
@@ -76,11 +76,11 @@ class AlarmConfig(Record):
     """Bounds of `training/alarms.py`; shares and means are over the last ``window`` iterations."""
 
     window: PositiveInt = 3
-    """Iterations that are looked at together, so that one bad draw is no alarm."""
+    """Iterations per window, so that one bad iteration is no alarm."""
     log_prob_gap: PositiveFloat = 0.005
-    """Mean |log-prob of the sampler - of the learner| per token; verl's documentation: below is fine."""
+    """Mean |log-prob of the sampler - of the learner| per token; fine below this value (verl's documentation)."""
     broken_log_prob_gap: PositiveFloat = 0.01
-    """verl's documentation: above is broken."""
+    """Same mean; broken above this value (verl's documentation)."""
     reward_spread: NonNegativeFloat = 0.05
     """Least mean standard deviation of the rewards within a group."""
     entropy_share: float = Field(default=0.2, ge=0.0, le=1.0)
@@ -88,22 +88,22 @@ class AlarmConfig(Record):
     grad_norm_ratio: PositiveFloat = 10.0
     """Greatest gradient norm, as a multiple of the median so far."""
     invalid_share: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Of the episodes."""
+    """Largest share of invalid episodes."""
     exploited_share: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Of the valid episodes."""
+    """Largest share of exploits among the valid episodes."""
     truncated_share: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Of the valid episodes: ended by a limit."""
+    """Largest share of valid episodes that a limit ended."""
     zero_advantage_share: float = Field(default=0.8, ge=0.0, le=1.0)
-    """Of the groups: all rewards equal, so that nothing is learned."""
+    """Largest share of groups with equal rewards, which have no gradient."""
     weight_lag: NonNegativeInt = 0
-    """Updates that the sampler's weights may be behind the learner's; at least `rl.max_staleness`."""
+    """Updates that the sampler's weights may lag behind the learner's; at least `rl.max_staleness`."""
 
 
 class WatchConfig(Record):
-    """Who watches a run."""
+    """Trackers and alarms of a run."""
 
     trackers: tuple[TrackerName, ...] = ()
     """``jsonl`` (metrics.jsonl in the run folder), ``tensorboard`` (tensorboard/ in it), ``wandb``."""
     project: str = "repairgym"
-    """Name of the project where a tracker has projects (wandb)."""
+    """Project name for trackers with projects (wandb)."""
     alarms: AlarmConfig = AlarmConfig()

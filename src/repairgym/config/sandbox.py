@@ -1,7 +1,7 @@
-"""Configuration of sandboxes: which back end, which bounds.
+"""Sandbox settings: back end, bounds, layer store.
 
-Reads nothing, makes :class:`SandboxConfig`. Invariants: the degraded back end is never chosen unless it is allowed, and
-for an evaluation only when that is allowed too; no setting here gives a sandbox a network.
+Reads nothing, makes :class:`SandboxConfig`. Invariants: the degraded back end is chosen only when it is allowed, with a
+separate permission for evaluation; no setting here gives a sandbox a network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SandboxLimits(Record):
     num_processes: PositiveInt = 128
     """Processes and threads of one sandbox (RLIMIT_NPROC of its own user namespace)."""
     disk_bytes: PositiveInt = 256 << 20
-    """Everything a sandbox writes: the copy-on-write upper, ``/tmp`` and ``/dev/shm`` together; it lies in memory."""
+    """All writes of a sandbox, held in memory: copy-on-write layer, ``/tmp`` and ``/dev/shm`` together."""
     file_bytes: PositiveInt = 64 << 20
     """Size of one file (RLIMIT_FSIZE)."""
     output_bytes: PositiveInt = 1 << 20
@@ -29,10 +29,10 @@ class SandboxLimits(Record):
 
 
 class ContainerConfig(Record):
-    """Which container engine makes the containers of the ``container`` back end."""
+    """Container engine of the ``container`` back end."""
 
     engine: Literal["auto", "podman", "docker"] = "auto"
-    """``auto``: the first one that answers, podman before docker."""
+    """``auto``: the first that answers, podman before docker."""
     runtime: str = ""
     """OCI runtime that the engine uses, e.g. ``runc``; empty: the engine's own choice."""
     start_timeout_s: float = Field(default=60.0, gt=0)
@@ -40,20 +40,20 @@ class ContainerConfig(Record):
 
 
 class SandboxConfig(Record):
-    """Which back end makes sandboxes, and how large they may get."""
+    """Back end of sandboxes, and bounds on them."""
 
     backend: Literal["namespace", "bubblewrap", "container", "degraded", "auto"] = "auto"
-    """``auto``: the first one in this order that works on this machine."""
+    """``auto``: the first in this order that works on this machine."""
     is_degraded_allowed: bool = False
-    """Allow the back end that has no namespaces, to build tasks and to train."""
+    """Allow the back end without namespaces, for task building and training."""
     is_degraded_evaluation_allowed: bool = False
-    """Allow it for evaluation too; its results do not compare with those of other machines."""
+    """Allow it for evaluation too; its results are not comparable with those of other machines."""
     limits: SandboxLimits = SandboxLimits()
     max_snapshot_bytes: PositiveInt | None = None
-    """What all snapshots of one back end may keep together (``namespace``: in memory, ``degraded``: on disk); not set:
-    4 GiB. The other back ends have no snapshots, and refuse it."""
+    """Total size of all snapshots of one back end (``namespace``: in memory, ``degraded``: on disk); not set: 4 GiB.
+    The other back ends have no snapshots and reject this setting."""
     max_zygotes: int = Field(default=16, ge=1)
-    """Resident interpreters, one per (environment, tree); the longest idle one goes first."""
+    """Resident interpreters, one per (environment, tree); the longest idle is evicted first."""
     bubblewrap: str = "bwrap"
     """Name or path of the program that the ``bubblewrap`` back end runs."""
     container: ContainerConfig = ContainerConfig()
@@ -63,9 +63,9 @@ class LayersConfig(Record):
     """Bounds and the network policy of the store of sdists, trees and environments."""
 
     max_bytes: PositiveInt = 20 << 30
-    """Bytes of all layers together; above it the longest unused ones go, when a layer was built and when told
-    (`repairgym doctor --collect-layers`)."""
+    """Bytes of all layers together. Above it the least recently used are deleted, after a layer was built and by
+    `repairgym doctor --collect-layers`."""
     min_idle_s: NonNegativeFloat = 86_400.0
-    """Layers used within this time stay, whatever the store holds; those in use by a live process always do."""
+    """Layers used within this time always stay, like those in use by a live process."""
     is_index_allowed: bool = True
-    """Building a layer may use the configured package index. False: only what this machine has already."""
+    """Allow the configured package index for building layers. False: only files already on this machine."""

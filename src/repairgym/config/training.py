@@ -1,8 +1,7 @@
 """One config per training command: `repairgym train sft`, `rft`, `step_dpo`, `dapo_two_stage`, `distil_then_grpo`.
 
-Defaults are the papers' values, as in the classes that these are made of; `src/repairgym/data/presets/paper_a` and `src/repairgym/data/presets/paper_b` hold
-them with the sizes of the papers' models. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Imports no
-torch.
+Defaults are the papers' values; the presets `paper_a` and `paper_b` (`data/presets`) hold them with the sizes of the
+papers' models. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class SftCommandConfig(Record):
     """`repairgym train sft`."""
 
     phase: str = "rollout"
-    """Phase of the run whose passed trajectories are learned."""
+    """Phase of the run whose passed trajectories are the training data."""
     max_per_task: PositiveInt = 4
     sft: SftConfig = SftConfig()
 
@@ -35,7 +34,7 @@ class RftCommandConfig(Record):
 
     seed: int = 0
     phase: str = "rollout"
-    """Phase of the run whose passed trajectories are learned; with `--tasks` they are collected under it first."""
+    """Phase of the run whose passed trajectories are the training data; `--tasks` collects them first."""
     collect: CollectConfig = CollectConfig(num_samples=10)
     """Paper B, section 4.2: 10 rollouts per task. Without `--tasks` only ``max_per_task`` is read."""
     rft: RftConfig = RftConfig()
@@ -48,14 +47,14 @@ class StepDpoCommandConfig(Record):
     phase: str = "rollout"
     """Phase of the run whose groups are compared."""
     min_gap: float = Field(default=0.3, ge=0.0, lt=1.0)
-    """Pairs differ by more in the mean reward of what followed. Agent Q does not state its threshold: our choice."""
+    """Least difference in mean later reward between the actions of a pair. Our choice; Agent Q gives no value."""
     max_per_task: PositiveInt = 16
     """Our choice."""
     step_dpo: StepDpoConfig = StepDpoConfig()
 
 
 class StageConfig(Record):
-    """One stage of RL: what is learned, and in which environment."""
+    """One stage of RL: algorithm and environment."""
 
     rl: RlConfig = RlConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -76,7 +75,7 @@ class TwoStageConfig(Record):
     select: SolveRateConfig = SolveRateConfig()
     """Tasks of stage 2, by their solve rate over all iterations of stage 1."""
     yarn_factor: float = Field(default=4.0, ge=1.0)
-    """Of the positions between the stages (Table 3: YaRN 4.0); 1 leaves the model as it is."""
+    """Scaling of positions between the stages (Table 3: YaRN 4.0); 1 leaves the model unchanged."""
     stage_2: StageConfig = StageConfig(
         rl=RlConfig(
             algorithm=AlgorithmConfig(batch_size=256, loss=DapoLossConfig(eps_high=0.26)),
@@ -93,7 +92,7 @@ class DistilThenGrpoConfig(Record):
 
     seed: int = 0
     teacher: str = "teacher"
-    """Policy that is imitated: a scripted one by name, a model folder, or ``openai`` or ``vllm``."""
+    """Policy to imitate: the name of a scripted policy, a model folder, ``openai`` or ``vllm``."""
     endpoint: EndpointConfig = EndpointConfig()
     """The server of the teachers ``openai`` and ``vllm``."""
     collect: CollectConfig = CollectConfig()
