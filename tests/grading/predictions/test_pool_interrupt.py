@@ -13,7 +13,7 @@ import pytest
 from repairgym.diffs.make import unified_diff
 from repairgym.tasks.store import TaskStore
 
-COMMAND = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "grade", "num_workers=1"]
+COMMAND = [sys.executable, "-c", "from repairgym.cli.main import main; main()", "grade"]
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_an_interrupted_call_is_continued(place, tmp_path):
     patch = unified_diff(place.task.base_files, place.task.gold_files)
     entries = [{"instance_id": name, "model_name_or_path": "m", "model_patch": patch} for name in names]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, entries)))
-    command = [*COMMAND, str(tmp_path / "tasks"), str(tmp_path / "p.jsonl")]
+    command = [*COMMAND, str(tmp_path / "tasks"), str(tmp_path / "p.jsonl"), "num_workers=1"]
     environment = {**os.environ, "REPAIRGYM_CACHE": str(place.cache_root)}
     instances = tmp_path / "p-graded" / "instances"
 
