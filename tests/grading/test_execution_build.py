@@ -189,5 +189,5 @@ async def test_candidates_fit_the_task(tested, tmp_path):
 
 async def test_a_command_runner_does_no_steps_without_a_command(tested):
     asked = tested.model_copy(update={"runner": TestRunner(type="exit_code", command=("make",))})
-    with pytest.raises(TaskError, match="exit_code does no build steps; give a command to compile, import"):
+    with pytest.raises(TaskError, match="exit_code cannot do build steps; give compile, import a command"):
         with_checks(task_request(asked), asked, GOLD)
