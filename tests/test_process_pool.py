@@ -28,7 +28,7 @@ async def answer(request, setup):
     if request == "crash":
         os._exit(3)
     if request == "sleep":
-        time.sleep(60)
+        time.sleep(60)  # noqa: ASYNC251
     if request == "bug":
         raise ZeroDivisionError
     if request == "input":

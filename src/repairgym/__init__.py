@@ -4,8 +4,6 @@ The names of ``__all__`` are the public API (`docs/reference/api.md`). They are 
 ``import repairgym`` is fast and needs no torch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 __version__ = "0.1.0"

@@ -5,8 +5,6 @@ default to those of the demo, which fit the shipped base. Guarantees: training s
 call on an existing run folder resumes it and repeats no stored episode.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ closes and never outlives its parent; each request of `ProcessPool.map` gets exa
 crashes or takes too long; a dead worker is replaced.
 """
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -4,8 +4,6 @@ Reads the conversation and the turns so far, before each completion. Guarantee: 
 training sees each completion behind exactly the tokens that it was sampled from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

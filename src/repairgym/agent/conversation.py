@@ -9,8 +9,6 @@ Guarantees:
   only imitation can learn them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

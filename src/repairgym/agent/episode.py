@@ -6,8 +6,6 @@ never an exception; every turn is recorded with the span of its tokens; every en
 equal reasons (the time limit apart).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

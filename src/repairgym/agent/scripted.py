@@ -7,8 +7,6 @@ was not sampled; a replayed action has the stored token ids, log-probabilities a
 the same ledger.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -6,8 +6,6 @@ gives up. Every behavior that RL can choose among is therefore in its support, a
 only through the text that the agent would read, plus `fixes`, the true repair.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 

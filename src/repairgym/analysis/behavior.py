@@ -4,8 +4,6 @@ Reads episodes; makes rates, means and transition tables. Guarantees: a rate ove
 is over the submitted episodes, every other rate is over all; shares sum to 1.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections import Counter

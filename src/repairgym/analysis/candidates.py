@@ -5,8 +5,6 @@ training tasks. Guarantees: no scorer reads ``is_passed``; the training set give
 the fit is deterministic and converges, because the ridge term makes it strictly convex.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -4,8 +4,6 @@ Reads rows and metrics of a run; makes points and a `Drift`. Guarantees: invalid
 mean; a step without valid samples has no point; drift is over tasks that were tried in both halves of the steps.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Reads a store's rows and documents (no tokens); makes `EpisodeFacts` records for
 the role of a tool comes from :mod:`repairgym.agent.tools.roles` alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

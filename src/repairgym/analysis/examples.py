@@ -4,8 +4,6 @@ Reads episodes; makes counts by training step, examples of findings, and example
 Guarantees: an episode counts once per detector and severity; examples are chosen by rule, so the choice repeats.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Reads a run store; makes one `Analysis`. Guarantees: parts that an unfinished ru
 one trajectory at a time; nothing is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ a shared n-gram; the p-value is from a permutation test over episodes, within ta
 tasks, so that different tasks never count as different behavior.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ the gap by training step. Guarantees: both means are over the same trajectories,
 interval is over tasks.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 

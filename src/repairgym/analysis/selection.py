@@ -6,8 +6,6 @@ with fewer than k samples are in no number; an abstention curve ends at coverage
 outcome scorer is fitted on training tasks only.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

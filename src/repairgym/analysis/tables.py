@@ -4,8 +4,6 @@ Reads records of evaluation and analysis; makes `Table` records. Guarantees: a c
 are shares between 0 and 1, unformatted; nothing is computed here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any

@@ -4,8 +4,6 @@ Reads the installed distributions; imports none of them. Guarantees: another ver
 installs the right one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal

@@ -6,8 +6,6 @@ the nearest line where they match (no fuzz); nothing is read or written on disk 
 links and submodules do not apply; file modes are ignored. A patch reversed twice makes its first changes again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from repairgym.diffs.lines import split_lines

@@ -4,8 +4,6 @@ Two searches with one result type: `line_edits` (difflib, for readable patches) 
 texts of untrusted code: its time is bounded whatever the texts are).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 

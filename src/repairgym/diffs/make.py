@@ -6,8 +6,6 @@ whatever the texts are; names and lines survive byte by byte; a rename is a dele
 files that are too large, pipes, sockets and devices are reported and left out of the patch.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import os

@@ -6,8 +6,6 @@ unquoted, and not yet checked to stay inside a repository; binary files, links a
 `numbered_rows` accepts any text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field

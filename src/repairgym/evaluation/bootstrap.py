@@ -7,8 +7,6 @@ stays within the bounds of the values and has a positive width: where all tasks 
 that the sample may have missed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import NormalDist

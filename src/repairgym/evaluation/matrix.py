@@ -4,8 +4,6 @@ Reads a run store that `studies/matrix.py` filled; makes a `Matrix`. Guarantees:
 a sentence claims a difference only when its 95 % interval excludes zero; a cell without a run is absent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from repairgym.config.evaluation import MatrixConfig, MatrixPolicy

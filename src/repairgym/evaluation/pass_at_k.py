@@ -6,8 +6,6 @@ invalids* leaves invalid samples out; a number without samples is None, never 0 
 all tasks.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ Reads run stores; makes comparisons with the first run as reference, and JSON li
 hold one line per task with that sample, also for an empty patch.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ the sentence claims a difference only when the 95 % interval excludes zero. The 
 the noise of sampling, not the variation between training runs.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ further supervised training), ``random``, ``submit-at-once``; ``rft-pass-at-k`` 
 of the tasks, for Pass@k alone.
 """
 
-from __future__ import annotations
-
 import re
 
 from repairgym.records import Record

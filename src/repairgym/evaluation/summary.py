@@ -5,8 +5,6 @@ for byte; every rate comes with its number of tasks; a comparison is paired on e
 phases, whose numbers are partial.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

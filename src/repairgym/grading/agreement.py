@@ -4,8 +4,6 @@ Reads tasks; grades the gold patch, the empty patch and a patch that does not co
 makes one :class:`Agreement` per pair of verdicts. Guarantee: no cache is read, so both really run.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass

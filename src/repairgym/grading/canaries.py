@@ -15,8 +15,6 @@ assertions and rewrites only those that the repair should have fixed. That needs
 code, which the detectors reject, and the differential run (:mod:`.decision`) shows a pass without the repair.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import random

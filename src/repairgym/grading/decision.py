@@ -8,8 +8,6 @@ Reads an `Executed` record; makes a `Verdict`. Guarantees:
   so it never counts alone. It runs everything that the agent changed except the repair itself, on the broken code.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping
 

@@ -9,8 +9,6 @@ another one after it; only assertions that every run of the test reaches are cha
 fails the decoy; original tests stay as they are.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import random

@@ -9,8 +9,6 @@ Reads a `Pinned` record and the sources to grade; makes an `Execution`. Guarante
   never by the name of a task or run; a cold execution reads and fills no cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

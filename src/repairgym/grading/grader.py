@@ -10,8 +10,6 @@ Guarantees:
 - Every verdict names the gates that the configuration turns off.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from dataclasses import replace

@@ -4,8 +4,6 @@ Reads the text of a test file; makes a :class:`Layout`, once per text and proces
 costs more than everything else that a grading does on the host. Guarantee: a layout holds no syntax tree.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

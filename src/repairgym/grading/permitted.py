@@ -5,8 +5,6 @@ add tests; the detectors report changes that weaken something). Guarantees: a pr
 comes from the pinned tree (design decision 4); names are compared without regard to case.
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 

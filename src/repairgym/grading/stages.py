@@ -6,8 +6,6 @@ Reads a task, the agent's changed files and the pinned tree. Guarantees: records
 the tree, or that is no text, counts as absent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

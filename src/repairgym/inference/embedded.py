@@ -4,8 +4,6 @@ Reads prompts as token ids; makes `Generation` records. Guarantees: one step of 
 change only between generations, so every generation has one policy version.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Mapping

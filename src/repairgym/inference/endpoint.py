@@ -6,8 +6,6 @@ retried; every attempt is counted by its result; no key is in an error, a counte
 callers' token counts are right.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

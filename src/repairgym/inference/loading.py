@@ -4,8 +4,6 @@ Reads and writes model folders; makes models with grouped attention. Guarantees:
 absent (written under another name, then renamed); loading never uses the network (`model_source` does).
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

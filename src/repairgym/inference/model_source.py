@@ -4,8 +4,6 @@ Reads the local Hugging Face cache, and the network only for a model that it lac
 can check its arguments at once.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Reads prompts as token ids; makes `Generation` records. Guarantees: a reply is e
 `UNKNOWN_VERSION`, so RL rejects it; streaming is off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Reads JSON objects; makes `Reply` records. Guarantee: an inconsistent reply (cou
 `ModelReplyError`, never a guess; optional parts (``usage``) may be missing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Reads texts; makes a `PreTrainedTokenizerFast` with ChatML special tokens and ``
 Guarantee: decoding the encoding of any text gives the text back, byte for byte.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -4,8 +4,6 @@ Reads an `EndpointConfig` and a key; makes replies. Guarantees: a transient fail
 one a `ServerRefusedError`; every failed POST is counted by its kind; no key is in an error.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -4,8 +4,6 @@ Reads a causal LM; changes it in place. Guarantees: with adapters, only adapters
 names, shapes and outputs of the adapted model and does not need peft.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

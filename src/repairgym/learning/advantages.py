@@ -19,8 +19,6 @@ To add an estimator: a function, a member of `config.algorithms.AdvantageConfig`
 conformance tests of `tests/learning/test_advantages.py` then run it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ folders hold whole, merged weights whatever trains them (adapters, several proce
 adapters are also in ``adapter/`` of the model folder, in peft's format.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import shutil

@@ -4,8 +4,6 @@ Reads past rewards per task; makes an order of task ids. Guarantees: the order f
 iteration and the rewards alone; every task keeps a chance.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 

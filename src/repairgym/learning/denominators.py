@@ -19,8 +19,6 @@ constant      1                          N * budget  Dr. GRPO (arXiv 2503.20783)
 A trajectory whose history forked is several samples with one id: L_i, T_i and N count it once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace

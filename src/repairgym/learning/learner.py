@@ -4,8 +4,6 @@ Reads samples; changes the model. Guarantees: the loss is normalized over the wh
 micro-batches and their distribution over processes change results by float noise only; nothing here is random.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import time

@@ -4,8 +4,6 @@ Reads a model's gradients; changes its parameters. Guarantees: the learning rate
 a step with a gradient that is not finite changes only the step number and is counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -5,8 +5,6 @@ Reads pairs of samples that share their history; changes the model. Guarantees: 
 the number of steps done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ from the learner's) is 1 everywhere for equal policies; it multiplies the weight
 that masked tokens make the loss smaller and not other tokens larger.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -7,8 +7,6 @@ from its trajectories and its configuration.
 To add one: a configuration, a class with `shape`, a line in `SHAPINGS`, a test by hand values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 

@@ -5,8 +5,6 @@ the order follows from the seed and the number of steps done. Samples with advan
 advantage is learned; the caller counts dropped groups (`learning/advantages.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ token is never learned; in a policy sample every learned token has the log-proba
 was sampled once is learned once, also where histories fork; tokens are left out, never encoded again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields, replace
 

@@ -5,8 +5,6 @@ vendored copies and tests are left out, equal functions appear once, and a funct
 package (`excluded_digests`) never appears.
 """
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import sysconfig

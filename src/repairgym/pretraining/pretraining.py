@@ -6,8 +6,6 @@ resumable state next to it while it runs. Invariants: the data of step k follows
 share, from the weights at the last save (`corrections`); functions in ``excluded`` never appear.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -6,8 +6,6 @@ after an edit a test run, after a failed run an undo. Invariants: the simulated 
 as it was; the observations are those of the tools; a function's bug and message follow from the seed.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import random

@@ -5,8 +5,6 @@ exactly when the function is as it was. Invariants: an episode ends in success; 
 the model learns where the bug is and never imitates a wrong edit.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@
    attempts. The context is twice as long, by YaRN, the upper clip lower, the batch larger.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

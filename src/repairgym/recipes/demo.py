@@ -4,8 +4,6 @@ Reads a `DemoConfig`; makes a run folder. Invariants: every phase can be interru
 by evaluation only.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@
 3. GRPO from there: eight problems with four rollouts each per step, reward 1 where the build and the tests pass.
 """
 
-from __future__ import annotations
-
 from repairgym.config.training import DistilThenGrpoConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef

@@ -4,8 +4,6 @@ Reads a `DemoConfig` and what the run has measured so far; makes a `Plan`. Invar
 iterations follows from the config alone; that number depends on the machine's speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -5,8 +5,6 @@
 3. Imitate it: actions that could not be parsed stay in the context and are not learned.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from repairgym.config.training import RftCommandConfig

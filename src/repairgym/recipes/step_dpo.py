@@ -4,8 +4,6 @@
 2. Make the better one more probable than the worse, relative to the model that this starts from.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

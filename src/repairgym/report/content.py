@@ -4,8 +4,6 @@ Reads ``run.db`` (read-only) and the files of `run_folder`; makes one `Content`.
 unfinished run are None or empty; only the example trajectories are held as text; the run folder is unchanged.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Reads `Table` and `Figure` records; writes ``<name>.csv`` and so on into a folde
 its data; each file is written completely or not at all; text that a spreadsheet would execute is defused in CSV.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -4,8 +4,6 @@ Reads stage results, curves and shares; makes `Figure` records. Guarantees: a ra
 from zero; both axes have names; an empty input makes no figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

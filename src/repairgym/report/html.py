@@ -5,8 +5,6 @@ runs no script, follows light and dark, and prints; each file is written complet
 first run is the reference, and differences are paired on the tasks that both runs tried.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

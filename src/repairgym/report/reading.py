@@ -5,8 +5,6 @@ however long the episode; cut text is counted; each finding is shown once, at it
 of the file; any text is accepted as a patch.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

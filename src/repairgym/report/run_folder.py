@@ -4,8 +4,6 @@ Reads ``config.toml`` or ``configs/`` (resolved configuration) and the task fold
 Guarantees: only ``run.db`` is required; an absent file is empty, an unreadable one is an error.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ Reads any text; makes text or escaped markup. Guarantees: removed characters lea
 stay; markup keeps ANSI colors as classes and drops every other escape sequence; cut text is counted.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from itertools import islice

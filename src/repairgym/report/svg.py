@@ -4,8 +4,6 @@ Reads numbers; makes SVG markup with the CSS classes of ``base.css``. Guarantees
 absolute color.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

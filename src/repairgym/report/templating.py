@@ -3,8 +3,6 @@
 Guarantees: printed values are escaped, without escape sequences and with hidden characters marked.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ Reads a token ledger and the run's tokenizer, if it has one; makes `Piece` recor
 is in exactly one piece; a character of several tokens is one piece, with the product of their probabilities.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

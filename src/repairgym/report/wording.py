@@ -4,8 +4,6 @@ Reads a `Summary`; makes text. Guarantees: every claim of a difference carries i
 includes zero, the text claims nothing; the limits of the interval are stated with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from repairgym.analysis.behavior import BehaviorMetrics

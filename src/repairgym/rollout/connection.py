@@ -5,8 +5,6 @@ all; the threads of a process share one connection behind a lock; one process wr
 a store of another version or program is rejected.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

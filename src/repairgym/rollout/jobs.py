@@ -4,8 +4,6 @@ Invariants: a trajectory id names phase, step, task and index, so a resumed run 
 group have one task.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

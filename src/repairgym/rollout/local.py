@@ -3,8 +3,6 @@
 Reads and makes what :class:`~repairgym.rollout.pool.WorkerPool` does. Invariant: same trajectories for same jobs.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A phase of training is named after its stage (``sft``, ``rft``, ``rl``; its step
 ``eval/<stage>/<test set>``; an audit is ``audit/<phase>``.
 """
 
-from __future__ import annotations
-
 BASE = "base"
 TEACHER = "teacher"
 OWN = "own"

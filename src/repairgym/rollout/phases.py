@@ -5,8 +5,6 @@ Reads and makes the ``phases`` table. Names: ``teacher``, ``rft``, ``rl`` for tr
 the peak is the largest seen.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

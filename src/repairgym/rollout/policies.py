@@ -4,8 +4,6 @@ Reads `PolicyRef` records; makes policies. Invariants: one engine per process; a
 swaps its weights between generations; one client per server, with this process's share of the limits.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from pathlib import Path

@@ -7,8 +7,6 @@ start in the order of the jobs; another worker runs the jobs of a lost one again
 process, ends every worker and sandbox; invalid episodes are held back until a valid one shows that the machine works.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

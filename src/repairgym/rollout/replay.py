@@ -5,8 +5,6 @@ compared byte for byte after `normalise`, which replaces what no two runs share 
 nothing else; a replay that could not be made is a difference, not left out.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Reads and makes column values. Invariants: `unpack_ledger(pack_ledger(x))` equal
 everything of a trajectory but its tokens, so that analysis never reads a ledger.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ sandbox and then ends as an *invalid* verdict; a failure of a model's server, wh
 at once and keeps the turns before it; every job gives exactly one trajectory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

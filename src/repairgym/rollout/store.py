@@ -6,8 +6,6 @@ a reward exactly when its verdict is valid. After a power cut the last commits c
 (``synchronous=NORMAL``).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any

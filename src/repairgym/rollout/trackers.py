@@ -5,8 +5,6 @@ record, a tracker is a copy of it; metrics reach a tracker after they are stored
 last value counts. A new tracker is a class, a line in `TRACKERS` and a name in `config.watch.TrackerName`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

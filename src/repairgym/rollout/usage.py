@@ -4,8 +4,6 @@ Reads ``/proc``; makes seconds and bytes. Invariants: memory is counted once, wh
 its peak is that of all processes together at one moment, as far as samples see it.
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import suppress
 from pathlib import Path

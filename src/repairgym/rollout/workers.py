@@ -5,8 +5,6 @@ one trajectory or in one `JobsLost`; a request ends with its report; a worker im
 thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

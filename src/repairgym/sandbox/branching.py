@@ -4,8 +4,6 @@ Reads a sandbox, makes :class:`~repairgym.sandbox.base.Snapshot` objects and mor
 taken while nothing runs; the bytes of all snapshots of a back end are bounded; a closed snapshot makes no sandbox.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

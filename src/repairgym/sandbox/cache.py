@@ -5,8 +5,6 @@ is executed at most once per key even when many episodes request it at once; san
 the cancellation of a caller does not end another.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable

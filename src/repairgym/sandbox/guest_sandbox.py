@@ -5,8 +5,6 @@ a record counts only with the signature of this run's key (others count as forge
 exception, a failure of the code inside a result.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -5,8 +5,6 @@ made by `create` are alive; closing twice returns one place. Forks of a sandbox 
 most of its memory, and their maker bounds their number.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

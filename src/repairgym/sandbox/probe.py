@@ -4,8 +4,6 @@ Reads :class:`~repairgym.config.sandbox.SandboxConfig`, makes :class:`BackendPro
 end counts as available only after a sandbox was made, ran a program and isolated it, whatever the settings say.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import tempfile

@@ -8,8 +8,6 @@ every test; a report is untrusted, so it is bounded and has no document type (en
 here can distinguish an honest report from one that the code under test wrote (docs/security.md).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.parsers import expat

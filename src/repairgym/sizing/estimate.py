@@ -4,8 +4,6 @@ Reads a `PlanCommandConfig`; makes an `Estimate`. Operations and bytes follow fr
 them, the hardware's peak and the configured efficiencies. Rollouts are simulated (`simulation`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from repairgym.config.cluster import PlanCommandConfig

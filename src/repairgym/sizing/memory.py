@@ -8,8 +8,6 @@ layers at a time are gathered in 16 bits; activation checkpointing stores the in
 layer at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

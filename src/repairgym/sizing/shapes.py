@@ -4,8 +4,6 @@ Reads a name of `SHAPES` or a Hugging Face ``config.json``; makes a `ModelShape`
 alone, for dense decoders with grouped-query attention and a gated MLP (Qwen, Llama and similar).
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

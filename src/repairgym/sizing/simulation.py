@@ -5,8 +5,6 @@ speed evenly among its sequences (exactly, by virtual time); cores and sandboxes
 inputs give equal results.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import random

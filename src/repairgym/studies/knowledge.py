@@ -4,8 +4,6 @@ Reads run stores and tasks; writes fixes and offers, makes `Start` records. Inva
 was solved with is never read into a fix; adding a run twice changes nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

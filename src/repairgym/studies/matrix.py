@@ -5,8 +5,6 @@ the same tasks and number of samples; a cell that was begun with another policy 
 rejected, so that a resumed matrix never mixes two; ``evaluation/matrix.py`` makes the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import groupby

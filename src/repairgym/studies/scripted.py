@@ -6,8 +6,6 @@ with gates off the reported reward rises while the true one falls, which `traini
 submissions alone. Both use the episode loop, tools and grader of any model. Stored episodes do not run again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ Needs pyarrow. Invariants: token ids, log-probabilities and weights come out as 
 in the order of step, group and id, whatever order they were stored in; a file or folder appears whole or not at all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ Reads certified and unbuilt tasks and their existing layers. Makes `PackageStati
 built or fetched; an unknown value is None; a layer that two packages share counts for both.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -12,8 +12,6 @@ Guarantees: every file appears whole or not at all; a unit counts only for the k
 that it was made with; a folder of another format is rejected.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ imported field (known ones by name, the rest in `extra`); `missing` names what s
 `records.Task`.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from repairgym.records import SCHEMA_VERSION, Record, Split

@@ -5,8 +5,6 @@ without a flaw it samples exactly from the model's distribution, token by token,
 only the protocol with the client. For tests: every token is a forward pass over the whole sequence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

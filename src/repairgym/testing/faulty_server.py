@@ -5,8 +5,6 @@ Speaks enough of OpenAI's protocol for `inference/openai`; runs as its own proce
 number k, later requests the last fault; nothing is random.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -3,8 +3,6 @@
 Reads requests from sockets and passes them to a subclass, which writes the whole answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -5,8 +5,6 @@ point of a series is the newest; a missing or short series gives no alarm, a val
 a resumed run repeats gives each of its alarms once.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

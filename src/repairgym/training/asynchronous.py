@@ -6,8 +6,6 @@ Guarantees: sampling stays in the caller's thread, where Ctrl-C lets episodes en
 when the caller stops; an error of an update is raised in the caller, unless the caller ends with another error.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

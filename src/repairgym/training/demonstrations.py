@@ -5,8 +5,6 @@ demonstration is of a task of this iteration and was graded as passed; which one
 iteration alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from repairgym.config.algorithms import DecayingDemonstrationConfig, DemonstrationConfig, GatedDemonstrationConfig

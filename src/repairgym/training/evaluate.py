@@ -4,8 +4,6 @@ Reads tasks and a policy; makes trajectories under phase ``eval/<stage>/<test se
 trains, each task has the same number of samples, and stored episodes are not run again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ Guarantees: the tasks of an iteration follow from the seed and the earlier rewar
 an iteration without a single valid verdict stops the run and never counts as failed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Sequence
 

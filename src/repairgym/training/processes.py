@@ -6,8 +6,6 @@ Invariants: only the leader reads and writes the run's store; followers hold not
 ends them at once; work is assigned before the leader begins its own part.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Protocol

@@ -6,8 +6,6 @@ at least k - `max_staleness` updates when sampling runs ahead of learning; older
 resumes from the last saved update and repeats no stored episode.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Generator
 from pathlib import Path

@@ -5,8 +5,6 @@ checkpoint ``phase``. Guarantees: validation never trains; a killed stage resume
 stage continues only when `max_iterations` has grown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, closing
 

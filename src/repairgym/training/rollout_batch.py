@@ -5,8 +5,6 @@ Guarantees: a group has one task; an invalid verdict has no reward and enters no
 in no group; every group is counted as kept, equal or failed, every over-long episode under the limit that ended it.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence

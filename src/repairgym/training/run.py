@@ -5,8 +5,6 @@ follow from phase, step, task and index, so what is already in the store is neve
 test split never reaches `training_tasks`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ Invariant: settings that decide what a run learns or samples never differ betwee
 decide when, where and how long (`FREE`) may.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path

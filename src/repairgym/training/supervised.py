@@ -5,8 +5,6 @@ are learned (exploited ones are not), at most `max_per_task` of a task, equal ac
 on from its last saved state and ends with the weights of an unbroken one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import time

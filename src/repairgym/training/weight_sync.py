@@ -6,8 +6,6 @@ weights that the servers got after k updates, or at least k - `max_staleness`, a
 learner's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

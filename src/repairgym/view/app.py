@@ -5,8 +5,6 @@ says what to do; one unreadable run hides no other; a server that other machines
 use is an error before an address is printed.
 """
 
-from __future__ import annotations
-
 import secrets
 import socket
 import sqlite3

@@ -4,8 +4,6 @@ Reads stored trajectories; makes columns for a template. Guarantees: equal patch
 marked where the actions of a column first differ from those of the first column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

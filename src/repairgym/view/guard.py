@@ -5,8 +5,6 @@ origins, framing and sniffing; an unknown host name is rejected (DNS rebinding);
 nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import ipaddress

@@ -6,8 +6,6 @@ as parameters only; a page starts from the key of its neighbor, never from an of
 rows shift nothing.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import zlib

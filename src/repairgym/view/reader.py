@@ -4,8 +4,6 @@ Reads ``run.db``; makes single trajectories, groups with their members, and coun
 a store that no process writes leaves no lock file.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import zlib
 from collections.abc import Iterator

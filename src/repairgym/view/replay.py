@@ -5,8 +5,6 @@ write text are replayed, in memory, never in a sandbox; a diff is right or absen
 recorded answer and the last state has to be the submission.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 Reads run stores; makes HTML. Guarantees: an unreadable run is one line of the list of runs, with the reason.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Reads requests; makes responses. Guarantees: an address is made from keys and numbers, never from a path.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Reads run stores and task files; makes HTML, and raw text of agents under a policy that forbids everything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

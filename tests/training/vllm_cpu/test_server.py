@@ -182,7 +182,7 @@ def test_an_update_during_an_episode(server: str, base: Path, tmp_path: Path, no
 
 
 def test_training_with_a_server_as_sampler(server: str, base: Path, tmp_path: Path, open_run, note: Note) -> None:
-    """The loop of `repairgym train rl`: two iterations, weights pushed after each, by the path of the embedded engine."""
+    """The loop of `repairgym train rl`: two iterations, weights pushed after each, by the embedded engine's path."""
     config = RlConfig(
         algorithm=AlgorithmConfig(
             loss=PpoLossConfig(),

@@ -5,8 +5,6 @@ reads. Guarantees: no text of a model raises an exception; `parse(write(action))
 action, because paper B's environment rejects more and the record has one tool per turn.
 """
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The action formats by name. A new one is a class and one line here (docs/howto/pipeline.md)."""
 
-from __future__ import annotations
-
 from repairgym.agent.formats.base import ActionFormat
 from repairgym.agent.formats.text import CompactFormat, FencedFormat
 from repairgym.agent.formats.tool_calls import JsonXmlFormat, NativeFormat

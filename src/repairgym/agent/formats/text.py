@@ -6,8 +6,6 @@ line of three backticks. A command whose first word is a tool calls it; any othe
 has one.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

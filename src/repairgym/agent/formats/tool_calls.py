@@ -8,8 +8,6 @@ into ``tool_calls`` of the message. The text is the record, so a structured mess
 (`text_of_message`) and vice versa (`message_of_text`).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

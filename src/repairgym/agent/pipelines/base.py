@@ -6,8 +6,6 @@ another way is a subclass and one line of `registry.py`. Guarantee: a template t
 never an empty place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache

@@ -4,8 +4,6 @@ Reads a task; makes the initial prompt. The (task, report, place) tuple is cache
 the place that the full pipeline would have found (paper A, section 3; numbers in `config/pipeline`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -12,8 +12,6 @@ Guarantees of the full one: an attempt sees nothing of the attempts before it bu
 is recorded with its error, its fix and its outcome.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Reads a task; leads one attempt whose submission is the diff of the working tree
 repository with one commit, which holds what the agent is given and nothing of the future.
 """
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The pipelines by the type of their configuration. A new one is a class and one line here (docs/howto/pipeline.md)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from repairgym.agent.pipelines.base import Pipeline

@@ -5,8 +5,6 @@ caches repositories, logs and retrieved fixes, so that every episode of a task s
 no fix of its own task; a file has one line per task and is written whole or not at all.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable

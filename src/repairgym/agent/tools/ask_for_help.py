@@ -1,7 +1,5 @@
 """The ``ask_for_help`` tool of paper A (appendix A.2): asks the knowledge base of past fixes, not a person."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Self

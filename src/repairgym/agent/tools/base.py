@@ -10,8 +10,6 @@ Every tool works in every action format: formats of one line of text give it the
 of JSON give it an object (`check`); both make the tool's own typed arguments.
 """
 
-from __future__ import annotations
-
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

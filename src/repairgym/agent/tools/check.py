@@ -6,8 +6,6 @@ what a build writes is no part of the repair; only the tests that the agent may 
 one run through the execution cache, which makes a group of rollouts cheap (tasks are certified deterministic).
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Self
 

@@ -8,8 +8,6 @@ A, section on stability) and there is no network. A wrapper's version is written
 which there are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

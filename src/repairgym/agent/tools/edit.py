@@ -1,7 +1,5 @@
 """Tools that change the open window: ``edit``, ``line`` and ``undo``."""
 
-from __future__ import annotations
-
 from repairgym.agent.tools.base import NoArguments, Observation, TextArguments, Tool, ToolContext, tool_error
 from repairgym.agent.tools.patching import (
     no_such_line,

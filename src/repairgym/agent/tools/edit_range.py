@@ -4,8 +4,6 @@ Read and write whole files of the workspace. Invariant: a file that ended withou
 last line is replaced by nothing.
 """
 
-from __future__ import annotations
-
 import re
 
 from pydantic import Field

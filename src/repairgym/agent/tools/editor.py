@@ -4,8 +4,6 @@ Reads the workspace and the working folder of the shell; makes paths relative to
 editor opens text files of the repository only; everything else is for the shell.
 """
 
-from __future__ import annotations
-
 import posixpath
 from typing import Generic, Self
 

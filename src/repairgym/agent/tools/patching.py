@@ -4,8 +4,6 @@ Reads one line and an edit command; makes the new line or a sentence that says h
 edit never matches inside a longer token (``<`` does not match in ``<=``, ``1`` not in ``10``).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

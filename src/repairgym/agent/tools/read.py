@@ -4,8 +4,6 @@
 and ``scroll_up`` move the window of paper B's editor (appendix E).
 """
 
-from __future__ import annotations
-
 import re
 
 from pydantic import Field, PositiveInt

@@ -4,8 +4,6 @@ A new tool is a class and one line here (docs/howto/pipeline.md). A key is uniqu
 need not be, as long as no pipeline has two tools of one name.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from repairgym.agent.tools.ask_for_help import AskForHelpTool

@@ -6,8 +6,6 @@ Known are ``pyproject.toml`` (build-system, project, dependency groups, poetry),
 requirements files.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Reads turns by the names of their tools. Guarantee: a rejected edit changed nothing and is no edit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -4,8 +4,6 @@
 paper B (appendix E).
 """
 
-from __future__ import annotations
-
 from fnmatch import fnmatchcase
 
 from pydantic import Field

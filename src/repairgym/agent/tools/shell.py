@@ -4,8 +4,6 @@ Reads a command; makes its output, standard error behind standard output, cut in
 keeps its folder, variables and functions.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field

@@ -6,8 +6,6 @@ file line until the next window is opened. A `FileView` (paper B, appendix E) sh
 lines end at line feeds only, and it is never beyond the file.
 """
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass
 from functools import lru_cache

@@ -6,8 +6,6 @@ written into it, later ones are written through, and changes of commands are rea
 cost no sandbox. Files that are no UTF-8 text are in no change.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Tools that write whole files: ``write`` (compact), ``write_file`` (paper A, appendix A.2)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import PurePosixPath
 

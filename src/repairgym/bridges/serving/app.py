@@ -5,8 +5,6 @@ and wait than the configuration allows, others get status 429; every error is JS
 computed once its client has disconnected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

@@ -10,8 +10,6 @@ model's answers included. Guarantees:
 - A script's answers are marked as having no log-probabilities.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -5,8 +5,6 @@ would change the result is an error that names it; fields that only concern the 
 ignored.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Mapping, Sequence

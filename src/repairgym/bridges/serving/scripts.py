@@ -4,8 +4,6 @@ Reads tasks and conversations; makes answers. Guarantees: the issue text in a co
 conversation alone determines the answer, so a script keeps no state between requests and serves any number of agents.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

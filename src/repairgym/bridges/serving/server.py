@@ -4,8 +4,6 @@ Reads a `ServeConfig` and the token in the environment; serves until a signal. G
 the loopback interface only; after the first signal running requests may end within ``drain_s``, the second stops them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -4,8 +4,6 @@ Reads our `Trajectory` records and other people's files; formats write both. Gua
 trimmed; only our own trajectories have tokens, imported ones never.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar

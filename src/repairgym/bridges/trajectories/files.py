@@ -4,8 +4,6 @@ Reads and makes files and folders. Guarantees: an unusable document is reported 
 a file is complete or absent. A new format is a class and an entry of `FORMATS`; the first that matches a document wins.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator

@@ -5,8 +5,6 @@ is the text encoded here; its actions have no policy version, so supervised trai
 trajectory passes only when exactly its patch was graded here; other splits than ``train`` have their own phase.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

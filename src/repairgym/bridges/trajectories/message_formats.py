@@ -1,7 +1,5 @@
 """Formats of one message list: mini-swe-agent's ``.traj.json`` (1 and 1.1) and rows of chat messages for SFT."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

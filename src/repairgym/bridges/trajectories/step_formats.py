@@ -1,7 +1,5 @@
 """Formats of steps: ATIF, Harbor's trajectory format (versions 1.0 to 1.8), and SWE-agent's ``.traj``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ longer than `max_instance_s` is *invalid* and costs no other submission; closing
 ends every process and sandbox.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing

@@ -6,8 +6,6 @@ two different patches has no prediction, because either could be meant; unknown 
 of an applied patch are within the bounds of `grading.permitted`.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator

@@ -10,8 +10,6 @@ Guarantees: every file is whole or absent; a stored result counts only for the k
 grader version) it was made with, so a changed patch is graded again under any name; an invalid one never counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

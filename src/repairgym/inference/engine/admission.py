@@ -4,8 +4,6 @@ Reads the slot table and the waiting requests; makes *waves*: rows that can be c
 share a worthwhile prefix that is not computed yet. The others wait for the next wave and copy the prefix.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

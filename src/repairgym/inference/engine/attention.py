@@ -7,8 +7,6 @@ numbers without a copy of the cache (measured: 0.4 ms instead of 7.9 ms per laye
 Guarantee: with ``slot_rows`` the keys cover a run of cache slots, and only those slots' outputs are returned.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

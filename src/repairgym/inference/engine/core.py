@@ -5,8 +5,6 @@ distinct prompt token is computed once while a slot holds it; a session's result
 batch, up to float noise, and bit for bit with `is_batch_invariant`; new weights never see keys and values of old ones.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

@@ -4,8 +4,6 @@ Reads token ids, slots and positions; makes the logits of each row's last real t
 model attends by `ATTENTION_NAME` if it supports attention back ends, else by gathered keys under its own attention.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from transformers import PreTrainedModel

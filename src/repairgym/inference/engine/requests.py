@@ -4,8 +4,6 @@ Sampling reads logits and one uniform number per row; makes token ids and their 
 randomness belongs to the request, so a request with the same seed draws the same numbers in any batch.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict, dataclass, field
 

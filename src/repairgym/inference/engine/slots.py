@@ -7,8 +7,6 @@ until taken; cache index j of a slot belongs to the token at position j, so a pl
 mask is causal, and nothing beyond a slot's length is attended to.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

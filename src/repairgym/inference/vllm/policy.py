@@ -6,8 +6,6 @@ is up, so that the server's prefix cache holds its earlier turns; a new session 
 sessions; the last server is never given up.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence

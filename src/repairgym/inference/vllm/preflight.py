@@ -5,8 +5,6 @@ the context; that it is not paused; the routes of weight updates; the tokenizer 
 the full context is read whole and a reply is not cut; tokens are drawn from the reported distribution.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

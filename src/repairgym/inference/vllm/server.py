@@ -5,8 +5,6 @@ is sent, and the reply is checked against it. Only ``generate`` reports the weig
 rollouts of fixed weights use ``completions``, which older servers have, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar

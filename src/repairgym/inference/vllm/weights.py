@@ -5,8 +5,6 @@ nothing is sampled while weights change; a server that failed during an update h
 rejected; after `load` no key or value of older weights is used again; `compare` measures against the learner.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ heads. Guarantees: attention sees whole packs, so prefix forests are shared as i
 equal in all processes of a context, so each computes the whole loss, and the sum of their gradients is its gradient.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 from typing import Any
 

@@ -5,8 +5,6 @@ several (`context_parallel`), computes its own share of the same optimizer batch
 forwards and backwards; checkpoints hold whole tensors, so they resume on any number of processes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

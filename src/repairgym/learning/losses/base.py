@@ -5,8 +5,6 @@ of the batch, because each share is divided by the normalizer of the whole batch
 sequence is in one share.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

@@ -21,8 +21,6 @@ and the number of trajectories, Dr. GRPO a constant budget. Dual clip (arXiv 191
 dapo, grpo, dr_grpo and ppo: f is at least dual_clip * A where A < 0.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

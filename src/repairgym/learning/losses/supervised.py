@@ -7,8 +7,6 @@ loss takes two passes: first the margins (`preference_loss`), then tokens weight
 (`linear_loss`). The gradient is exact, and the sum over micro-batches stays a sum.
 """
 
-from __future__ import annotations
-
 import torch
 
 from repairgym.learning.losses.base import LossOutput

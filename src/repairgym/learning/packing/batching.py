@@ -7,8 +7,6 @@ sample in the same; a micro-batch stays within the token budget unless a single 
 the result depends on the samples and the budget alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

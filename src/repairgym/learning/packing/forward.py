@@ -6,8 +6,6 @@ full forwards up to float noise; vocabulary logits exist only for learned positi
 under any autocast; processes of one context hold parts of the hidden states and all scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ causally, their own: nothing is padded, and no mask is as large as the pack. If 
 attends with a part of the heads (`context_parallel`). Guarantee: the result keeps the order of the queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ included; as root everything runs as an otherwise unused user; sandboxes die wit
 Tests always run cold.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

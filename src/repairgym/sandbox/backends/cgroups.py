@@ -6,8 +6,6 @@ the name of the folder identifies its owner (process id and start time), so the 
 killed owner; a process of a living owner is never touched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

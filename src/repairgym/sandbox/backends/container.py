@@ -7,8 +7,6 @@ read-only and has no network; it ends whenever the host hangs up; the next start
 ``/testbed`` is a copy of the tree in memory, and tests always run cold.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -10,8 +10,6 @@ Landlock reads and writes the host user's files. Its outcomes differ from those 
 configured. Snapshots are copies on disk.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ name, never by the process of a command line (which a container outlives); each 
 containers of dead owners are removed before the first new one is made; no container has a network.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

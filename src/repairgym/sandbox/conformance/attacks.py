@@ -3,8 +3,6 @@
 A check here fails on a back end without walls (tests say so), or it would show nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

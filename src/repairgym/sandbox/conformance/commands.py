@@ -1,7 +1,5 @@
 """Commands: status, signals, streams, deadlines."""
 
-from __future__ import annotations
-
 import os
 
 from repairgym.sandbox.base import SandboxLimits

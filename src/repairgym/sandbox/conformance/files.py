@@ -1,7 +1,5 @@
 """Files: the tree, files written over it, changes, and paths out of reach; lists and diffs, also of hostile trees."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import subprocess

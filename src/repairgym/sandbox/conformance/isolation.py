@@ -1,7 +1,5 @@
 """Isolation: operations that must fail in an isolating sandbox."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

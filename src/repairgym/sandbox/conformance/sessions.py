@@ -1,7 +1,5 @@
 """State that lasts: shell sessions (state between commands, forgery, deadlines), snapshots and forks."""
 
-from __future__ import annotations
-
 from repairgym.errors import InputError, SandboxError
 from repairgym.sandbox.base import ExecResult, SandboxLimits, SandboxSpec, ShellSession
 from repairgym.sandbox.conformance.site import TIMEOUT_S, Site, checks, require, require_raises, shell

@@ -1,7 +1,5 @@
 """The site of conformance checks, and the helpers that run programs and raise on a failed check."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

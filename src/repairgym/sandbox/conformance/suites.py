@@ -1,7 +1,5 @@
 """Test runs: outcomes, ids, deadlines, tracing, and that warm agrees with cold."""
 
-from __future__ import annotations
-
 from repairgym.records import TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.conformance.site import Site, checks, require
 

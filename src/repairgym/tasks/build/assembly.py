@@ -6,8 +6,6 @@ files that act on it; the gold patch leads from the agent's tree to the pinned s
 neither test source nor the fix, because it is made from names and the message only.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

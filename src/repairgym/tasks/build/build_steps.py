@@ -5,8 +5,6 @@ of a command is the kernel's; the first failing command is the last one; the tes
 in the process of the tests (`with_checks`), at no extra cost; every step of a task passes on its gold state.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ packages in advance, so that the result does not depend on process speed; a fini
 key; a failing package is reported and leaves the others alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

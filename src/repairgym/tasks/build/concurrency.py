@@ -1,7 +1,5 @@
 """Bounded concurrency in a fixed order, and results in the order of completion."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable

@@ -6,8 +6,6 @@ window on a failing test leaves only that test to pass, so that one edit is enou
 say so.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from pathlib import Path

@@ -4,8 +4,6 @@ Reads pytest node ids and test source. Makes source without the hidden tests. Gu
 of the cut functions, and no remaining code names one. An inherited test is masked in its class instead.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath

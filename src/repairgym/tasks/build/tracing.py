@@ -4,8 +4,6 @@ Reads a pinned tree. Makes a `SuiteMap`. Guarantees: the map holds only fast, pa
 their file; nothing but the bound on slow tests depends on measured times.
 """
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

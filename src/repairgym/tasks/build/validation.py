@@ -6,8 +6,6 @@ run has exactly the task's tests (shared by the mutants of one function, which h
 tests of all of them, each in a cold interpreter. `verify` shares nothing and repeats every run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import platform
 from collections.abc import Iterable, Sequence

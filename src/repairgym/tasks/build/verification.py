@@ -5,8 +5,6 @@ task gets its own fresh runs; the digest names the state of the task; a file wit
 last whole line and continued there.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path

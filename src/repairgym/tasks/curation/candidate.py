@@ -4,8 +4,6 @@ Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evi
 `Candidate` records. Guarantees: an unmeasured value is None, never a default that a filter could mistake for a value.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ curation added. Guarantees: the source folder never changes; unbuilt tasks pass 
 memory holds candidates and not records.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A new filter is a class with `TaskFilter`'s methods and one line in `FILTERS`; i
 `config.curation`. Guarantees: a filter decides from candidates and configuration alone, in the order of the candidates.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections import Counter

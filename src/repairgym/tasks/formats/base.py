@@ -5,8 +5,6 @@ A format is a class with `Format`'s methods and one line in `registry.FORMATS`. 
 `absent`. Guarantees: ``write_record(format, read_record(format, fields)) == fields``, types included.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

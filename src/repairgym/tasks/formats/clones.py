@@ -5,8 +5,6 @@ Reads clones below one folder with the `git` of this machine. Makes `UnbuiltTask
 touched or read; no hook or filter of the clone runs; a task without pinned files keeps its other fields and the reason.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

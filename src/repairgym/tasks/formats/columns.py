@@ -5,8 +5,6 @@ Reads and makes files. A Parquet column has one type and no missing cells. Guara
 back whole; a missing field comes back as null; rows are read in batches, whatever the file's size.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

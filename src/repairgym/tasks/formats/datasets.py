@@ -5,8 +5,6 @@ Parquet or Arrow; saved by `datasets` or downloaded). Makes `Row` items, or writ
 Guarantees: records come in the order of the sorted paths.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

@@ -6,8 +6,6 @@ pinned ones), and the whole record in `CERTIFIED_FIELD`, from which an import re
 Guarantees: a task that the format cannot hold is reported with the reason; the others are written.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field

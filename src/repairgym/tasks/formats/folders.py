@@ -7,8 +7,6 @@ Scripts first restore every deciding file and name each test. They lack our grad
 reports).
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import shlex

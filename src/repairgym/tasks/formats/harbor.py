@@ -6,8 +6,6 @@ put the whole record into ``tests/config.json``; it is read if present, as is a 
 ``/logs/verifier/reward.txt``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

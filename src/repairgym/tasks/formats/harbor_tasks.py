@@ -5,8 +5,6 @@ for a record with an image. Guarantees: the image is built from the locked packa
 tests and without the repair; the verifier restores every pinned test file before it runs the tests.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from pathlib import Path

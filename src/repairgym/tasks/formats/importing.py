@@ -5,8 +5,6 @@ before. Guarantees: an unusable record is reported with its place and leaves the
 importing a data set twice changes nothing; the folder changes as a whole or not at all.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

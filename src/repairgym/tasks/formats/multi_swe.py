@@ -5,8 +5,6 @@ The tests of the repair are ``fixed_tests``, or if that is empty the lists of th
 Releases for `datasets` store the maps as columns: one list of names and one list per stage.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -5,8 +5,6 @@ assembled from the files; test files form the patch of tests. ``expected_output_
 after the repair; nothing names those that failed before.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

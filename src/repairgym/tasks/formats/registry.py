@@ -3,8 +3,6 @@
 A record that fits several formats gets the first: the more specific one.
 """
 
-from __future__ import annotations
-
 from repairgym.tasks.formats.base import Fields, Format, RecordError
 from repairgym.tasks.formats.harbor import Harbor
 from repairgym.tasks.formats.multi_swe import MultiSwe

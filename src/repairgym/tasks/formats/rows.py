@@ -4,8 +4,6 @@ Reads and makes files. Guarantees: JSON lines are read one at a time, whatever t
 with its reason, and reading continues; files appear whole or not at all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -10,8 +10,6 @@
   ``swesmith/OWNER__NAME.COMMIT``, which give owner, name and the start of the commit.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import UTC, datetime
 from typing import Any

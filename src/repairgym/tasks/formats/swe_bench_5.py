@@ -4,8 +4,6 @@
 ``hints.md`` (absent when empty), ``gold.patch``, ``test.patch``, ``eval.sh``, ``Dockerfile``.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 Makes them next to their place and renames them. Guarantees: a killed command or a full disk leaves the old content.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ included; the byte-code of an overwritten file is absent from a sandbox (`stale_
 code nor a hidden test can be read in compiled form.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import io

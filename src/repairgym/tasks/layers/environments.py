@@ -9,8 +9,6 @@ a network, only to resolve or build (`LayersConfig.is_index_allowed`), and no pa
 installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -6,8 +6,6 @@ Guarantees: a layer in use by a live process is never removed; a layer under rem
 needs it waits and builds it again).
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -9,8 +9,6 @@ Guarantees: a manifest names every file, link and folder of its layer; its own d
 from a damaged layer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ Reads metadata, settings and license files of a pinned tree. Makes one line. Gua
 without a statement has the empty license.
 """
 
-from __future__ import annotations
-
 import email
 import tomllib
 from pathlib import Path

@@ -5,8 +5,6 @@ the public default of the `unearth` library. Makes one sdist file. Guarantees: t
 missing package and an unavailable index raise different errors.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

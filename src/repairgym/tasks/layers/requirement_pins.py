@@ -6,8 +6,6 @@ lock line whose marker is false on this machine names nothing; an edit changes o
 existing bounds stay.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

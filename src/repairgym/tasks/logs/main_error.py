@@ -6,8 +6,6 @@ the installer's own; every log with a printed line has a main error. Classes are
 a missing package in a test's message is a dependency error; like the paper's, they are no diagnosis.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

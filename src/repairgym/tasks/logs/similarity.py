@@ -5,8 +5,6 @@ Reads two :class:`~repairgym.records.MainError`. Guarantees: symmetric and refle
 another name (a module, a symbol, a test) or another assertion always does.
 """
 
-from __future__ import annotations
-
 import re
 
 from repairgym.records import MainError

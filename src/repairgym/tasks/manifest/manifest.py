@@ -10,8 +10,6 @@ Guarantees: adding entries changes no existing entry and no number of a test id.
 entry on any machine: the digest covers all of a task but its durations and the place of its interpreter.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

@@ -4,8 +4,6 @@ Reads a `TaskManifest`. Makes `Task` records and the sdists' trees. Runs nothing
 and `repairgym tasks verify` makes a new one. Guarantees: a rebuilt task has the digest of its entry.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ them only with ``mutations.has_free_operators``. Guarantees: every alternative p
 sites of a module depend on its source only.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

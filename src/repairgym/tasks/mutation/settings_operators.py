@@ -5,8 +5,6 @@ entry (one key with its value) and nothing else, and the same text gives the sam
 build decides whether an edit breaks anything.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

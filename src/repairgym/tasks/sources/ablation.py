@@ -8,8 +8,6 @@ new parameter and the call that passes it), if together they break no other test
 share no hunk.
 """
 
-from __future__ import annotations
-
 import keyword
 import re
 from collections import Counter, defaultdict

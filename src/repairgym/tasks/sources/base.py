@@ -5,8 +5,6 @@ folder with a `TaskSource`, one line in `build_tasks.SOURCES`, and a test. Guara
 machine architecture a source gives the same tasks.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping

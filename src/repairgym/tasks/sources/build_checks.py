@@ -4,8 +4,6 @@ Reads the shipped check files. Makes requests and tasks. Guarantees: the pinned 
 and grading restores every file of it.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from importlib import resources

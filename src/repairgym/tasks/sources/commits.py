@@ -4,8 +4,6 @@ Reads a `GitRepository`. Makes candidate commits and issue texts. Guarantees: a 
 the bounds of `HistoryConfig`; an issue text holds no line of code that the fix added.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -5,8 +5,6 @@ Guarantees: reverting no hunk gives the newer state, reverting all of them the o
 its own hunks, and its issue text never quotes them.
 """
 
-from __future__ import annotations
-
 import ast
 import random
 from collections import defaultdict

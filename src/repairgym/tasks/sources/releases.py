@@ -7,8 +7,6 @@ with its changelog entry as issue text. The repository's own test configuration 
 released; the release itself fixed every failing test of a task.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -9,8 +9,6 @@ is run once; runs are counted, and a search without runs left returns its best r
 `bounds_recipe`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
