@@ -163,9 +163,7 @@ async def play(tree: Path, renderer: ChatRenderer, config: PaperBConfig, number:
 
     context = ToolContext(task=task, workspace=Workspace(tree, task.base_files, create, pipeline.prepare))
     await asyncio.sleep(MODEL_S * number / 64)
-    await EpisodeRunner(pipeline, PausingPolicy(renderer, clock), renderer).run(
-        f"s{number}", context, number
-    )
+    await EpisodeRunner(pipeline, PausingPolicy(renderer, clock), renderer).run(f"s{number}", context, number)
     return clock
 
 

@@ -1,11 +1,12 @@
 """Gradings per minute, one at a time: warm, cold, and the same tests as a plain `pytest` subprocess.
 
 Five real packages of the catalogue, each with two suites: *task*, 16 tests, as many as a task of `repairgym tasks
-build` has, and *files*, whole test files whose tests take up to a second together. A grading is all that `Grader` does
-with a submission: applying, detectors, canaries, a fresh sandbox, the verdict (which has to be *passed*); a plain run
-is `python -m pytest -q TESTS` on the unpacked tree, without walls. One at a time, a grading keeps about one core busy. The
-three take turns within one run, so that what else the machine does hits them alike: believe the ratios, and on a busy
-machine not even those, because waiting hides what a way saves. Layers that are missing are built first. Example::
+build` has, and *files*, whole test files whose tests take up to a second together. A grading is all that `Grader`
+does with a submission: applying, detectors, canaries, a fresh sandbox, the verdict (which has to be *passed*); a
+plain run is `python -m pytest -q TESTS` on the unpacked tree, without walls. One at a time, a grading keeps about one
+core busy. The three take turns within one run, so that what else the machine does hits them alike: believe the
+ratios, and on a busy machine not even those, because waiting hides what a way saves.
+Layers that are missing are built first. Example::
 
     python benchmarks/grading.py --quick
 """

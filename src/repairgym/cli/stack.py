@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from repairgym.cli.machine import GIB, Finding, Status
 from repairgym.config.sandbox import LayersConfig
-from repairgym.errors import IndexUnavailableError, PackageNotFoundError
+from repairgym.errors import IndexUnavailableError, PackageNotFoundError, install_hint
 from repairgym.tasks.layers.gc import collect, list_layers
 from repairgym.tasks.layers.inventory import find_damage, manifest_path
 
@@ -31,6 +31,9 @@ def check_torch() -> list[Finding]:
     """Check torch: its version, CPU kernels and GPU."""
     try:
         import torch
+    except ModuleNotFoundError:
+        summary = "not installed: tasks, grade and view work; no local model, training or demo"
+        return [Finding(id="torch", status="skip", summary=summary, remedy=install_hint("train"))]
     except (ImportError, OSError) as error:
         return [Finding(id="torch", status="fail", summary=f"torch cannot be imported: {error}", remedy="make setup")]
     bf16 = cpu_bf16()
