@@ -29,8 +29,6 @@ A failure of the *repair* is never an exception: it is a :class:`repairgym.recor
 inside an episode is an infrastructure failure and makes the verdict *invalid*, never a reward of 0.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

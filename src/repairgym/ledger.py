@@ -6,8 +6,6 @@ never change; every action token has the log-probability and the policy version 
 branch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

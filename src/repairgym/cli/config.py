@@ -3,8 +3,6 @@
 Reads config classes and presets; prints. Guarantee: imports no torch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`repairgym demo`: the whole loop on this machine."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Annotated

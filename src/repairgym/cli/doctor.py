@@ -4,8 +4,6 @@ Reads the findings of `machine` and `stack`; prints them as words or as JSON (sc
 Invariant: the exit code is 0 unless a finding has the status ``fail``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path

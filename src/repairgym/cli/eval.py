@@ -1,7 +1,5 @@
 """`repairgym eval`: Pass@1 and Pass@k of a policy on tasks, comparisons, the matrix, audits and cold regrading."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Annotated

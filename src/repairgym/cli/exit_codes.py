@@ -4,8 +4,6 @@ Reads an exception; makes an exit code and a message of one line. Invariant: eac
 code in the table.
 """
 
-from __future__ import annotations
-
 import errno
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Reads ``/proc``, ``/sys`` and package metadata; makes `Finding` records. Invaria
 checked part is a finding, not an exception; each finding that is not ok names its fix.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -4,8 +4,6 @@ Reads the command line; makes an exit status. Invariants: a deliberate error (`r
 and its exit code, anything else is a bug and shows its traceback; no other module maps errors to exit codes.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import sys

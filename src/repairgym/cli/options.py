@@ -4,8 +4,6 @@ The order of arguments is TASKS RUN MODEL everywhere. A configuration comes from
 ``a.b=value``; later ones win.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

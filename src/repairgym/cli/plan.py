@@ -3,8 +3,6 @@
 Reads a configuration; prints an estimate. Invariant: `sizing` computes all estimates.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -3,8 +3,6 @@
 Reads run folders; prints tables, paths and the address of the pages. Guarantee: holds no analysis or page logic.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

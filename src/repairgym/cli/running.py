@@ -1,7 +1,5 @@
 """Opening a run folder for a command: store, tasks, workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path

@@ -3,8 +3,6 @@
 Reads options; prints the results of `tasks.formats`. Invariant: holds no task logic.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, get_args
 

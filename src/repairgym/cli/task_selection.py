@@ -3,8 +3,6 @@
 Reads task folders, evidence and run folders; prints broken tasks and the funnel. Guarantee: holds no rules.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

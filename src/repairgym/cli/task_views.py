@@ -3,8 +3,6 @@
 Reads a task folder; prints. Invariants: a pipe gets whole lines without colors, a terminal gets colors.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated

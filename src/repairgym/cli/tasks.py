@@ -3,8 +3,6 @@
 Reads options; prints results of the layers below. Guarantee: holds no task logic.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ A recipe is a function of its configuration and paths; `_recipe` makes a command
 checked before a recipe imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any

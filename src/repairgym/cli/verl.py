@@ -1,7 +1,5 @@
 """`repairgym verl`: write configurations and data sets for verl, and check its versions. `train verl` runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`repairgym watch`: phases, iterations and alarms of a running or finished run."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

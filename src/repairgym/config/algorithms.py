@@ -4,8 +4,6 @@ Read by `learning/`; imports no torch. Invariants: frozen; each member of a unio
 uses; defaults are those of the named paper. "Paper B" is arXiv 2508.03501.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple, Self
 

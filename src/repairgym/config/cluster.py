@@ -4,8 +4,6 @@ Reads nothing, makes :class:`ClusterConfig`. Invariants: without an address no o
 that a cluster cannot support are rejected here, before anything starts.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Literal, Self

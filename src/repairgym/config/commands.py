@@ -1,7 +1,5 @@
 """Configs of commands: grade, rollout, replay, train rl, serve, view and others, one class each."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator

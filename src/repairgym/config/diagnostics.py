@@ -4,8 +4,6 @@ Reads a config class, the data given for it and pydantic's error details. Makes 
 suggested key exists, and is accepted with the ``type`` that the sentence names.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence

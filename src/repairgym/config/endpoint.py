@@ -4,8 +4,6 @@ Reads nothing, makes :class:`EndpointConfig`. Invariants: holds the name of the 
 key; limits hold for a whole command, and each worker takes its share.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 

@@ -4,8 +4,6 @@ Reads nothing; makes configs. Invariants: evaluations and audits are graded cold
 and environment once, and every name refers to an existing entry.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Literal, Self
 

@@ -4,8 +4,6 @@ Read by `learning/` and `recipes/`; imports no torch. "Paper A" is arXiv 2510.22
 Invariants: frozen; every value that changes a result is here.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator

@@ -5,8 +5,6 @@ Guarantees: every key of the files and of the overrides is a field of the Record
 string ``"none"`` means *not set* wherever a field may be None.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

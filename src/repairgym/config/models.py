@@ -3,8 +3,6 @@
 Read by `models/` and `engine/`; imports neither. Invariants: frozen; every size is positive; imports no torch.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator

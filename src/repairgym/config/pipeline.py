@@ -1,7 +1,5 @@
 """Environments of the agent: tools, budgets, prompts, grading (design section 3, `pipelines/`)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt

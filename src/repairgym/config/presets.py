@@ -1,7 +1,5 @@
 """Configurations that ship with the package: settings of the papers, of the demo and of small runs."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import textwrap

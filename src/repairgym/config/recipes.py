@@ -1,7 +1,5 @@
 """Recipes: sizes, budgets and stages on top of the configs of the layers."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator

@@ -4,8 +4,6 @@ Reads the config classes: annotations, bounds, defaults, docstrings. Makes text.
 configuration is in `COMMAND_CONFIGS`, and every class that one of them uses is on the page.
 """
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Rollouts: workers, sandboxes, retries; alarms and trackers of a run."""
 
-from __future__ import annotations
-
 from typing import Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator

@@ -4,8 +4,6 @@ Reads nothing, makes :class:`SandboxConfig`. Invariants: the degraded back end i
 separate permission for evaluation; no setting here gives a sandbox a network.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveInt

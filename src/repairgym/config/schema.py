@@ -4,8 +4,6 @@ Reads type annotations. Makes `Setting` rows. Guarantees: sections of every memb
 setting of a member names the ``type`` that it needs.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin

@@ -1,7 +1,5 @@
 """Task builds: sources, packages, numbers of tasks and bounds."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from repairgym.config.sandbox import LayersConfig, SandboxConfig

@@ -4,8 +4,6 @@ Defaults are the papers' values; the presets `paper_a` and `paper_b` (`data/pres
 papers' models. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Imports no torch.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 from pydantic import Field, PositiveInt, model_validator
