@@ -157,7 +157,7 @@ class VerlConfig(Record):
     """Keep the learner's weights and optimizer in host memory while vLLM generates."""
     gpu_memory_share: float = Field(default=0.6, gt=0.0, lt=1.0)
     """Share of each GPU's memory for vLLM's weights and cache."""
-    batch_rounding: Literal["refuse", "nearest"] = "refuse"  # words: ok
+    batch_rounding: Literal["error", "nearest"] = "error"
     """Treatment of a `batch_size` that is no multiple of `group_size` (paper B: 128 trajectories in groups of 10): an
     error, or the nearest multiple. verl counts optimizer batches in whole groups."""
     save_every: PositiveInt = 10

@@ -111,7 +111,7 @@ class ExploitStudyConfig(Record):
 
 
 class DataFilesConfig(Record):
-    """Files that `repairgym analyse` and `repairgym report --data` write next to the report."""
+    """Files that `repairgym analyze` and `repairgym report --data` write next to the report."""
 
     tables: tuple[Literal["csv", "parquet"], ...] = ("csv", "parquet")
     """Parquet needs the extra ``datasets``."""
@@ -128,7 +128,7 @@ class DataFilesConfig(Record):
 
 
 class AnalysisConfig(Record):
-    """`repairgym analyse`."""
+    """`repairgym analyze`."""
 
     phase: str = "rl"
     """Training phase."""

@@ -5,8 +5,6 @@ there; a missing answer is a named problem, never a hang; nothing stays on a nod
 report.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tempfile

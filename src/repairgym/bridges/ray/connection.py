@@ -5,8 +5,6 @@ imported here and nowhere else; an existing connection is used and left open; er
 errors that say what to do.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

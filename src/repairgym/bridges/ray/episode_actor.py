@@ -5,8 +5,6 @@ arrive as parcels in this node's own layer store, nothing is built here; errors 
 means that the worker or its node is gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path

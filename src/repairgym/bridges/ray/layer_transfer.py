@@ -6,8 +6,6 @@ and each version of the weights enters the object store once, and only the newes
 digest once for all its workers; neither end holds a whole folder in memory.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -4,8 +4,6 @@ Reads this machine; makes `Installation` and `Problem` records. Runs on nodes an
 says what to do, with the command; nothing here needs Ray.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ actor, so it ends as one value or as one loss, never both; a lost worker is repl
 the demand while it waits for room; only the driver writes to the run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress

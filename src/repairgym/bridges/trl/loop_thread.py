@@ -4,8 +4,6 @@ Reads coroutines; makes their results. Guarantees: the thread lives until `close
 open between two calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 import concurrent.futures
 import threading

@@ -5,8 +5,6 @@ ledger, no text is encoded again; an episode without a verdict has no learned to
 TRL leaves out of the group's baseline.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

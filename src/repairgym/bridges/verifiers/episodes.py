@@ -8,8 +8,6 @@ harness, under one idempotency key, so no turn is sampled or recorded twice; the
 and marked `UNKNOWN_VERSION`, a trainer learns from verifiers' own tokens.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -10,8 +10,6 @@ Guarantees: every line of ``verl.yaml`` below its head names our key, with the c
 reason; no file holds a secret.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

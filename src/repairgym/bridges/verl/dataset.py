@@ -4,8 +4,6 @@ Reads tasks; makes a Parquet file. Needs pyarrow. Guarantees: a row names its ta
 not see; a file has rows of one split, and verl trains on the training split only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ sampling; a response begins and ends with a sampled token, so its last token car
 makes no row; groups are selected by the rule of `learning.advantages`. Imports no verl.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ Calls the `generate` of verl 0.9.1's `LLMServerClient`; makes `Generation` recor
 is explicit; a reply without the data that learning needs is a server error, never an answer. Imports no verl.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol

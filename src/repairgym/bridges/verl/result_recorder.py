@@ -5,8 +5,6 @@ settled once verl has learned it; iterations that verl repeats are deleted first
 stop the run and are not stored.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 

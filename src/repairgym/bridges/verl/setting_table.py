@@ -4,8 +4,6 @@ Guarantees: a row applies when our key exists in the configuration and the row's
 "Rows" of verl's are sequences: an episode whose history forked is several.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

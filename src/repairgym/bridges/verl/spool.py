@@ -4,8 +4,6 @@ Reads and writes one file per trajectory in a folder. Guarantees: a file is comp
 it was written, tokens bit for bit; a file is deleted once its trajectory is stored, so a killed run loses none.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ look; a child that fails raises an error with our own reason, where it gave one,
 run outlives the caller.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -7,8 +7,6 @@
 3. Trajectories and metrics go to ``run.db`` under the names that `repairgym train rl` uses; so do checkpoints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

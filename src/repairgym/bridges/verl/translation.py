@@ -5,8 +5,6 @@ Reads `RlConfig`, `RolloutConfig` and `VerlConfig`; makes settings. Guarantees: 
 that is added to our configuration later; none is silently ignored. Imports no verl.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
