@@ -19,8 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 
 MAX_LOOSE_FILES = 20
-LIKE_PARTS = ("cli", "agent/tools", "grading/exploits", "config", "tasks/formats", "sandbox/guest")
-"""Packages whose files are parts of one kind behind a registry: commands, tools, detectors, sections, formats."""
+LIKE_PARTS = ("cli", "agent/tools", "grading/exploits", "tasks/formats")
+"""Packages whose files are parts of one kind behind a registry: commands, tools, detectors, formats."""
 LIMITS = {
     "lines": 65_700,  # a ratchet that only goes down; the aim is 60,000
     "longest_function": 50,
@@ -30,7 +30,7 @@ LIMITS = {
     "one_per_1000_lines": 1.0,
     "header_percent": 12.0,
     "floors": 14,
-    "packages_above_20_files": 0,
+    "packages_above_20_files": 1,  # sandbox/guest, 25; the aim is 0
     "cycles": 0,
 }
 QUESTION = re.compile(r"(What|How|Which|Whether|Who|Where|When|Why)\b")

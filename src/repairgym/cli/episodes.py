@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,13 +80,17 @@ def rollout(
             trajectories = opened.run_jobs(ref, jobs, phase=PHASE)
         counters = opened.pool.counters()
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
+    totals = {"policy": ref.name, "num_tasks": len(chosen), "num_episodes": len(trajectories)}
     if as_json:
-        totals = {"policy": ref.name, "num_tasks": len(chosen), "num_episodes": len(trajectories)}
         print_json({**totals, "verdicts": counts, "counters": counters})
-        return
-    verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    typer.echo(f"{ref.name}: {len(chosen)} tasks, {len(trajectories)} episodes: {verdicts}")
-    for line in filter(None, (describe_usage(counters), describe_losses(counters))):
+    else:
+        _print_counts(totals, counts, (describe_usage(counters), describe_losses(counters)))
+
+
+def _print_counts(totals: dict[str, Any], verdicts: Counter[str], remarks: tuple[str, ...]) -> None:
+    counts = ", ".join(f"{count} {kind}" for kind, count in verdicts.items())
+    typer.echo(f"{totals['policy']}: {totals['num_tasks']} tasks, {totals['num_episodes']} episodes: {counts}")
+    for line in filter(None, remarks):
         typer.echo(line)
 
 

@@ -36,11 +36,7 @@ def matrix(
     Example: repairgym eval matrix tasks runs/matrix --config matrix.toml num_samples=2
     """
     resolved = resolve(MatrixConfig, overrides, config, preset, dry_run)
-    temperature, *others = sorted({environment.temperature for environment in resolved.environments.values()})
-    if others:
-        raise InputError(
-            f"got environments of temperatures {[temperature, *others]}; a matrix needs a single temperature"
-        )
+    temperature = _common_temperature(resolved)
     policies = {
         name: find_policy(entry.policy, temperature, resolved.endpoint) for name, entry in resolved.policies.items()
     }
@@ -75,6 +71,15 @@ def matrix(
         typer.echo(finding)
     export(matrix_tables(result), [heat_plot(result)], run / FOLDER, DataFilesConfig())
     typer.echo(f"tables and heat map: {run / FOLDER}; report: {write_report(run)}")
+
+
+def _common_temperature(config: MatrixConfig) -> float:
+    temperature, *others = sorted({environment.temperature for environment in config.environments.values()})
+    if others:
+        raise InputError(
+            f"got environments of temperatures {[temperature, *others]}; a matrix needs a single temperature"
+        )
+    return temperature
 
 
 def audit_command(
