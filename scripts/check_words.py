@@ -27,7 +27,6 @@ REPLACEMENTS = {
     r"told apart|tell apart|tells apart": "distinguish",
     r"refus(?:e|es|ed|ing|al|als)": "reject",
     r"book of recipes|recipe book": "task manifest",
-    r"mend(?:s|ed|ing)?": "fix",
     r"trouble": "failure, error",
     r"whatsoever|forthwith|thereof|hereby": "plain words",
 }
