@@ -84,7 +84,7 @@ def test_a_run_keeps_what_decides_its_numbers_of_the_machine(tmp_path):
 
     keep()
     keep("verl.gpu_memory_share=0.5", "verl.save_every=2")
-    with pytest.raises(InputError, match=r"batch_rounding=nearest \(was refuse\).*--machine"):
+    with pytest.raises(InputError, match=r"batch_rounding=nearest \(was error\).*--machine"):
         keep("verl.batch_rounding=nearest")
     with pytest.raises(InputError, match=r"num_nodes=2"):
         keep("verl.num_nodes=2")
