@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from repairgym.config.learning import ComputeConfig, OptimizerConfig
 from repairgym.config.models import ModelConfig
 from repairgym.inference.loading import create_model
+from repairgym.learning.learner import Learner
 from repairgym.learning.samples import Sample
 from repairgym.ledger import LedgerBuilder
 from repairgym.records import StopReason, Trajectory, Turn, Verdict, VerdictKind
@@ -84,3 +87,28 @@ def trajectory() -> Trajectory:
         verdict=Verdict(kind=VerdictKind.PASSED, reason="", grader_version="1"),
         seed=0,
     )
+
+
+def _sampled(make_model: Callable[[int], PreTrainedModel], samples: list[Sample], gap: float = 0.2) -> list[Sample]:
+    """``samples`` with log-probabilities that are off by a random ``gap``, turns of three tokens and rewards."""
+    measured = Learner(make_model(0), OptimizerConfig(), ComputeConfig()).measure(samples)
+    generator = np.random.default_rng(0)
+    made = []
+    for index, (sample, scores) in enumerate(zip(samples, measured, strict=True)):
+        is_learned = sample.weight > 0
+        noise = gap * generator.normal(size=len(sample)) * is_learned
+        turn = np.where(is_learned, np.cumsum(is_learned) // 3, -1).astype(np.int32)
+        old = (scores.log_prob + noise).astype(np.float32)
+        made.append(replace(sample, old_log_prob=old, turn=turn, reward=float(index % 2)))
+    return made
+
+
+@pytest.fixture
+def sampled() -> Callable[..., list[Sample]]:
+    return _sampled
+
+
+@pytest.fixture
+def samples(make_model, make_group) -> list[Sample]:
+    groups = [make_group(1, 30, (10, 40, 12)), make_group(2, 50, (20, 5)), make_group(3, 9, (7, 8, 30))]
+    return _sampled(make_model, [sample for group in groups for sample in group])

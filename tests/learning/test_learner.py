@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,26 +77,6 @@ def test_a_batch_without_learned_tokens_changes_nothing(model: PreTrainedModel) 
 
 MakeModel = Callable[[int], PreTrainedModel]
 MakeGroup = Callable[..., list[Sample]]
-
-
-def sampled(make_model: MakeModel, samples: list[Sample], gap: float = 0.2) -> list[Sample]:
-    """``samples`` with log-probabilities that are off by a random ``gap``, turns of three tokens and rewards."""
-    measured = Learner(make_model(0), OptimizerConfig(), ComputeConfig()).measure(samples)
-    generator = np.random.default_rng(0)
-    made = []
-    for index, (sample, scores) in enumerate(zip(samples, measured, strict=True)):
-        is_learned = sample.weight > 0
-        noise = gap * generator.normal(size=len(sample)) * is_learned
-        turn = np.where(is_learned, np.cumsum(is_learned) // 3, -1).astype(np.int32)
-        old = (scores.log_prob + noise).astype(np.float32)
-        made.append(replace(sample, old_log_prob=old, turn=turn, reward=float(index % 2)))
-    return made
-
-
-@pytest.fixture
-def samples(make_model: MakeModel, make_group: MakeGroup) -> list[Sample]:
-    groups = [make_group(1, 30, (10, 40, 12)), make_group(2, 50, (20, 5)), make_group(3, 9, (7, 8, 30))]
-    return sampled(make_model, [sample for group in groups for sample in group])
 
 
 def test_measured_log_probs_are_those_of_full_forwards(model: PreTrainedModel, make_group: MakeGroup) -> None:

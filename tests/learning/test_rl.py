@@ -128,26 +128,6 @@ def trainer_of(make_model: MakeModel, *overrides: str) -> PolicyTrainer:
     return PolicyTrainer(make_model(0), config_of(*overrides), reference=make_model(1))
 
 
-def sampled(make_model: MakeModel, samples: list[Sample], gap: float = 0.2) -> list[Sample]:
-    """``samples`` with log-probabilities that are off by a random ``gap``, turns of three tokens and rewards."""
-    measured = Learner(make_model(0), OptimizerConfig(), ComputeConfig()).measure(samples)
-    generator = np.random.default_rng(0)
-    made = []
-    for index, (sample, scores) in enumerate(zip(samples, measured, strict=True)):
-        is_learned = sample.weight > 0
-        noise = gap * generator.normal(size=len(sample)) * is_learned
-        turn = np.where(is_learned, np.cumsum(is_learned) // 3, -1).astype(np.int32)
-        old = (scores.log_prob + noise).astype(np.float32)
-        made.append(replace(sample, old_log_prob=old, turn=turn, reward=float(index % 2)))
-    return made
-
-
-@pytest.fixture
-def samples(make_model: MakeModel, make_group: MakeGroup) -> list[Sample]:
-    groups = [make_group(1, 30, (10, 40, 12)), make_group(2, 50, (20, 5)), make_group(3, 9, (7, 8, 30))]
-    return sampled(make_model, [sample for group in groups for sample in group])
-
-
 @pytest.mark.parametrize("overrides", EVERY_LOSS.values(), ids=EVERY_LOSS.keys())
 def test_packing_and_micro_batches_change_no_step(
     make_model: MakeModel, samples: list[Sample], overrides: list[str]
@@ -190,14 +170,18 @@ def test_a_correction_takes_the_learners_own_log_probs_and_reports_the_gap(
     assert plain["optim/grad_norm"] != pytest.approx(metrics["optim/grad_norm"], rel=1e-3)
 
 
-def test_a_sampler_that_agrees_is_not_corrected(make_model: MakeModel, samples: list[Sample]) -> None:
+def test_a_sampler_that_agrees_is_not_corrected(
+    make_model: MakeModel, samples: list[Sample], sampled: Callable[..., list[Sample]]
+) -> None:
     agreeing = sampled(make_model, samples, gap=0.0)
     got = trainer_of(make_model, "correction.type=truncate").update(agreeing)
     assert got["correction/bounded_frac"] == 0.0
     assert got["optim/grad_norm"] == pytest.approx(trainer_of(make_model).update(agreeing)["optim/grad_norm"], rel=1e-4)
 
 
-def test_the_factor_multiplies_every_token(make_model: MakeModel, samples: list[Sample]) -> None:
+def test_the_factor_multiplies_every_token(
+    make_model: MakeModel, samples: list[Sample], sampled: Callable[..., list[Sample]]
+) -> None:
     """A sampler that found each token twice as likely: half the gradient, over the same denominator."""
     agreeing = sampled(make_model, samples, gap=0.0)
     eager = [
@@ -220,7 +204,9 @@ def test_a_reference_is_needed_and_stays_as_it_is(make_model: MakeModel, samples
 
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])
-def test_a_kl_term_pulls_towards_the_reference(make_model: MakeModel, samples: list[Sample], kind: str) -> None:
+def test_a_kl_term_pulls_towards_the_reference(
+    make_model: MakeModel, samples: list[Sample], kind: str, sampled: Callable[..., list[Sample]]
+) -> None:
     """Without advantages only the term is left, and ten steps of it bring the policy nearer on these samples."""
     aimless = [replace(sample, advantage=0.0) for sample in sampled(make_model, samples, gap=0.0)]
     config = config_of(f"kl.type={kind}", "kl.coefficient=1.0", "optimizer.learning_rate=0.001")
