@@ -34,7 +34,7 @@ from repairgym.inference.loading import create_model
 from repairgym.learning.learner import Learner, release_memory
 from repairgym.learning.losses import policy_loss
 from repairgym.learning.samples import Sample
-from repairgym.sizing.memory import training_memory
+from repairgym.sizing.estimate import training_memory
 from repairgym.sizing.shapes import GIB, GPUS, SHAPES, ModelShape
 
 TINY = ModelShape(4, 256, 8, 4, 32, 768, 4096, is_tied=True)

@@ -20,8 +20,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from repairgym.bridges.trl.episodes import open_episodes
-from repairgym.bridges.trl.rows import verdict_reward
+from repairgym.bridges.trl.episodes import open_episodes, verdict_reward
 from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
 from repairgym.inference.loading import shipped_base

@@ -5,8 +5,7 @@ import pytest
 from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.errors import ConfigError
-from repairgym.sizing.estimate import decode_step_s, estimate
-from repairgym.sizing.memory import training_memory
+from repairgym.sizing.estimate import decode_step_s, estimate, training_memory
 from repairgym.sizing.shapes import GPUS, SHAPES
 
 

@@ -61,7 +61,7 @@ def find_served(policy: str, tasks: Path | None) -> Path | None:
 
 
 async def _serve(config: ServeConfig, policy: str, folder: Path | None, tasks: Path | None, model: Path | None) -> None:
-    from repairgym.bridges.serving.server import read_token, serve
+    from repairgym.bridges.serving.app import read_token, serve
     from repairgym.inference.loading import shipped_base
 
     read_token(config)  # fails before a model is loaded

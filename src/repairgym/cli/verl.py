@@ -113,7 +113,7 @@ def data(
 
     Example: repairgym verl data tasks train.parquet --split train
     """
-    from repairgym.bridges.verl.dataset import write_rows
+    from repairgym.bridges.verl.training import write_rows
     from repairgym.tasks.store import TaskStore
 
     typer.echo(f"{write_rows(TaskStore(tasks).load(split=split), out)} rows: {out}")

@@ -26,7 +26,7 @@ from transformers.utils import logging
 
 from repairgym.config.models import DtypeName, ModelConfig
 from repairgym.errors import ModelFolderError, disk_full_as_repairgym_error
-from repairgym.inference.engine.attention import ATTENTION_NAME
+from repairgym.inference.engine.forward import ATTENTION_NAME
 from repairgym.inference.renderer import FAMILIES
 
 _AT_FDCWD = -100

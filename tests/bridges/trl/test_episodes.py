@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from repairgym.bridges.trl.checks import check_rollout
-from repairgym.bridges.trl.rows import make_row, verdict_reward
+from repairgym.bridges.trl.episodes import make_row, verdict_reward
 from repairgym.config.pipeline import ElisionConfig, FullConfig, PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, SandboxError, TaskError

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.trl.episodes import Episodes, open_episodes
-from repairgym.bridges.trl.rows import verdict_reward
+from repairgym.bridges.trl.episodes import Episodes, open_episodes, verdict_reward
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from repairgym.bridges.verl.config_files import VerlPaths, command, environment, read_comments, write_config
-from repairgym.bridges.verl.dataset import write_rows
 from repairgym.bridges.verl.episodes import EpisodeSettings
+from repairgym.bridges.verl.training import write_rows
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
 from repairgym.config.training import DistilThenGrpoConfig

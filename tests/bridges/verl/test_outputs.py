@@ -5,7 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from repairgym.bridges.verl.outputs import keep_groups, outcome_of, positive_members
+from repairgym.bridges.verl.outputs import (
+    SpooledTrajectory,
+    keep_groups,
+    outcome_of,
+    positive_members,
+    read_spool,
+    write_spool,
+)
 from repairgym.config.algorithms import GroupAdvantageConfig, StepPenaltyConfig, TerminalRewardConfig
 from repairgym.errors import ModelReplyError
 from repairgym.learning.advantages import Outcome, estimate_advantages
@@ -106,3 +113,19 @@ def test_lone_survivors_are_dropped_also_where_all_groups_are_equal():
     kept, counts = keep_groups({"equal": {"0": 1.0, "1": 1.0}, "lone": {"0": 1.0}})
     assert kept == {"equal"}
     assert counts.num_kept == 0
+
+
+def test_trajectories_are_read_from_the_spool_as_written(trajectory_maker, tmp_path):
+    written = [SpooledTrajectory(trajectory_maker(f"t-{k}", seed=k), "rl", k, "train") for k in range(3)]
+    written.append(SpooledTrajectory(trajectory_maker("t-3", kind=VerdictKind.INVALID), "rl", 0, "train"))
+    for spooled in written:
+        write_spool(tmp_path, spooled)
+    read = [spooled for _, spooled in read_spool(tmp_path)]
+    assert [(f.trajectory.id, f.phase, f.step, f.split) for f in read] == [
+        (f.trajectory.id, f.phase, f.step, f.split) for f in written
+    ]
+    for before, after in zip(written, read, strict=True):
+        assert np.array_equal(before.trajectory.ledger.log_prob, after.trajectory.ledger.log_prob)
+        assert before.trajectory.verdict == after.trajectory.verdict
+        assert before.trajectory.durations_s == after.trajectory.durations_s
+        assert before.trajectory.final_files == after.trajectory.final_files

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from repairgym.bridges.verl.episodes import validation_phase
+from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool, write_spool
 from repairgym.bridges.verl.result_recorder import ResultRecorder
-from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool, write_spool
 from repairgym.bridges.verl.trainer_process import Arrival
 from repairgym.bridges.verl.training import paths_of, run_verl_stage, stages_of
 from repairgym.config.cluster import VerlConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from repairgym.inference.engine.slots import SlotTable
+from repairgym.inference.engine.requests import Request
+from repairgym.inference.engine.slots import PrefillRow, SlotTable, split_batches
 
 
 def test_slots_evict_the_least_recently_used_idle_session() -> None:
@@ -26,3 +27,13 @@ def test_best_donor_never_counts_tokens_beyond_a_slots_length() -> None:
     slots.hold(0, 0, np.array([1]))
     slots.hold(1, 0, np.array([1, 2]))
     assert slots.best_donor(np.array([1, 2, 3, 4])) == (1, 2)
+
+
+def test_batches_hold_rows_of_similar_length() -> None:
+    def row(length: int) -> PrefillRow:
+        return PrefillRow(Request("s", np.zeros(length, np.int32), 1, frozenset(), 1.0, np.zeros(1)), 0)
+
+    batches = [
+        [row.num_new for row in batch] for batch in split_batches([row(n) for n in (200, 10, 12, 210, 900)], 512)
+    ]
+    assert batches == [[10, 12], [200, 210], [900]]

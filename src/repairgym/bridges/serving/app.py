@@ -6,14 +6,19 @@ computed once its client has disconnected.
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
+import os
+import signal
+import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,8 +28,8 @@ from starlette.routing import Route
 from repairgym import __version__
 from repairgym.bridges.serving.models import ModelReply, ServedModel
 from repairgym.bridges.serving.requests import RequestError, SamplingRequest, read_chat_request, read_text_request
-from repairgym.config.commands import ServeConfig
-from repairgym.errors import RepairGymError
+from repairgym.config.commands import LOOPBACK, ServeConfig
+from repairgym.errors import ConfigError, InputError, RepairGymError
 
 _T = TypeVar("_T")
 _CLIENT_GONE = 499
@@ -205,3 +210,76 @@ def _error(status: int, message: str, code: str) -> JSONResponse:
     kind = "invalid_request_error" if status < 500 else "server_error"
     content = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return JSONResponse(content, status, headers={"Retry-After": "1"} if status == 429 else None)
+
+
+def read_token(config: ServeConfig) -> str:
+    """Return the token that clients must send; empty: none.
+
+    Raises:
+        ConfigError: the server would be open to other machines without one.
+    """
+    token = os.environ.get(config.token_env, "")
+    if not token and config.host not in LOOPBACK:
+        raise ConfigError(
+            f"host={config.host!r} accepts other machines; set a token for them in {config.token_env}, "
+            "or listen on 127.0.0.1"
+        )
+    return token
+
+
+async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        model: The model.
+        name: Its name for clients.
+        config: Address and bounds.
+        on_start: Receives the base URL once clients can connect.
+
+    Raises:
+        ConfigError: open to other machines without a token.
+        InputError: the address cannot be listened on.
+    """
+    app = ModelServer(model, name, config, read_token(config)).app()
+    settings = uvicorn.Config(
+        app,
+        host=config.host,
+        port=config.port,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(config.drain_s + 0.5),
+    )
+    server = _Server(settings, on_start)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, server.stop)
+    try:
+        await server.serve()
+    except SystemExit as error:  # uvicorn exits when it cannot listen
+        raise InputError(f"cannot listen on {config.host}:{config.port}; take another port, 0 for any") from error
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class _Server(uvicorn.Server):
+    """A server that reports when it listens; the caller handles its signals, so an ordered stop is no error."""
+
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._on_start = on_start
+
+    def stop(self) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            host, port = self.config.host, self.servers[0].sockets[0].getsockname()[1]
+            self._on_start(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, TrajectoryFormat
-from repairgym.bridges.trajectories.message_formats import ChatMessages, MiniSweAgent
-from repairgym.bridges.trajectories.step_formats import Atif, SweAgent
+from repairgym.bridges.trajectories.formats import Atif, ChatMessages, MiniSweAgent, SweAgent
 from repairgym.errors import InputError, disk_full_as_repairgym_error
 
 _LINES = ".jsonl"

@@ -11,9 +11,8 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest
+from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest, ServerPolicy, require_plain_sampling
 from repairgym.bridges.verl.outputs import Outcome, Row
-from repairgym.bridges.verl.policy import ServerPolicy, require_plain_sampling
 from repairgym.records import Trajectory
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from repairgym.bridges.verl.config_files import VerlPaths
 from repairgym.bridges.verl.episodes import validation_phase
-from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool
+from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool
 from repairgym.bridges.verl.trainer_process import Arrival, num_saved_updates
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig

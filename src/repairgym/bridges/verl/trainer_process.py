@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from repairgym.bridges.verl.config_files import METRICS_FILE, VerlPaths, command, environment
-from repairgym.bridges.verl.spool import SpooledTrajectory, read_spool
+from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool
 from repairgym.config.cluster import VerlConfig
 from repairgym.errors import RepairGymError
 from repairgym.process_pool import end_with_parent

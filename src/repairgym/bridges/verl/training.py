@@ -7,12 +7,12 @@
 3. Trajectories and metrics go to ``run.db`` under the names that `repairgym train rl` uses; so do checkpoints.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from repairgym.bridges.verl.config_files import VerlPaths, write_config
-from repairgym.bridges.verl.dataset import write_rows
 from repairgym.bridges.verl.episodes import VALIDATION, EpisodeSettings
 from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.trainer_process import LOG_FILE, num_saved_updates, run_verl, saved_model
@@ -22,12 +22,16 @@ from repairgym.config.commands import RlCommandConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
-from repairgym.errors import ConfigError
+from repairgym.errors import ConfigError, TaskError, install_hint
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
 from repairgym.recipes.distil_then_grpo import GRPO
+from repairgym.records import Task
 from repairgym.rollout.names import RL
+from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.training.run import Run
+
+AGENT_NAME = "repairgym"
 
 
 @dataclass(frozen=True)
@@ -187,3 +191,48 @@ def _write_data(run: Run, stage: Stage, paths: VerlPaths, task_ids: Iterable[str
     write_rows(tasks, paths.train_rows)
     # verl wants a file also where nothing is validated.
     write_rows(run.select(VALIDATION, limit=stage.rl.num_validation_tasks) or tasks[:1], paths.validation_rows)
+
+
+def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
+    """Make one row per task.
+
+    verl requires a prompt. The issue text is there for people who look at the file; the pipeline makes the prompt that
+    an agent reads when its episode opens.
+    """
+    return [
+        {
+            "data_source": f"repairgym/{task.source}",
+            "agent_name": AGENT_NAME,
+            "prompt": [{"role": "user", "content": task.issue}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": number, "task_id": task.id, "split": task.split},
+        }
+        for number, task in enumerate(tasks)
+    ]
+
+
+def write_rows(tasks: Sequence[Task], path: Path) -> int:
+    """Write the rows of ``tasks``; returns their number.
+
+    Raises:
+        TaskError: there is none, or they are of several splits.
+        ConfigError: pyarrow is not installed.
+        DiskFullError: no room; the previous file is intact.
+    """
+    splits = sorted({task.split for task in tasks})
+    if len(splits) != 1:
+        raise TaskError(
+            f"{path} would hold tasks of the splits {splits or 'none'}, expected one; see: repairgym tasks show"
+        )
+    arrow = _pyarrow()
+    with written_whole(path) as stream:
+        arrow.parquet.write_table(arrow.Table.from_pylist(rows_of(tasks)), stream)
+    return len(tasks)
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ConfigError(f"Parquet files need pyarrow; install it: {install_hint('datasets')}") from None
+    return pyarrow

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel
 
 from repairgym.config.models import EngineConfig
 from repairgym.errors import ConfigError
-from repairgym.inference.engine.admission import Admission, PrefillRow, split_batches
 from repairgym.inference.engine.forward import SlotModel
 from repairgym.inference.engine.requests import EngineStatistics, Request, draw_uniforms, sample_tokens
-from repairgym.inference.engine.slots import SlotTable
+from repairgym.inference.engine.slots import Admission, PrefillRow, SlotTable, split_batches
 
 
 class Engine:

@@ -16,7 +16,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from repairgym.inference.engine.attention import grouped_attention
+from repairgym.inference.engine.forward import grouped_attention
 from repairgym.learning.distributed.context_parallel import ContextGroup
 
 TREE_ATTENTION_NAME = "repairgym_tree"

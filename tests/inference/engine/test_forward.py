@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from repairgym.inference.engine.attention import grouped_attention
+from repairgym.inference.engine.forward import grouped_attention
 
 
 def repeated(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
