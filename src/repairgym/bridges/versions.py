@@ -1,8 +1,4 @@
-"""Versions of other people's packages that the bridges are tested with, checked before anything runs.
-
-Reads the installed distributions; imports none of them. Guarantees: another version is rejected, with the command that
-installs the right one.
-"""
+"""Versions of other people's packages that the bridges are tested with, read without importing them."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -26,11 +22,7 @@ VLLM = {"vllm": "0.24.0"}
 
 
 def require_extra(package: Literal["trl", "verifiers"]) -> None:
-    """Check that a supported version of ``package`` is installed.
-
-    Raises:
-        ConfigError: it is not; the message ends with the command that installs one.
-    """
+    """Raise `ConfigError`, with the command to install one, unless a supported version of ``package`` is installed."""
     remedy = f"this bridge needs {package}{SUPPORTED[package]}; {install_hint(package)}"
     installed = _version(package)
     if installed is None:
@@ -40,18 +32,19 @@ def require_extra(package: Literal["trl", "verifiers"]) -> None:
 
 
 def check_verl_versions(config: VerlConfig, installed: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """Return the versions that a verl run with ``config`` would use.
-
-    Args:
-        config: Decides whether vLLM is needed.
-        installed: Distribution -> version, None where there is none; by default those of this interpreter.
+    """Return the versions that a verl run with ``config`` would use; ``installed`` replaces those of this interpreter.
 
     Raises:
         ConfigError: a package is missing or has another version than the tested one.
     """
     tested = VERL | (VLLM if config.engine == "vllm" else {})
-    versions = {name: installed.get(name) if installed is not None else _version(name) for name in tested}
-    wrong = [f"{name} {versions[name] or 'is not installed'}" for name in tested if not _fits(versions, tested, name)]
+    versions = {name: _version(name) if installed is None else installed.get(name) for name in tested}
+    # A build for another device has a local part: 0.24.0+cpu.
+    wrong = [
+        f"{name} {text or 'is not installed'}"
+        for name, text in versions.items()
+        if text is None or Version(text).public != Version(tested[name]).public
+    ]
     if wrong:
         expected = ", ".join(f"{name} {tested[name]}" for name in tested)
         command = "make verl-env GPU=1" if config.engine == "vllm" else "make verl-env"
@@ -67,9 +60,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _fits(versions: Mapping[str, str | None], tested: Mapping[str, str], name: str) -> bool:
-    # A build for another device has a local part: 0.24.0+cpu.
-    installed = versions[name]
-    return installed is not None and Version(installed).public == Version(tested[name]).public

@@ -91,7 +91,7 @@ def import_command(
 
 
 def _format(name: str) -> TrajectoryFormat:
-    from repairgym.bridges.trajectories.files import FORMATS
+    from repairgym.bridges.trajectories.formats import FORMATS
 
     if name not in FORMATS:
         raise ConfigError(f"got --format {name}, expected one of {', '.join(FORMATS)}")

@@ -75,19 +75,14 @@ class TextModel(Protocol):
     id: str
 
     async def reply(self, question: str, *, max_tokens: int, seed: int) -> str:
-        """Return the reply to ``question``, at most ``max_tokens`` long.
-
-        Raises:
-            RepairGymError: there is no reply (server failure, question too long).
-        """
+        """Return the reply to ``question``, at most ``max_tokens`` long; `RepairGymError` if there is none."""
         ...
 
 
 class PolicyTextModel:
-    """A text model over a policy."""
+    """A text model over a policy, asked in the chat form of ``renderer``."""
 
     def __init__(self, policy: Policy, renderer: ChatRenderer, *, temperature: float = 0.0) -> None:
-        """Ask ``policy`` in the chat form of ``renderer``."""
         self.id = policy.id
         self._policy = policy
         self._renderer = renderer

@@ -1,7 +1,7 @@
 """The embedded engine as a policy: one engine answers many coroutines in batches.
 
-Reads prompts as token ids; makes `Generation` records. Guarantees: one step of the engine runs at a time; weights
-change only between generations, so every generation has one policy version.
+Guarantees: one step of the engine runs at a time; weights change only between generations, so every generation has one
+policy version.
 """
 
 import asyncio
@@ -21,16 +21,10 @@ from repairgym.inference.loading import load_model
 
 
 class EmbeddedPolicy:
-    """A policy over an :class:`~repairgym.inference.engine.core.Engine` of this process."""
+    """A policy over an :class:`~repairgym.inference.engine.core.Engine` of this process, used by it only."""
 
     def __init__(self, engine: Engine, policy_id: str = "embedded", *, is_threaded: bool = True) -> None:
-        """Wrap ``engine``.
-
-        Args:
-            engine: Used by this policy only.
-            policy_id: Name stored with each trajectory.
-            is_threaded: Run steps in a separate thread, so that the event loop can serve sandboxes meanwhile.
-        """
+        """``is_threaded``: steps run in a separate thread, so that the event loop can serve sandboxes meanwhile."""
         self.id = policy_id
         self._engine = engine
         self._futures: dict[int, tuple[Request, asyncio.Future[None]]] = {}
@@ -45,12 +39,7 @@ class EmbeddedPolicy:
     def from_folder(
         cls, folder: Path, config: EngineConfig | None = None, *, dtype: DtypeName = "float32", device: str = "cpu"
     ) -> Self:
-        """Serve the model of ``folder``.
-
-        Raises:
-            ModelFolderError: ``folder`` is no model folder.
-            ConfigError: the model cannot be served exactly.
-        """
+        """Serve the model of ``folder``; raises as `load_model` and `Engine`."""
         return cls(Engine(load_model(folder, dtype, device), config), policy_id=folder.name)
 
     @property
@@ -69,11 +58,7 @@ class EmbeddedPolicy:
         return self._engine.version
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """Continue ``prompt_ids`` by at most ``max_len_tokens - len(prompt_ids)`` tokens.
-
-        Raises:
-            ConfigError: the prompt is empty or leaves no room for a token.
-        """
+        """Continue ``prompt_ids`` by at most ``max_len_tokens - len(prompt_ids)`` tokens; raises as `Engine.submit`."""
         called_at_s = time.monotonic()
         await self._is_open.wait()
         async with self._lock:
@@ -104,11 +89,7 @@ class EmbeddedPolicy:
             self._engine.end_session(session_id)
 
     async def load_state(self, state: Mapping[str, torch.Tensor], version: int) -> None:
-        """Swap the weights between generations: running ones finish first, new ones wait.
-
-        Raises:
-            ConfigError: the weights do not fit the model.
-        """
+        """Swap the weights between generations: running ones finish first, new ones wait; raises as the engine's."""
         self._is_open.clear()
         try:
             while not await self._load_if_idle(state, version):

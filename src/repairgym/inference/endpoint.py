@@ -1,9 +1,8 @@
 """A client of a model server over HTTP: JSON requests with retries, a rate limit, counters and costs.
 
-Reads an `EndpointConfig` and a key (usually of the environment); makes replies. Guarantees: only transient failures are
-retried; every attempt is counted by its result; no key is in an error, a counter or a log; every failure is a
-`ModelServerError`; within any 60 seconds no more requests and tokens start than the limits allow, as far as the
-callers' token counts are right.
+Guarantees: only transient failures are retried; every attempt is counted by its result; no key is in an error, a
+counter or a log; every failure is a `ModelServerError`; within any 60 seconds no more requests and tokens start than
+the limits allow, as far as the callers' token counts are right.
 """
 
 import asyncio
@@ -196,10 +195,10 @@ class EndpointClient:
 
         return await self._attempts(attempt)
 
-    async def _attempts(self, attempt: Callable[[int], Awaitable[ReplyT]]) -> ReplyT:
+    async def _attempts(self, attempt: Callable[[int], Awaitable[ReplyT]], *, is_counted: bool = True) -> ReplyT:
         """Return the result of the first successful one of at most `max_attempts` attempts."""
         for number in range(1, self.config.max_attempts + 1):
-            self.statistics.num_attempts += 1
+            self.statistics.num_attempts += is_counted
             try:
                 return await attempt(number)
             except ModelReplyError as error:
@@ -212,18 +211,13 @@ class EndpointClient:
     async def get(self, path: str) -> Mapping[str, Any] | None:
         """GET a page below ``base_url`` (``page``) or of the server (``/page``); None if there is no such page.
 
-        Raises:
-            ServerDownError: no server answers.
+        A `ServerDownError` means that no server answers.
         """
         status, text = await self._get(path)
         return _object(text) if status == 200 else None
 
     async def has_route(self, path: str) -> bool:
-        """True if the server has ``path``, for any method.
-
-        Raises:
-            ServerDownError: no server answers.
-        """
+        """True if the server has ``path``, for any method; raises as `get`."""
         return (await self._get(path))[0] != 404
 
     async def is_healthy(self) -> bool:
@@ -234,12 +228,7 @@ class EndpointClient:
             return False
 
     async def _get(self, path: str) -> tuple[int, str]:
-        for number in range(1, self.config.max_attempts + 1):
-            try:
-                return await self._transport.get(path, self.config.timeout_s)
-            except AttemptError as failure:
-                await self._wait_or_raise(number, failure.error, None)
-        raise AssertionError("the last attempt returns or raises")
+        return await self._attempts(lambda _: self._transport.get(path, self.config.timeout_s), is_counted=False)
 
     def _bill(self, usage: Usage | None) -> float:
         """Count the tokens and return their cost; tokens that the server does not report cost nothing."""
@@ -257,11 +246,7 @@ class EndpointClient:
         return cost_usd
 
     async def _wait_or_raise(self, attempt: int, error: ModelServerError, retry_after_s: float | None) -> None:
-        """Wait for the next attempt.
-
-        Raises:
-            ModelServerError: this was the last attempt, or the server asks for too long a wait.
-        """
+        """Wait for the next attempt, or raise: this was the last one, or the server asks for too long a wait."""
         place = f"{self.config.model} at {self.config.base_url}"
         if attempt == self.config.max_attempts:
             raise type(error)(f"{place}: {attempt} attempts failed, the last: {error}") from None

@@ -57,11 +57,7 @@ def create_model(config: ModelConfig, dtype: DtypeName = "float32") -> PreTraine
 
 
 def load_model(folder: Path, dtype: DtypeName = "float32", device: str = "cpu") -> PreTrainedModel:
-    """Load a causal LM.
-
-    Raises:
-        ModelFolderError: ``folder`` is no model folder.
-    """
+    """Load a causal LM; `ModelFolderError` if ``folder`` is none."""
     _require(folder, "config.json")
     if not list(folder.glob("*.safetensors")):
         raise ModelFolderError(f"{folder} has no *.safetensors file; expected the weights of a causal LM in it")
@@ -84,11 +80,7 @@ def load_model(folder: Path, dtype: DtypeName = "float32", device: str = "cpu") 
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Load a fast tokenizer.
-
-    Raises:
-        ModelFolderError: ``folder`` holds no fast tokenizer.
-    """
+    """Load a fast tokenizer; `ModelFolderError` if ``folder`` holds none."""
     _require(folder, "tokenizer.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -100,13 +92,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> str:
-    """Write a model folder atomically; an existing one is replaced.
+    """Write a model folder atomically over an existing one; returns SHA-256 (hex) over the weight files.
 
-    Returns:
-        SHA-256 (hex) over the weight files.
-
-    Raises:
-        DiskFullError: no room; the old folder is intact.
+    A `DiskFullError` leaves the old folder intact.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -144,11 +132,7 @@ def _record_stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFa
 
 
 def shipped_base() -> Path:
-    """Return the folder of the base model that ships with the package.
-
-    Raises:
-        ModelFolderError: this installation has none.
-    """
+    """Return the folder of the base model that ships with the package; `ModelFolderError` without one."""
     folder = Path(str(resources.files("repairgym") / "data" / "base"))
     if not (folder / "model.safetensors").is_file():
         raise ModelFolderError(
@@ -187,11 +171,7 @@ def replace_folder(new: Path, folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy a model folder; ``target`` is either complete or unchanged.
-
-    Raises:
-        DiskFullError: no room; the old folder is intact.
-    """
+    """Copy a model folder; ``target`` is complete or, with a `DiskFullError`, unchanged."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with disk_full_as_repairgym_error(target):

@@ -1,7 +1,7 @@
 """Model arguments: a folder, or the id of a model on the Hugging Face hub.
 
-Reads the local Hugging Face cache, and the network only for a model that it lacks. Imports no torch, so that a command
-can check its arguments at once.
+The network is used only for a model that the local cache lacks. Imports no torch, so that a command can check its
+arguments at once.
 """
 
 import json
@@ -19,10 +19,8 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 def resolve_model(argument: str, cache: Path | None = None) -> Path:
     """Return the model folder that ``argument`` names, downloaded if necessary.
 
-    Args:
-        argument: A folder, or a hub id such as ``Qwen/Qwen3-0.6B`` or ``hf:Qwen/Qwen3-0.6B``. A folder has precedence
-            over an id without prefix.
-        cache: Hugging Face cache; None: its usual place (``HF_HUB_CACHE``).
+    A folder has precedence over a hub id without prefix (``Qwen/Qwen3-0.6B``, ``hf:Qwen/Qwen3-0.6B``). ``cache`` is the
+    Hugging Face cache; None: its usual place (``HF_HUB_CACHE``).
 
     Raises:
         ModelFolderError: no such folder, and no such model in the cache or on the hub.

@@ -1,11 +1,13 @@
 """A policy behind any server with OpenAI's protocol, as text.
 
 Reads prompts as token ids; makes `Generation` records. Guarantees: a reply is encoded once and marked
-`UNKNOWN_VERSION`, so RL rejects it; streaming is off.
+`UNKNOWN_VERSION`, so RL rejects it; all attempts of a request have one idempotency key, so that none is sampled or
+billed twice; streaming is off.
 """
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
 
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.inference.base import Generation, SamplingParams
@@ -39,7 +41,8 @@ class OpenAIPolicy:
         """
         path, body = self._request(prompt_ids, sampling)
         num_tokens = len(self._renderer.text(prompt_ids)) // _CHARS_PER_TOKEN + sampling.max_tokens
-        answer = await self._client.ask(path, body, lambda reply: self._read(reply, sampling), num_tokens)
+        key = {"Idempotency-Key": uuid4().hex}
+        answer = await self._client.ask(path, body, lambda reply: self._read(reply, sampling), num_tokens, key)
         reply = answer.reply
         ids = self._renderer.action_ids(self._text(reply))
         ids = ids if reply.is_stopped else ids[:-1]

@@ -91,13 +91,11 @@ class ChatRenderer:
     ) -> None:
         """Look up the special tokens.
 
-        Args:
-            tokenizer: Has the special tokens of the family as single tokens.
-            system: Text of a system message that opens every conversation.
-            family: Chat form of the model; None: the first of ChatML and Llama 3 whose tokens the tokenizer has.
+        ``system`` is the text of a system message that opens every conversation; ``family`` None: the first of ChatML
+        and Llama 3 whose tokens the tokenizer has.
 
         Raises:
-            ModelFolderError: the tokenizer lacks the tokens of the family.
+            ModelFolderError: the tokenizer lacks the tokens of the family as single tokens.
         """
         self._tokenizer = tokenizer
         # One text at a time needs no threads, which would print a warning at a later fork.
@@ -127,9 +125,7 @@ class ChatRenderer:
     def open_ids(self, observation: str, system: str = "") -> list[int]:
         """Encode the first prompt: (system message,) first user message, assistant header.
 
-        Args:
-            observation: Text of the user message.
-            system: Text of the system message; empty: the renderer's own, if it has one.
+        An empty ``system`` is the renderer's own message, if it has one.
         """
         text = system or self._system
         opening = [] if text is None else [Message("system", text)]
@@ -146,11 +142,9 @@ class ChatRenderer:
         return ids + self._answer_ids
 
     def observation_ids(self, text: str, is_stopped: bool) -> list[int]:
-        """Encode the tokens after an action.
+        """Encode the tokens after an action, up to the next one.
 
-        Args:
-            text: The next observation.
-            is_stopped: The model sampled the stop token itself; otherwise it is added here, as context.
+        ``is_stopped``: the model sampled the stop token itself; otherwise it is added here, as context.
         """
         return self.continuation_ids([Message("user", text)], is_stopped)
 
@@ -166,10 +160,7 @@ class ChatRenderer:
         return self._encode_own(text)
 
     def action_ids(self, text: str) -> list[int]:
-        """Encode an action that came as text (scripted teacher, chat server), stop token included.
-
-        Never for text that a model sampled here.
-        """
+        """Encode an action that came as text, stop token included; never for text that a model sampled here."""
         return [*self._encode(text), self._end_id]
 
     def decode(self, token_ids: Sequence[int]) -> str:

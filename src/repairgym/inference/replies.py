@@ -1,7 +1,7 @@
 """Checked replies of model servers: OpenAI's chat and text completions, vLLM's with token ids and its `generate`.
 
-Reads JSON objects; makes `Reply` records. Guarantee: an inconsistent reply (counts, lengths, a missing end) is a
-`ModelReplyError`, never a guess; optional parts (``usage``) may be missing.
+Reads JSON objects; makes `Reply` records. Guarantee: a reply without a needed part, of another prompt, or with
+inconsistent counts, lengths or end is a `ModelReplyError`, never a guess; optional parts (``usage``) may be missing.
 """
 
 import math
@@ -43,11 +43,7 @@ class Reply:
 
 
 def read_chat_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
-    """Read the first choice of ``/chat/completions``.
-
-    Raises:
-        ModelReplyError: the reply is unusable.
-    """
+    """Read the first choice of ``/chat/completions``."""
     choice, is_stopped = _choice(body)
     message = choice.get("message")
     if not isinstance(message, dict):
@@ -68,11 +64,7 @@ def read_chat_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
 
 
 def read_text_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
-    """Read the first choice of ``/completions`` as text.
-
-    Raises:
-        ModelReplyError: the reply is unusable.
-    """
+    """Read the first choice of ``/completions`` as text."""
     choice, is_stopped = _choice(body)
     text = choice.get("text")
     if not isinstance(text, str):
@@ -81,11 +73,7 @@ def read_text_reply(body: Mapping[str, Any], max_tokens: int) -> Reply:
 
 
 def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tokens: int) -> Reply:
-    """Read the first choice of ``/completions`` as token ids with log-probabilities (vLLM's ``return_token_ids``).
-
-    Raises:
-        ModelReplyError: ids or log-probabilities are missing, of different lengths or impossible.
-    """
+    """Read the first choice of ``/completions`` as token ids with log-probabilities (vLLM's ``return_token_ids``)."""
     reply = read_text_reply(body, max_tokens)
     choice = body["choices"][0]
     ids = choice.get("token_ids")
@@ -99,11 +87,7 @@ def read_token_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tok
 
 
 def read_generate_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_tokens: int) -> Reply:
-    """Read the first choice of vLLM's ``/inference/v1/generate``: token ids, log-probabilities, weight versions.
-
-    Raises:
-        ModelReplyError: one of them is missing or impossible.
-    """
+    """Read the first choice of vLLM's ``/inference/v1/generate``: token ids, log-probabilities, weight versions."""
     choice, is_stopped = _choice(body)
     content = (choice.get("logprobs") or {}).get("content")
     ids = choice.get("token_ids")
@@ -118,11 +102,7 @@ def read_generate_reply(body: Mapping[str, Any], prompt_ids: Sequence[int], max_
 
 
 def read_prompt_log_probs(body: Mapping[str, Any], prompt_ids: Sequence[int]) -> tuple[float, ...]:
-    """Read the natural log-probability of each prompt token after the first (``prompt_logprobs`` of ``/completions``).
-
-    Raises:
-        ModelReplyError: they are missing, or of another prompt.
-    """
+    """Read the log-probability of each prompt token after the first (``prompt_logprobs`` of ``/completions``)."""
     choice, _ = _choice(body)
     rows = choice.get("prompt_logprobs")
     if not isinstance(rows, list) or len(rows) != len(prompt_ids):

@@ -1,7 +1,7 @@
 """A byte-level BPE tokenizer for code with line labels, trained from scratch.
 
-Reads texts; makes a `PreTrainedTokenizerFast` with ChatML special tokens and ``@1`` ... ``@N`` as single tokens.
-Guarantee: decoding the encoding of any text gives the text back, byte for byte.
+It has ChatML special tokens and ``@1`` ... ``@N`` as single tokens. Guarantee: decoding the encoding of any text gives
+the text back, byte for byte.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """One attempt at a model server: a request, and a reply or a typed error.
 
-Reads an `EndpointConfig` and a key; makes replies. Guarantees: a transient failure is an `AttemptError`, a permanent
-one a `ServerRefusedError`; every failed POST is counted by its kind; no key is in an error.
+Guarantees: a transient failure is an `AttemptError`, a permanent one a `ServerRefusedError`; every failed POST is
+counted by its kind; no key is in an error.
 """
 
 import asyncio
@@ -73,13 +73,7 @@ class Transport:
     """Connections to one server."""
 
     def __init__(self, config: EndpointConfig, key: str, statistics: EndpointStatistics) -> None:
-        """Prepare the client without connecting.
-
-        Args:
-            config: The server, its timeouts and the number of connections to keep.
-            key: Sent with every request, never shown; empty for none.
-            statistics: Counters of failed attempts.
-        """
+        """Prepare the client without connecting; ``key`` is sent with every request, never shown; empty: none."""
         self._config = config
         self._key = key
         self._statistics = statistics
@@ -119,11 +113,7 @@ class Transport:
         return response.text
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, str]:
-        """Return status and text of a reply of any status; failures are not counted.
-
-        Raises:
-            AttemptError: no server answers.
-        """
+        """Return status and text of a reply of any status; failures are not counted. `AttemptError`: no server answers."""
         try:
             response = await self._exchange("GET", path, timeout_s)
         except (TimeoutError, httpx2.HTTPError) as error:

@@ -1,7 +1,12 @@
 """Estimate of memory, duration and bottleneck of an RL iteration on given machines.
 
-Reads a `PlanCommandConfig`; makes an `Estimate`. Operations and bytes follow from the model's shape; time follows from
-them, the hardware's peak and the configured efficiencies. Rollouts are simulated (`simulation`).
+Operations and bytes follow from the model's shape; time follows from them, the hardware's peak and the configured
+efficiencies. Rollouts are simulated (`simulation`). The smallest split (a power of two) of a context, or of weights
+during generation, that fits is chosen.
+
+Training is FSDP: float32 weights, gradients and Adam's two moments, sharded over all training GPUs; weights of two
+layers at a time are gathered in 16 bits; activation checkpointing stores the input of each layer and recomputes one
+layer at a time.
 """
 
 from collections.abc import Iterator
@@ -49,11 +54,7 @@ class GenerationMemory:
 
 
 def training_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> TrainingMemory:
-    """Find the smallest split of the context that fits ``num_gpus`` GPUs.
-
-    Raises:
-        ConfigError: none fits; the message says what would.
-    """
+    """Find the smallest split of the context that fits ``num_gpus`` GPUs; a `ConfigError` says what would fit."""
     room = gpu.memory_bytes * config.efficiency.memory
     for parallel in _powers(num_gpus):
         memory = TrainingMemory(_training_parts(shape, config, num_gpus, parallel), parallel)
@@ -95,11 +96,7 @@ def _lora_parameters(shape: ModelShape, rank: int) -> float:
 
 
 def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, num_gpus: int) -> GenerationMemory:
-    """Find the smallest split of the weights that leaves room for one whole context.
-
-    Raises:
-        ConfigError: none does.
-    """
+    """Find the smallest split of the weights that leaves room for one whole context; `ConfigError` if there is none."""
     room = gpu.memory_bytes * config.efficiency.memory - _WORKSPACE_BYTES
     for parallel in _powers(min(num_gpus, config.machine.gpus_per_node)):
         weight_bytes = 2.0 * shape.num_parameters / parallel
@@ -145,12 +142,7 @@ class Estimate:
 
 
 def estimate(config: PlanCommandConfig) -> Estimate:
-    """Estimate one iteration.
-
-    Raises:
-        ModelFolderError: the model is unknown.
-        ConfigError: it does not fit, or an episode is longer than the context.
-    """
+    """Estimate one iteration; `ConfigError` where it does not fit, or an episode is longer than the context."""
     shape, gpu, machine = read_shape(config.model), GPUS[config.machine.gpu], config.machine
     num_generating = num_training = machine.num_gpus
     if not machine.is_colocated:
@@ -186,11 +178,7 @@ def estimate(config: PlanCommandConfig) -> Estimate:
 
 
 def episode_tokens(config: PlanCommandConfig) -> float:
-    """Mean final length of an episode.
-
-    Raises:
-        ConfigError: it exceeds the context.
-    """
+    """Mean final length of an episode; `ConfigError` if it exceeds the context."""
     episode = config.episode
     length = episode.opening_tokens + episode.num_turns * (episode.action_tokens + episode.observation_tokens)
     if length > config.context_tokens:

@@ -1,7 +1,7 @@
 """Shapes of models (parameters, operations per token, bytes of the KV cache) and peak figures of GPUs.
 
-Reads a name of `SHAPES` or a Hugging Face ``config.json``; makes a `ModelShape`. All counts follow from the shape
-alone, for dense decoders with grouped-query attention and a gated MLP (Qwen, Llama and similar).
+All counts follow from the shape alone, for dense decoders with grouped-query attention and a gated MLP (Qwen, Llama and
+similar).
 """
 
 import json

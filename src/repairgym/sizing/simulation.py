@@ -1,8 +1,7 @@
 """Discrete-event simulation of one iteration's rollouts: shared engines, sandboxes, cores; and its check against a run.
 
-Reads episodes as amounts of work, and the machines; makes durations and utilization. Guarantees: an engine divides its
-speed evenly among its sequences (exactly, by virtual time); cores and sandboxes serve in the order of requests; equal
-inputs give equal results.
+Guarantees: an engine divides its speed evenly among its sequences (exactly, by virtual time); cores and sandboxes serve
+in the order of requests; equal inputs give equal results.
 """
 
 import heapq
@@ -232,10 +231,9 @@ class StoredEpisode:
 
 
 def measured_episode(episodes: Sequence[StoredEpisode]) -> EpisodeConfig:
-    """Average stored episodes. Seconds of tools and grading are wall-clock: on a full machine they include waiting.
+    """Average stored episodes; `InputError` if none has a turn.
 
-    Raises:
-        InputError: there is no episode with a turn.
+    Seconds of tools and grading are wall-clock: on a full machine they include waiting.
     """
     acted = [episode for episode in episodes if episode.num_turns]
     if not acted:

@@ -1,15 +1,14 @@
 """Check of a cluster before a run: installation, sandbox, layer transfer, clock and GPUs of each node.
 
-Reads a connected cluster; makes a `ClusterReport`. Guarantees: a probe on each node answers, whatever else is busy
-there; a missing answer is a named problem, never a hang; nothing stays on a node; the same answers make the same
-report.
+Guarantees: a probe on each node answers, whatever else is busy there; a missing answer is a named problem, never a
+hang; nothing stays on a node; the same answers make the same report.
 """
 
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -98,45 +97,35 @@ class ClusterReport(Record):
 class NodeProbe:
     """Answers for a node; becomes an actor by ``ray.remote``."""
 
-    def now_s(self) -> float:
-        """Return the Unix time of this node."""
-        return time.time()
+    def answer(self, question: Callable[..., Any], *arguments: object) -> Any:
+        """Call ``question``, a function that this node can import."""
+        return question(*arguments)
 
-    def installation(self) -> Installation:
-        """Return the installation of this node."""
-        return describe_installation()
 
-    def gpus(self) -> tuple[str, ...]:
-        """Return name and memory of each GPU that NVIDIA's driver lists; none where it is not installed."""
-        command = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-        except (OSError, subprocess.SubprocessError):
-            return ()
-        return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+def list_gpus() -> tuple[str, ...]:
+    """Return name and memory of each GPU that NVIDIA's driver lists; none where it is not installed."""
+    command = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
 
-    def sandbox(self, config: SandboxConfig) -> tuple[BackendProbe, ...]:
-        """Try to start sandboxes."""
-        return tuple(try_sandbox(config))
 
-    def problems(self, expected: Installation, sandbox: SandboxConfig) -> list[Problem]:
-        """Return the problems of this node."""
-        return find_problems(expected, sandbox)
-
-    def delivery(self, parcel: Parcel) -> Delivery:
-        """Receive a layer into a temporary store."""
-        start_s = time.monotonic()
-        pieces = iter([require_ray().get(piece) for piece in parcel.pieces])
-        received_s = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="repairgym-cluster-check-") as folder:
-            layer = receive(parcel, LayerStore(Path(folder)), lambda _: next(pieces))
-            manifest = read_manifest(layer)
-        return Delivery(
-            num_bytes=parcel.num_bytes,
-            entries_digest=manifest.entries_digest if manifest else "",
-            transfer_s=received_s - start_s,
-            unpack_s=time.monotonic() - received_s,
-        )
+def receive_delivery(parcel: Parcel) -> Delivery:
+    """Receive a layer into a temporary store."""
+    start_s = time.monotonic()
+    pieces = iter([require_ray().get(piece) for piece in parcel.pieces])
+    received_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="repairgym-cluster-check-") as folder:
+        layer = receive(parcel, LayerStore(Path(folder)), lambda _: next(pieces))
+        manifest = read_manifest(layer)
+    return Delivery(
+        num_bytes=parcel.num_bytes,
+        entries_digest=manifest.entries_digest if manifest else "",
+        transfer_s=received_s - start_s,
+        unpack_s=time.monotonic() - received_s,
+    )
 
 
 class _ProbeGroup:
@@ -159,11 +148,12 @@ class _ProbeGroup:
         for probe in self._probes.values():
             self._ray.kill(probe)
 
-    def ask(self, nodes: Sequence[Node], question: str, *arguments: object) -> list[Any]:
+    def ask(self, nodes: Sequence[Node], question: Callable[..., Any], *arguments: object) -> list[Any]:
         """Return the answers of all ``nodes``, computed in parallel; a `Problem` where there is none."""
-        calls = [getattr(self._probes[node.id], question).remote(*arguments) for node in nodes]
+        calls = [self._probes[node.id].answer.remote(question, *arguments) for node in nodes]
         deadline_s = time.monotonic() + self._timeout_s
-        return [self._answer(call, question, max(0.0, deadline_s - time.monotonic())) for call in calls]
+        name = question.__name__
+        return [self._answer(call, name, max(0.0, deadline_s - time.monotonic())) for call in calls]
 
     def _answer(self, call: Any, question: str, timeout_s: float) -> Any:
         try:
@@ -180,7 +170,7 @@ class _ProbeGroup:
         clocks = []
         for _ in range(_NUM_PINGS):
             sent_s = time.time()
-            (remote_s,) = self.ask([node], "now_s")
+            (remote_s,) = self.ask([node], time.time)
             if isinstance(remote_s, Problem):
                 return remote_s
             received_s = time.time()
@@ -197,7 +187,7 @@ def require_fit_nodes(ray: Any, nodes: Sequence[Node], cluster: ClusterConfig, s
     """
     offering = [node for node in nodes if node.resources.get(cluster.sandbox_resource)]
     with _ProbeGroup(ray, offering, cluster.start_timeout_s) as probes:
-        answers = probes.ask(offering, "problems", describe_installation(), sandbox)
+        answers = probes.ask(offering, find_problems, describe_installation(), sandbox)
     pairs = zip(offering, answers, strict=True)
     raise_problems({node.name: [answer] if isinstance(answer, Problem) else answer for node, answer in pairs})
 
@@ -225,16 +215,17 @@ def _ask_all(
     def is_answering(node: Node) -> bool:
         return not any(isinstance(answer, Problem) for answer in answers[node.id].values())
 
-    def ask(nodes: Sequence[Node], question: str, *arguments: object) -> None:
+    def ask(name: str, nodes: Sequence[Node], question: Callable[..., Any], *arguments: object) -> None:
         nodes = list(filter(is_answering, nodes))
         for node, answer in zip(nodes, probes.ask(nodes, question, *arguments), strict=True):
-            answers[node.id][question] = answer
+            answers[node.id][name] = answer
 
-    ask(nodes, "installation")
-    ask(nodes, "gpus")
-    ask([node for node in nodes if node.resources.get(config.cluster.sandbox_resource)], "sandbox", config.sandbox)
+    ask("installation", nodes, describe_installation)
+    ask("gpus", nodes, list_gpus)
+    offering = [node for node in nodes if node.resources.get(config.cluster.sandbox_resource)]
+    ask("sandbox", offering, try_sandbox, config.sandbox)
     for node in nodes:
-        ask([node], "delivery", parcel)  # one by one: they share the network of the driver's node
+        ask("delivery", [node], receive_delivery, parcel)  # one by one: they share the network of the driver's node
     for node in filter(is_answering, nodes):
         answers[node.id]["clock"] = probes.measure_clock(node)
     return answers
@@ -257,47 +248,36 @@ def judge_node(
 ) -> NodeReport:
     """Return a node's report with its problems, from its ``answers`` (question -> answer or `Problem`)."""
     known = {question: answer for question, answer in answers.items() if not isinstance(answer, Problem)}
-    problems = [answer for answer in answers.values() if isinstance(answer, Problem)]
-    if "installation" in known:
-        problems += compare_installations(driver, known["installation"])
-    if "sandbox" in known:
-        problems += judge_sandbox(known["sandbox"])
-    if "clock" in known:
-        problems += _judge_clock(known["clock"], config.max_clock_skew_s)
-    if "delivery" in known:
-        problems += _judge_delivery(known["delivery"], entries_digest)
-    if "gpus" in known:
-        problems += _judge_gpus(known["gpus"], node.resources.get("GPU", 0.0))
-    return NodeReport(
+    report = NodeReport(
         name=node.name,
         resources=node.resources,
         num_sandboxes=node.resources.get(config.cluster.sandbox_resource, 0.0),
-        problems=tuple(problems),
         **known,
     )
+    problems = [answer for answer in answers.values() if isinstance(answer, Problem)]
+    if report.installation is not None:
+        problems += compare_installations(driver, report.installation)
+    if "sandbox" in known:
+        problems += judge_sandbox(report.sandbox)
+    problems += _judge_measurements(report, entries_digest, config.max_clock_skew_s)
+    declared = node.resources.get("GPU", 0.0)
+    if "gpus" in known and len(report.gpus) < declared:
+        text = f"{declared:g} GPUs are declared to Ray, its driver lists {len(report.gpus)}"
+        remedy = "make `nvidia-smi` work there, or start the node with `ray start --num-gpus=NUMBER`"
+        problems.append(Problem(kind="capacity", text=text, remedy=remedy))
+    return report.model_copy(update={"problems": tuple(problems)})
 
 
-def _judge_clock(clock: Clock, max_skew_s: float) -> list[Problem]:
-    if abs(clock.offset_s) <= max_skew_s + clock.round_trip_s / 2:
-        return []
-    text = f"its clock differs by {clock.offset_s:+.1f} s, accepted are {max_skew_s:g} s"
-    remedy = "'sudo timedatectl set-ntp true' there (or start chrony), or raise max_clock_skew_s"
-    return [Problem(kind="clock", text=text, remedy=remedy)]
-
-
-def _judge_delivery(delivery: Delivery, expected: str) -> list[Problem]:
-    if delivery.entries_digest == expected:
-        return []
-    text = f"a layer arrived with the digest {delivery.entries_digest[:12]}, expected {expected[:12]}"
-    return [Problem(kind="layer", text=text, remedy="look at the memory and the temporary file system of the node")]
-
-
-def _judge_gpus(listed: Sequence[str], declared: float) -> list[Problem]:
-    if len(listed) >= declared:
-        return []
-    text = f"{declared:g} GPUs are declared to Ray, its driver lists {len(listed)}"
-    remedy = "make `nvidia-smi` work there, or start the node with `ray start --num-gpus=NUMBER`"
-    return [Problem(kind="capacity", text=text, remedy=remedy)]
+def _judge_measurements(report: NodeReport, entries_digest: str, max_skew_s: float) -> Iterator[Problem]:
+    clock, delivery = report.clock, report.delivery
+    if clock is not None and abs(clock.offset_s) > max_skew_s + clock.round_trip_s / 2:
+        text = f"its clock differs by {clock.offset_s:+.1f} s, accepted are {max_skew_s:g} s"
+        remedy = "'sudo timedatectl set-ntp true' there (or start chrony), or raise max_clock_skew_s"
+        yield Problem(kind="clock", text=text, remedy=remedy)
+    if delivery is not None and delivery.entries_digest != entries_digest:
+        text = f"a layer arrived with the digest {delivery.entries_digest[:12]}, expected {entries_digest[:12]}"
+        remedy = "look at the memory and the temporary file system of the node"
+        yield Problem(kind="layer", text=text, remedy=remedy)
 
 
 def judge_whole(nodes: Sequence[NodeReport], resource: str) -> tuple[Problem, ...]:

@@ -1,8 +1,7 @@
 """Connection to a Ray cluster, and the room on its nodes.
 
-Reads :class:`~repairgym.config.cluster.ClusterConfig`; makes a connection and `Node` records. Guarantees: Ray is
-imported here and nowhere else; an existing connection is used and left open; errors of Ray while connecting become
-errors that say what to do.
+Guarantees: Ray is imported here and nowhere else; an existing connection is used and left open; errors of Ray while
+connecting become errors that say what to do.
 """
 
 import logging
@@ -35,11 +34,7 @@ class Node(Record):
 
 
 def require_ray() -> Any:
-    """Return the module ``ray``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Return the module ``ray``; `ConfigError` where it is not installed."""
     try:
         return import_module("ray")
     except ImportError as error:
@@ -137,11 +132,7 @@ def live_nodes(ray: Any) -> list[Node]:
 
 
 def require_room(nodes: Sequence[Node], cluster: ClusterConfig, rollout: RolloutConfig) -> None:
-    """Check that the workers fit on the nodes, unless more nodes may join.
-
-    Raises:
-        ClusterError: they do not fit.
-    """
+    """Raise `ClusterError` where the workers do not fit on the nodes and no more nodes may join."""
     demand = worker_demand(cluster, rollout)
     places = sum(node.num_places(demand) for node in nodes)
     if places >= rollout.num_workers or cluster.is_autoscaling:

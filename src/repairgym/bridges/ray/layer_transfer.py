@@ -6,6 +6,7 @@ and each version of the weights enters the object store once, and only the newes
 digest once for all its workers; neither end holds a whole folder in memory.
 """
 
+import io
 import os
 import shutil
 import stat
@@ -151,31 +152,25 @@ def _keep_mode(member: tarfile.TarInfo, place: str) -> tarfile.TarInfo:
 
 
 class _Stream:
-    """Pieces as a readable stream."""
+    """Pieces as a readable stream; a read may return less than it is asked for."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self._rest = memoryview(b"")
+        self._pieces = map(io.BytesIO, pieces)
+        self._piece = io.BytesIO()
 
     def read(self, num_bytes: int) -> bytes:
-        data = bytearray()
-        while len(data) < num_bytes:
-            if not self._rest:
-                piece = next(self._pieces, None)
-                if piece is None:
-                    break
-                self._rest = memoryview(piece)
-            part = self._rest[: num_bytes - len(data)]
-            data += part
-            self._rest = self._rest[len(part) :]
-        return bytes(data)
+        while not (data := self._piece.read(num_bytes)):
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            self._piece = piece
+        return data
 
 
 class Broadcast:
-    """The folders in the object store, by digest."""
+    """The folders in the object store, by digest; ``put`` stores an object there and returns its reference."""
 
     def __init__(self, put: Any, setup: WorkerSetup) -> None:
-        """``put`` stores an object in the object store and returns its reference."""
         self._put = put
         self._setup = setup
         self._store = LayerStore(Path(setup.cache_root) if setup.cache_root else None, config=setup.config.layers)

@@ -1,8 +1,4 @@
-"""Checks of a node: equal versions, and a sandbox that starts.
-
-Reads this machine; makes `Installation` and `Problem` records. Runs on nodes and on the driver. Guarantees: a problem
-says what to do, with the command; nothing here needs Ray.
-"""
+"""Checks of a node, on nodes and on the driver: equal versions, and a sandbox that starts; each problem has a remedy."""
 
 import hashlib
 import platform
@@ -98,7 +94,7 @@ def try_sandbox(config: SandboxConfig) -> list[BackendProbe]:
     return tried
 
 
-def judge_sandbox(tried: list[BackendProbe]) -> list[Problem]:
+def judge_sandbox(tried: Sequence[BackendProbe]) -> list[Problem]:
     """Return the reasons why no sandbox starts; empty when a sandbox starts."""
     if any(probe.is_available and probe.is_isolating for probe in tried):
         return []

@@ -1,32 +1,133 @@
-"""Rollout workers as Ray actors on the nodes of a cluster, seen from the driver.
+"""Rollout workers as Ray actors on the nodes of a cluster: `EpisodeActor` on a node, `RayWorkers` on the driver.
 
-Reads `ClusterConfig` and `WorkRequest` messages; makes a `WorkerPool` and its messages. Guarantees: no episode begins
-before each node with sandboxes has started a sandbox and shown the driver's versions; each job is one call of one
-actor, so it ends as one value or as one loss, never both; a lost worker is replaced, and Ray (and its autoscaler) sees
-the demand while it waits for room; only the driver writes to the run.
+Guarantees: no episode begins before each node with sandboxes has started a sandbox and shown the driver's versions;
+each job is one call of one actor, so it ends as one value or as one loss, never both; an actor returns its errors, so
+an exception of a call means that the worker or its node is gone; layers and weights arrive as parcels in the node's own
+layer store, nothing is built there; a lost worker is replaced, and Ray (and its autoscaler) sees the demand while it
+waits for room; only the driver writes to the run.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import torch
+
 from repairgym.bridges.ray.cluster_check import require_fit_nodes
-from repairgym.bridges.ray.connection import connected, in_one_line, live_nodes, require_room, worker_demand
-from repairgym.bridges.ray.episode_actor import EpisodeActor, Reply, WorkerOrder
-from repairgym.bridges.ray.layer_transfer import Broadcast
-from repairgym.bridges.ray.node_checks import describe_installation
+from repairgym.bridges.ray.connection import (
+    connected,
+    in_one_line,
+    live_nodes,
+    require_ray,
+    require_room,
+    this_node,
+    worker_demand,
+)
+from repairgym.bridges.ray.layer_transfer import MODELS, Broadcast, LayerParcels, Parcel, RemoteRequest, receive
+from repairgym.bridges.ray.node_checks import Installation, describe_installation, find_problems, raise_problems
 from repairgym.config.cluster import ClusterConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ClusterError, RepairGymError
 from repairgym.process_pool import WorkerFailure
+from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.pool import WorkerPool
-from repairgym.rollout.workers import JobsLost, Message, WorkerSetup, WorkRequest
+from repairgym.rollout.workers import JobsLost, Message, RolloutWorker, WorkerSetup, WorkReport, WorkRequest
+from repairgym.tasks.build.validation import TaskLayers
+from repairgym.tasks.layers.store import LayerStore
 
 _MIN_CONCURRENCY = 1000
 """Ray's default bound on the concurrent calls of an actor; a worker may hold more."""
 _PING_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class WorkerOrder:
+    """Configuration, tokenizer and expected installation of a worker."""
+
+    config: RolloutConfig
+    tokenizer: Parcel
+    installation: Installation
+    """The driver's."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The outcome of one job."""
+
+    outcome: Trajectory | WorkerFailure
+    report: WorkReport
+
+
+class EpisodeActor:
+    """One rollout worker; becomes an actor by ``ray.remote``. `start`, not the constructor, does what can fail."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, TaskLayers] = {}
+        self._model = ""
+
+    async def start(self, order: WorkerOrder) -> str | WorkerFailure:
+        """Make the worker; returns the name of its node."""
+        self._node = this_node(require_ray())
+        try:
+            torch.set_num_threads(1)
+            self._store = LayerStore(config=order.config.layers)
+            problems = await asyncio.to_thread(find_problems, order.installation, order.config.sandbox)
+            raise_problems({"this node": problems})
+            tokenizer = await self._receive(order.tokenizer)
+            self._worker = RolloutWorker(order.config, tokenizer, lambda task: self._layers[task.id])
+        except Exception as error:
+            return self._describe(error)
+        return self._node
+
+    async def ping(self) -> None:
+        """Show that the worker is alive."""
+
+    async def run(self, remote: RemoteRequest, job: EpisodeJob) -> Reply:
+        """Run one job of a request."""
+        try:
+            request = replace(remote.request, jobs=(job,))
+            await self._prepare(request.tasks[job.task_id], remote.layers[job.task_id])
+            if remote.model is not None:
+                folder = await self._receive(remote.model)
+                self._release_older_model(remote.model.digest)
+                request = replace(request, policy=replace(request.policy, folder=str(folder)))
+            (trajectory,) = [trajectory async for trajectory in self._worker.run(request)]
+        except Exception as error:
+            return Reply(self._describe(error), WorkReport(1))
+        return Reply(trajectory, self._worker.report(1))
+
+    async def close(self) -> None:
+        """End sandboxes and engine: containers would outlive this process."""
+        await self._worker.close()
+
+    async def _prepare(self, task: Task, parcels: LayerParcels) -> None:
+        if task.id not in self._layers:
+            environment, tree = await self._receive(parcels.environment), await self._receive(parcels.tree)
+            self._layers[task.id] = TaskLayers(environment, tree)
+
+    async def _receive(self, parcel: Parcel) -> Path:
+        # In a thread: other episodes continue while it arrives and is unpacked.
+        return await asyncio.to_thread(receive, parcel, self._store, require_ray().get)
+
+    def _release_older_model(self, digest: str) -> None:
+        """Delete the older weights, which no request uses any more; otherwise each iteration would leave a copy."""
+        if self._model not in ("", digest):
+            self._store.release(MODELS, self._model)
+        self._model = digest
+
+    def _describe(self, error: Exception) -> WorkerFailure:
+        """Describe an error, with the name of this node."""
+        if isinstance(error, RepairGymError):
+            error.args = (f"{self._node}: {error}",)
+        else:
+            error.add_note(f"on {self._node}")
+        return WorkerFailure.of(error)
 
 
 class RayWorkers:
@@ -50,11 +151,7 @@ class RayWorkers:
         self._idle_since_s = time.monotonic()
 
     def start(self) -> None:
-        """Request the missing workers from Ray, also those that were lost while idle.
-
-        Raises:
-            ClusterError: more than `max_lost_workers` lost, or the connection is gone.
-        """
+        """Request the missing workers from Ray, also those that were lost while idle; raises as `receive`."""
         self._idle_since_s = time.monotonic()
         self._notice_losses()
         while len(self._actors) < self._setup.config.num_workers:

@@ -1,8 +1,9 @@
 """OpenAI's protocol over HTTP in front of one model.
 
-Reads requests; makes replies in OpenAI's form, with vLLM's field names for token ids. Guarantees: no more requests run
-and wait than the configuration allows, others get status 429; every error is JSON with a code; an answer is no longer
-computed once its client has disconnected.
+Replies have OpenAI's form, with vLLM's field names for token ids. Guarantees: no more requests run and wait than the
+configuration allows, others get status 429; every error is JSON with a code; an answer is no longer computed once its
+client has disconnected; without a token the server listens on the loopback interface only; after the first signal
+running requests may end within ``drain_s``, the second stops them.
 """
 
 import asyncio
@@ -37,10 +38,9 @@ _CLIENT_GONE = 499
 
 
 class ModelServer:
-    """The routes in front of one model."""
+    """The routes in front of one model; with a ``token`` for clients that send it only."""
 
     def __init__(self, model: ServedModel, name: str, config: ServeConfig, token: str = "") -> None:
-        """Serve ``model`` under ``name``; with a ``token`` only to clients that send it."""
         self._model = model
         self._name = name
         self._config = config
@@ -213,11 +213,7 @@ def _error(status: int, message: str, code: str) -> JSONResponse:
 
 
 def read_token(config: ServeConfig) -> str:
-    """Return the token that clients must send; empty: none.
-
-    Raises:
-        ConfigError: the server would be open to other machines without one.
-    """
+    """Return the token that clients must send; empty: none. `ConfigError` where other machines could connect so."""
     token = os.environ.get(config.token_env, "")
     if not token and config.host not in LOOPBACK:
         raise ConfigError(
@@ -228,13 +224,7 @@ def read_token(config: ServeConfig) -> str:
 
 
 async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM.
-
-    Args:
-        model: The model.
-        name: Its name for clients.
-        config: Address and bounds.
-        on_start: Receives the base URL once clients can connect.
+    """Serve ``model`` as ``name`` until SIGINT or SIGTERM; ``on_start`` gets the base URL once clients can connect.
 
     Raises:
         ConfigError: open to other machines without a token.

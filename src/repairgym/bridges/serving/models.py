@@ -54,19 +54,11 @@ class ServedModel(Protocol):
     """Longest prompt plus completion; None: no bound."""
 
     async def chat(self, request: ChatRequest) -> ModelReply:
-        """Return the next message.
-
-        Raises:
-            RequestError: the request cannot be answered.
-        """
+        """Return the next message; `RequestError` where the request cannot be answered."""
         ...
 
     async def complete(self, request: TextRequest) -> ModelReply:
-        """Return a continuation of the prompt.
-
-        Raises:
-            RequestError: the request cannot be answered.
-        """
+        """Return a continuation of the prompt; `RequestError` where the request cannot be answered."""
         ...
 
 
@@ -133,14 +125,7 @@ class PolicyModel:
     def __init__(
         self, policy: Policy, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
     ) -> None:
-        """Serve ``policy``.
-
-        Args:
-            policy: Samples.
-            renderer: Of the policy's tokenizer.
-            max_len_tokens: Longest prompt plus completion of the policy.
-            default_reply_tokens: Bound on the replies to requests that set none.
-        """
+        """Serve ``policy``; its prompt plus completion have at most ``max_len_tokens``."""
         self.renderer = renderer
         self.max_len_tokens: int | None = max_len_tokens
         self._max_len_tokens = max_len_tokens

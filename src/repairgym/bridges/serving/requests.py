@@ -1,15 +1,16 @@
 """Checked requests: chat and text completions of OpenAI's protocol, with vLLM's fields for token ids.
 
-Reads JSON objects; makes `ChatRequest` and `TextRequest`. Guarantees: an unsupported field that
-would change the result is an error that names it; fields that only concern the provider (``user``, ``metadata``) are
-ignored.
+Guarantees: an unsupported field that would change the result is an error that names it; fields that only concern the
+provider (``user``, ``metadata``) are ignored.
 """
 
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import AliasChoices, BaseModel, Field, StrictInt, ValidationError, field_validator
 
 from repairgym.agent.formats.tool_calls import text_of_message
 from repairgym.inference.renderer import Message
@@ -44,19 +45,25 @@ class RequestError(Exception):
         self.code = code
 
 
-@dataclass(frozen=True)
-class SamplingRequest:
+class SamplingRequest(BaseModel):
     """The part that both kinds of requests share."""
 
-    model: str
-    temperature: float
-    max_tokens: int | None
+    model: str = ""
+    temperature: float = Field(1.0, ge=0, le=100, strict=True)
+    max_tokens: int | None = Field(
+        None, ge=1, strict=True, validation_alias=AliasChoices("max_completion_tokens", "max_tokens")
+    )
     """None: the client sets no bound."""
-    seed: int
-    stop: tuple[str, ...]
-    stop_token_ids: tuple[int, ...]
-    has_log_probs: bool
-    has_token_ids: bool
+    seed: int = Field(default_factory=lambda: secrets.randbelow(_MAX_SEED), strict=True)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[StrictInt, ...] = ()
+    has_log_probs: bool = False
+    has_token_ids: bool = Field(False, alias="return_token_ids")
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _read_stop(cls, value: object) -> object:
+        return [value] if value and isinstance(value, str) else value or ()
 
 
 @dataclass(frozen=True)
@@ -81,16 +88,12 @@ class TextRequest:
 
     sampling: SamplingRequest
     prompt: str = ""
-    prompt_ids: tuple[int, ...] = field(default=())
+    prompt_ids: tuple[int, ...] = ()
     """Instead of ``prompt``."""
 
 
 def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
-    """Check a chat request.
-
-    Raises:
-        RequestError: something is missing, of the wrong kind or not supported.
-    """
+    """Check a chat request; `RequestError` where something is missing, of the wrong kind or not supported."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise RequestError("messages: expected a list with at least one message")
@@ -108,11 +111,7 @@ def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:
 
 
 def read_text_request(body: Mapping[str, Any]) -> TextRequest:
-    """Check a completion request.
-
-    Raises:
-        RequestError: something is missing, of the wrong kind or not supported.
-    """
+    """Check a completion request; `RequestError` where something is missing, of the wrong kind or not supported."""
     prompt = body.get("prompt")
     log_probs = body.get("logprobs")
     if log_probs is not None and (isinstance(log_probs, bool) or log_probs not in (0, 1)):
@@ -182,51 +181,12 @@ def _check_message(message: Mapping[str, Any]) -> None:
 
 
 def _sampling(body: Mapping[str, Any], has_log_probs: bool) -> SamplingRequest:
+    given = {name: value for name, value in body.items() if value is not None}
     for name, neutral in _NEUTRAL.items():
-        value = body.get(name)
-        if value is not None and value not in neutral:
-            raise RequestError(f"{name}={value!r} is not supported; leave it out", code="unsupported_parameter")
-    stop = body.get("stop") or ()
-    return SamplingRequest(
-        model=str(body.get("model") or ""),
-        temperature=_number(body, "temperature", 1.0),
-        max_tokens=_max_tokens(body),
-        seed=_seed(body),
-        stop=(stop,) if isinstance(stop, str) else tuple(map(str, stop)),
-        stop_token_ids=_ids(body.get("stop_token_ids") or ()),
-        has_log_probs=has_log_probs,
-        has_token_ids=body.get("return_token_ids") is True,
-    )
-
-
-def _number(body: Mapping[str, Any], name: str, default: float) -> float:
-    value = body.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 100:
-        raise RequestError(f"{name}: got {value!r}, expected a number of at least 0")
-    return float(value)
-
-
-def _max_tokens(body: Mapping[str, Any]) -> int | None:
-    value = next((body[key] for key in ("max_completion_tokens", "max_tokens") if body.get(key) is not None), None)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RequestError(f"max_tokens: got {value!r}, expected a number of at least 1")
-    return value
-
-
-def _seed(body: Mapping[str, Any]) -> int:
-    value = body.get("seed")
-    if value is None:
-        return secrets.randbelow(_MAX_SEED)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"seed: got {value!r}, expected a whole number")
-    return value
-
-
-def _ids(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
-        raise RequestError(f"stop_token_ids: got {value!r}, expected a list of token ids")
-    return tuple(value)
+        if name in given and given[name] not in neutral:
+            raise RequestError(f"{name}={given[name]!r} is not supported; leave it out", code="unsupported_parameter")
+    try:
+        return SamplingRequest.model_validate(given | {"has_log_probs": has_log_probs})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise RequestError(f"{first['loc'][0]}: got {first['input']!r}; {first['msg']}") from None

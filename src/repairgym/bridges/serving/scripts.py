@@ -26,11 +26,7 @@ SHELL_SCRIPTS = ("shell-oracle", "shell-submit")
 def make_script(
     name: str, tasks: Iterable[Task], scaffold: Pipeline[Any], shell: ShellScriptConfig, seed: int = 0
 ) -> Answer:
-    """Make the script ``name`` over ``tasks``; ``scaffold`` formats the actions of the scripted policies.
-
-    Raises:
-        ConfigError: no script has that name.
-    """
+    """Make the script ``name`` over ``tasks``; ``scaffold`` formats the actions of the scripted policies."""
     known = tuple(tasks)
     if name in SHELL_SCRIPTS:
         return _shell_script(known, shell, is_solving=name == "shell-oracle")
@@ -40,11 +36,7 @@ def make_script(
 
 
 def find_task(conversation: Sequence[Message], tasks: Sequence[Task]) -> Task:
-    """Return the task whose issue text is in the first messages of the conversation.
-
-    Raises:
-        RequestError: there is none, or more than one.
-    """
+    """Return the task whose issue text is in the first messages of the conversation; `RequestError` unless it is one."""
     prompt = "\n".join(text for role, text in conversation[:3] if role != "assistant")
     matching = [task for task in tasks if task.issue.strip() in prompt]
     longest = max((len(task.issue) for task in matching), default=0)
@@ -108,11 +100,7 @@ def _commands(task: Task) -> list[str]:
 
 
 def _command_tool(tools: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Return (function, argument) of the first tool with one required argument: a shell.
-
-    Raises:
-        RequestError: there is none.
-    """
+    """Return (function, argument) of the first tool with one required argument: a shell."""
     for tool in tools:
         function = tool["function"]
         parameters = function.get("parameters") or {}

@@ -1,12 +1,11 @@
 """The common form of trajectories between formats: messages in order, as text.
 
-Reads our `Trajectory` records and other people's files; formats write both. Guarantees: text is exact, nothing is
-trimmed; only our own trajectories have tokens, imported ones never.
+Guarantees: text is exact, nothing is trimmed; only our own trajectories have tokens, imported ones never.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from repairgym.agent.formats.tool_calls import text_of_message
 from repairgym.inference.renderer import ChatRenderer, Message
@@ -72,28 +71,17 @@ class ExchangeTrajectory(Record):
         return messages
 
 
-class TrajectoryFormat(ABC):
+@dataclass(frozen=True)
+class TrajectoryFormat:
     """One format: documents to and from `ExchangeTrajectory`."""
 
-    name: ClassVar[str]
-    suffix: ClassVar[str]
+    name: str
+    suffix: str
     """Of its files; ``.jsonl``: one document per line of one file."""
-
-    @abstractmethod
-    def matches(self, document: Document) -> bool:
-        """Return whether ``document`` is of this format."""
-
-    @abstractmethod
-    def write(self, trajectory: ExchangeTrajectory) -> dict[str, Any]:
-        """Return the document of one trajectory."""
-
-    @abstractmethod
-    def read(self, document: Document, name: str) -> ExchangeTrajectory:
-        """Return the trajectory of a document; some formats name the instance only in the file's ``name``.
-
-        Raises:
-            FormatError: a required part is missing.
-        """
+    matches: Callable[[Document], bool]
+    write: Callable[[ExchangeTrajectory], dict[str, Any]]
+    read: Callable[[Document, str], ExchangeTrajectory]
+    """Of a document and its file's name, which alone names the instance in some formats; raises `FormatError`."""
 
 
 def full_text(step: Step) -> str:

@@ -1,11 +1,6 @@
-"""Files of trajectories, and the registry of formats.
-
-Reads and makes files and folders. Guarantees: an unusable document is reported with its place, and the others are read;
-a file is complete or absent. A new format is a class and an entry of `FORMATS`; the first that matches a document wins.
-"""
+"""Files of trajectories: a file is complete or absent; an unusable document is reported, and the others are read."""
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,26 +8,11 @@ from typing import Any
 from urllib.parse import quote
 
 from repairgym.bridges.trajectories.base import Document, ExchangeTrajectory, FormatError, TrajectoryFormat
-from repairgym.bridges.trajectories.formats import Atif, ChatMessages, MiniSweAgent, SweAgent
-from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.bridges.trajectories.formats import FORMATS, detect_format
+from repairgym.errors import InputError
+from repairgym.tasks.layers.atomic_write import written_whole
 
 _LINES = ".jsonl"
-
-FORMATS: dict[str, TrajectoryFormat] = {
-    form.name: form for form in (Atif(), SweAgent(), MiniSweAgent(), ChatMessages())
-}
-
-
-def detect_format(document: Document) -> TrajectoryFormat:
-    """Return the format of ``document``.
-
-    Raises:
-        FormatError: no format matches.
-    """
-    for form in FORMATS.values():
-        if form.matches(document):
-            return form
-    raise FormatError(f"the keys {', '.join(sorted(document)[:8]) or '(none)'} match no format of {', '.join(FORMATS)}")
 
 
 @dataclass(frozen=True)
@@ -44,11 +24,7 @@ class BadDocument:
 
 
 def write_trajectories(trajectories: Iterable[ExchangeTrajectory], form: TrajectoryFormat, out: Path) -> int:
-    """Write ``trajectories`` to ``out``: a file, or a folder for a format of one file each; returns their number.
-
-    Raises:
-        DiskFullError: no room.
-    """
+    """Write ``trajectories`` to ``out``: a file, or a folder for a format of one file each; returns their number."""
     documents = ((trajectory.id, form.write(trajectory)) for trajectory in trajectories)
     if form.suffix == _LINES:
         lines = [json.dumps(document, ensure_ascii=False) for _, document in documents]
@@ -64,9 +40,7 @@ def write_trajectories(trajectories: Iterable[ExchangeTrajectory], form: Traject
 def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Iterator[ExchangeTrajectory | BadDocument]:
     """Yield the trajectories of a file, or of all files below a folder with a suffix of a format.
 
-    Args:
-        source: File or folder.
-        form: The format; None: detected for each document.
+    ``form`` None: detected for each document.
 
     Raises:
         InputError: the file does not exist, or the folder holds none of this kind.
@@ -115,8 +89,5 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name[-100:]}.{os.getpid()}.tmp")
-    with disk_full_as_repairgym_error(path):
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
+    with written_whole(path) as stream:
+        stream.write(text.encode())

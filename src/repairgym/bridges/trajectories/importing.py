@@ -32,11 +32,7 @@ class Gradings:
     """A results folder of `repairgym grade`."""
 
     def __init__(self, folder: Path) -> None:
-        """Read its configuration.
-
-        Raises:
-            InputError: ``folder`` is no results folder.
-        """
+        """Read its configuration; `InputError` where ``folder`` is no results folder."""
         path = folder / "config.toml"
         if not path.is_file():
             raise InputError(f"{folder} has no config.toml; expected the results folder of repairgym grade")

@@ -1,8 +1,4 @@
-"""Checks of a `GRPOTrainer` against our configuration, before the first episode.
-
-Reads a trainer and a `RolloutConfig`. Guarantees: a setting of TRL that our episodes cannot honor is an error that
-names it, never silently ignored.
-"""
+"""Checks of a `GRPOTrainer` before the first episode: a setting that our episodes cannot honor is an error."""
 
 from __future__ import annotations
 
@@ -38,11 +34,7 @@ _WHOLE_WEIGHTS = ("NO", "MULTI_CPU", "MULTI_GPU")
 
 
 def check_rollout(config: RolloutConfig) -> None:
-    """Check that episodes of ``config`` are rows of TRL: one history each, sampled at temperature 1.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Raise `ConfigError` unless episodes of ``config`` are rows of TRL: one history each, sampled at temperature 1."""
     check_undemonstrated(config.pipeline)
     if reason := _forks(config.pipeline):
         raise ConfigError(
@@ -63,11 +55,7 @@ def _forks(pipeline: PipelineConfig) -> str:
 
 
 def check_trainer(trainer: GRPOTrainer, pipeline: PipelineConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that our episodes support all settings of ``trainer``.
-
-    Raises:
-        ConfigError: a setting is not supported; the message names it.
-    """
+    """Raise `ConfigError`, which names the setting, where our episodes do not support all settings of ``trainer``."""
     for name, neutral in _NEUTRAL.items():
         value = getattr(trainer.args, name)
         if value not in neutral:

@@ -1,7 +1,9 @@
 """A `rollout_func` for TRL's `GRPOTrainer`: our episodes in our sandboxes, graded by our grader.
 
-Reads tasks and the trainer's weights; makes rows. Guarantees: every row was sampled by the trainer's current weights;
-sandbox failures are retried in fresh sandboxes and then masked, and training stops with the reason when no valid
+Reads tasks and the trainer's weights; makes one row per prompt, with a mask of the sampled tokens. Guarantees: every
+row was sampled by the trainer's current weights; ids and log-probabilities are those of the ledger, no text is encoded
+again; sandbox failures are retried in fresh sandboxes; an episode without a verdict then has no learned token and the
+reward None (never 0), which TRL leaves out of the group's baseline; training stops with the reason when no valid
 episode is left; a task of another split than ``train`` is never trained on.
 """
 
@@ -63,7 +65,7 @@ class Episodes:
         *,
         store: RunStore | None = None,
     ) -> None:
-        """Make the runner; `open_episodes` makes it from folders.
+        """Make the runner; `open_episodes` makes it from folders. Raises as `check_rollout`.
 
         Args:
             tasks: Named in the trainer's data set by their ids; see `dataset_rows`.
@@ -72,9 +74,6 @@ class Episodes:
             backend: Makes the sandboxes.
             find_layers: Finds the trees of a task.
             store: Receives every trajectory, with the trainer's step.
-
-        Raises:
-            ConfigError: episodes of ``config`` do not fit TRL's rows.
         """
         check_rollout(config)
         self._tasks = {task.id: task for task in tasks}
@@ -92,7 +91,6 @@ class Episodes:
         self._thread = LoopThread("episodes")
 
     def __enter__(self) -> Self:
-        """Return the episodes."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,11 +101,7 @@ class Episodes:
             self._thread.close()
 
     def dataset_rows(self, split: Split = "train") -> list[dict[str, str]]:
-        """Make rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task.
-
-        Raises:
-            TaskError: there is no task of that split.
-        """
+        """Make rows for `datasets.Dataset.from_list`: the prompt of a row is the id of a task."""
         rows = [{"prompt": task.id} for task in self._tasks.values() if task.split == split]
         if not rows:
             raise TaskError(f"no task of the split {split!r}; see: repairgym tasks show")
@@ -240,9 +234,7 @@ class Row:
 def make_row(trajectory: Trajectory, stop_token_id: int) -> Row:
     """Make the row of an episode; without learned tokens where it is invalid or sampled nothing.
 
-    Args:
-        trajectory: With one history.
-        stop_token_id: Replaces an empty completion: TRL needs a token there.
+    ``stop_token_id`` replaces an empty completion: TRL needs a token there.
 
     Raises:
         ValueError: the history forked, or a sampled token has no log-probability.

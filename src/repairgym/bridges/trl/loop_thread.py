@@ -1,7 +1,6 @@
 """An event loop in its own thread, for callers that are not coroutines or already run in a loop (notebooks).
 
-Reads coroutines; makes their results. Guarantees: the thread lives until `close`, so sandboxes and their spawner stay
-open between two calls.
+Guarantee: the thread lives until `close`, so sandboxes and their spawner stay open between two calls.
 """
 
 import asyncio
@@ -17,7 +16,6 @@ class LoopThread:
     """Runs coroutines for a caller that waits."""
 
     def __init__(self, name: str) -> None:
-        """Start the thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()

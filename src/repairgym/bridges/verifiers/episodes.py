@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 from zlib import crc32
 
 from repairgym.config.rollout import RolloutConfig
@@ -21,10 +20,9 @@ from repairgym.errors import InputError, ModelServerError, PromptTooLongError, S
 from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import load_tokenizer
-from repairgym.inference.openai import request_fields
+from repairgym.inference.openai import OpenAIPolicy
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.replies import Reply, read_chat_reply
-from repairgym.ledger import UNKNOWN_VERSION
 from repairgym.records import Task, Trajectory
 from repairgym.rollout.jobs import EpisodeJob
 from repairgym.rollout.runner import Runner
@@ -38,12 +36,6 @@ class SharedRunner:
     """One process's sandboxes and grader."""
 
     def __init__(self, config: RolloutConfig, tokenizer: Path) -> None:
-        """Open them.
-
-        Raises:
-            InputError: ``tokenizer`` is not a folder with a tokenizer.
-            SandboxError: this machine has no sandbox of the configured kind.
-        """
         layers = LayerStore(config=config.layers)
         self.renderer = ChatRenderer(load_tokenizer(tokenizer))
         self._config = config
@@ -64,12 +56,7 @@ _RUNNERS: dict[tuple[asyncio.AbstractEventLoop, str, Path], SharedRunner] = {}
 
 
 def open_runner(config: RolloutConfig, tokenizer: Path) -> SharedRunner:
-    """Return the runner of the running loop for ``config``.
-
-    Raises:
-        InputError: ``tokenizer`` is not a folder with a tokenizer.
-        SandboxError: this machine has no sandbox of the configured kind.
-    """
+    """Return the runner of the running loop for ``config``; raises as `load_tokenizer` and `create_backend`."""
     key = (asyncio.get_running_loop(), config.model_dump_json(), tokenizer)
     if key not in _RUNNERS:
         _RUNNERS[key] = SharedRunner(config, tokenizer)
@@ -84,11 +71,7 @@ async def close_runners() -> None:
 
 
 def find_task(folder: Path, task_id: str) -> Task:
-    """Return a task of a folder, which is read once.
-
-    Raises:
-        InputError: the folder does not hold it.
-    """
+    """Return a task of a folder, which is read once; `InputError` where the folder does not hold it."""
     tasks = _load(folder)
     if task_id not in tasks:
         raise InputError(f"{folder} holds no task {task_id!r}; see: repairgym tasks show")
@@ -100,20 +83,12 @@ def _load(folder: Path) -> dict[str, Task]:
     return {task.id: task for task in TaskStore(folder).load()}
 
 
-class InterceptedPolicy:
-    """A :class:`~repairgym.inference.base.Policy` for one rollout."""
+class InterceptedPolicy(OpenAIPolicy):
+    """The policy of one rollout, behind the rollout's endpoint."""
 
     def __init__(self, client: EndpointClient, renderer: ChatRenderer, is_stopped: Callable[[], bool]) -> None:
-        """Use the model of ``client``.
-
-        Args:
-            client: Of the rollout's endpoint, with its secret.
-            renderer: Turns prompts into messages and replies into tokens of the record.
-            is_stopped: Tells whether a limit or stop condition of verifiers has ended the rollout.
-        """
-        self.id = client.config.model
-        self._client = client
-        self._renderer = renderer
+        """``is_stopped`` tells whether a limit or stop condition of verifiers has ended the rollout."""
+        super().__init__(client, renderer)
         self._is_stopped = is_stopped
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
@@ -123,30 +98,14 @@ class InterceptedPolicy:
             PromptTooLongError: verifiers has ended the rollout, or no room is left: the current state is graded.
             ModelServerError: no usable reply.
         """
-        messages = [{"role": role, "content": text} for role, text in self._renderer.messages(prompt_ids)]
-        body = request_fields(self._client.config, sampling) | {"messages": messages}
-        num_tokens = len(prompt_ids) + sampling.max_tokens
-        key = {"Idempotency-Key": uuid4().hex}
         try:
-            reply = (await self._client.ask("chat/completions", body, _read, num_tokens, key)).reply
+            return await super().generate(session_id, prompt_ids, sampling)
         except ServerRefusedError as error:
             if self._is_stopped():
                 raise PromptTooLongError("verifiers has ended the rollout") from error
             # Ends this rollout and not the run: verifiers has the provider's error and decides.
             raise ModelServerError(str(error)) from error
-        ids = self._renderer.action_ids(reply.text)
-        ids = ids if reply.is_stopped else ids[:-1]
-        return Generation(
-            token_ids=tuple(ids),
-            log_probs=(0.0,) * len(ids),
-            is_stopped=reply.is_stopped,
-            policy_version=UNKNOWN_VERSION,
-        )
 
-    async def end_session(self, session_id: str) -> None:
-        """Nothing is kept for a session."""
-
-
-def _read(body: Mapping[str, Any]) -> Reply:
-    """Read a reply without its token counts: verifiers counts and bounds tokens itself."""
-    return read_chat_reply({**body, "usage": None}, 0)
+    def _read(self, body: Mapping[str, Any], sampling: SamplingParams) -> Reply:
+        """Read a reply without its token counts: verifiers counts and bounds tokens itself."""
+        return read_chat_reply({**body, "usage": None}, 0)

@@ -55,11 +55,7 @@ class RepairTask(vf.Task[RepairData]):
 
     @vf.reward
     async def repaired(self, trace: vf.Trace) -> float:
-        """Return 1.0 when the verdict is *passed*, else 0.0.
-
-        Raises:
-            KeyError: there is no verdict; verifiers records it as an error.
-        """
+        """Return 1.0 when the verdict is *passed*, else 0.0; without a verdict verifiers records a `KeyError`."""
         return float(trace.info[INFO_KEY]["reward"])
 
     @vf.metric
@@ -88,11 +84,7 @@ class RepairTaskset(vf.Taskset[RepairTask, RepairTasksetConfig]):
     """The tasks of one split, in file order."""
 
     def load(self) -> Iterator[RepairTask]:
-        """Yield one `RepairTask` per task.
-
-        Raises:
-            InputError: the folder holds no tasks.
-        """
+        """Yield one `RepairTask` per task; `InputError` where the folder holds none."""
         folder = self.config.tasks.absolute()
         for task in TaskStore(folder).load(split=self.config.split):
             yield RepairTask(RepairData(id=task.id, prompt=task.issue, tasks=folder), self.config.task)
@@ -110,11 +102,7 @@ class RepairHarnessConfig(vf.HarnessConfig):
     """Model folder of the tokenizer for our record and its limits; None: the shipped base's."""
 
     def rollout_config(self) -> RolloutConfig:
-        """Return the configuration with one attempt per episode: verifiers retries, with a new trace.
-
-        Raises:
-            ConfigError: the file or an override is wrong.
-        """
+        """Return the configuration with one attempt per episode: verifiers retries, with a new trace."""
         return load_config(RolloutConfig, self.rollout, self.overrides).model_copy(update={"max_attempts": 1})
 
 

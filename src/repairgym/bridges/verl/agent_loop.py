@@ -1,8 +1,7 @@
-"""The agent loop that verl's workers run: one of our episodes per call.
+"""The agent loop that verl's workers run: one of our episodes per call (`AgentLoopBase` of verl 0.9.1).
 
-Depends on `AgentLoopBase.run`, `AgentLoopOutput`, `AgentLoopMetrics` and the client's `generate` of verl 0.9.1; tokens,
-masks and log-probabilities are our ledger's. Guarantees: an episode without a valid verdict gives no output, so its
-group continues without it: no reward of 0, no share in the mean.
+Guarantees: tokens, masks and log-probabilities are our ledger's; an episode without a valid verdict gives no output, so
+its group continues without it: no reward of 0, no share in the mean.
 """
 
 from __future__ import annotations
@@ -25,15 +24,7 @@ class RepairGymAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl is in an e
         self._settings = settings
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """Run one episode of the row's task.
-
-        Returns:
-            An `AgentLoopOutput`; a list of them where the history forked; an empty list where nothing can be learned.
-
-        Raises:
-            ConfigError: verl requests another distribution than the plain policy's.
-            InputError: the row names none of our tasks.
-        """
+        """Run one episode of the row's task; returns an `AgentLoopOutput`, or a list where it has not exactly one."""
         require_plain_sampling(sampling_params)
         host = EpisodeHost.shared(self._settings)
         trajectory, outcome = await host.run(EpisodeRequest.of_row(row), ServerPolicy(self.server_manager))

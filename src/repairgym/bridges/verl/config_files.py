@@ -1,6 +1,6 @@
 """The configuration folder of a verl run, which `python -m verl.trainer.main_ppo` reads.
 
-Makes, in one folder::
+Its files::
 
     verl.yaml          verl's own configuration: its defaults, then our settings, each with its source as comment
     agent_loop.yaml    the class that runs our episodes
@@ -71,12 +71,7 @@ def write_config(
 ) -> Path:
     """Write the folder; returns the path of ``verl.yaml``.
 
-    Args:
-        paths: Paths of the run.
-        rl: RL configuration.
-        settings: Settings of episodes.
-        machine: Machines and engine.
-        comments: Our dotted key -> the TOML's comment on it.
+    ``comments``: our dotted key -> the TOML's comment on it.
 
     Raises:
         ConfigError: verl has no counterpart of a value.
@@ -194,10 +189,7 @@ def command(paths: VerlPaths) -> list[str]:
 
 
 def read_comments(file: Path) -> dict[str, str]:
-    """Return dotted key -> the comment behind its value in a TOML file, empty where there is none.
-
-    A value that spans several lines has no comment.
-    """
+    """Return dotted key -> the comment behind its value in a TOML file (none where a value spans several lines)."""
     comments: dict[str, str] = {}
     prefix = ""
     for line in file.read_text(encoding="utf-8").splitlines():

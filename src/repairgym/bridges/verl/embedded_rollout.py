@@ -94,7 +94,6 @@ class EmbeddedAdapter(BaseRollout):  # type: ignore[misc] # verl is in an enviro
     """Sends the learner's weights to the server."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Of this process of the learner."""
         super().__init__(*args, **kwargs)
         self._rank = int(os.environ["RANK"])
 

@@ -1,9 +1,10 @@
-"""Our episodes in a process of verl's: one sandbox back end, one grader, many episodes at a time.
+"""Our episodes in a process of verl's, sampled by verl's servers. Imports no verl.
 
 Reads ``episodes.toml`` (`EpisodeSettings`) and rows of the data set; makes graded trajectories in the spool and the
 rows that verl learns from. Guarantees: ``episodes.toml`` is complete, so a process on another node runs the same
 episodes; the process makes one `Runner` per settings file, on first use; an invalid episode, which the runner has
-retried, is spooled and has no rows; our step k is verl's step k + 1, so that step 0 is sampled with version 0.
+retried, is spooled and has no rows; our step k is verl's step k + 1, so that step 0 is sampled with version 0; every
+sampling parameter is explicit; a reply without the data that learning needs is a server error, never an answer.
 """
 
 from __future__ import annotations
@@ -64,12 +65,7 @@ def write_settings(settings: EpisodeSettings, folder: Path) -> Path:
 
 
 def read_settings(path: Path) -> EpisodeSettings:
-    """Read ``episodes.toml``.
-
-    Raises:
-        InputError: the file is not there.
-        ConfigError: it was written by another version.
-    """
+    """Read ``episodes.toml``; raises as `load_config`."""
     return load_config(EpisodeSettings, path)
 
 
@@ -87,11 +83,7 @@ class EpisodeRequest:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> EpisodeRequest:
-        """Read the arguments that verl passes to an agent loop.
-
-        Raises:
-            InputError: the row was not made by `repairgym verl data`.
-        """
+        """Read the arguments that verl passes to an agent loop; `InputError` for rows not of `repairgym verl data`."""
         info = row.get("extra_info") or {}
         if not {"task_id", "split"} <= set(info):
             raise InputError("a row of the data set names no task; make the rows with `repairgym verl data`")
@@ -105,7 +97,6 @@ class EpisodeHost:
     """Runs episodes in this process."""
 
     def __init__(self, settings: EpisodeSettings, runner: Runner, tasks: Mapping[str, Task]) -> None:
-        """Use ``runner`` for the ``tasks``, by id."""
         self._settings = settings
         self._runner = runner
         self._tasks = tasks
@@ -120,12 +111,7 @@ class EpisodeHost:
 
     @classmethod
     def from_settings(cls, settings: EpisodeSettings) -> EpisodeHost:
-        """Make a host with real sandboxes.
-
-        Raises:
-            SandboxUnavailableError: this node cannot isolate.
-            InputError: the tasks or the tokenizer do not exist.
-        """
+        """Make a host with real sandboxes; raises as `create_backend`, `TaskStore` and `load_tokenizer`."""
         config = settings.rollout
         store = LayerStore(config=config.layers)
         renderer = ChatRenderer(load_tokenizer(Path(settings.tokenizer)))
@@ -133,11 +119,7 @@ class EpisodeHost:
         return cls(settings, runner, {task.id: task for task in TaskStore(Path(settings.tasks)).load()})
 
     async def run(self, request: EpisodeRequest, policy: Policy) -> tuple[Trajectory, Outcome]:
-        """Run, grade and spool one episode.
-
-        Raises:
-            InputError: the task is not in the folder of tasks.
-        """
+        """Run, grade and spool one episode; `InputError` where its task is not in the folder of tasks."""
         task = self._tasks.get(request.task_id)
         if task is None:
             raise InputError(f"the data set names task {request.task_id!r}, which is not in {self._settings.tasks}")
@@ -182,11 +164,7 @@ class TokenClient(Protocol):
 
 
 def require_plain_sampling(parameters: Mapping[str, Any]) -> None:
-    """Check the sampling parameters of verl's trainer.
-
-    Raises:
-        ConfigError: they are not those of the plain policy at temperature 1.
-    """
+    """Raise `ConfigError` unless verl's trainer samples from the plain policy at temperature 1."""
     wrong = {key: parameters[key] for key, value in PLAIN_SAMPLING.items() if parameters.get(key, value) != value}
     if wrong:
         raise ConfigError(
@@ -199,16 +177,11 @@ class ServerPolicy:
     """A :class:`~repairgym.inference.base.Policy` over verl's servers."""
 
     def __init__(self, client: TokenClient, policy_id: str = "verl") -> None:
-        """Send requests to ``client``."""
         self.id = policy_id
         self._client = client
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """Continue ``prompt_ids``.
-
-        Raises:
-            ModelServerError: the servers failed, or their reply cannot be learned from.
-        """
+        """Continue ``prompt_ids``; `ModelServerError` if the servers failed or their reply cannot be learned from."""
         started_at_s = time.monotonic()
         parameters = PLAIN_SAMPLING | {
             "temperature": sampling.temperature,

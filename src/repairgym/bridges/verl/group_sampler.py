@@ -42,10 +42,8 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
     def __init__(self, *, sampler_kwargs: Mapping[str, Any], **kwargs: Any) -> None:
         """Take verl's arguments.
 
-        Args:
-            sampler_kwargs: ``num_groups`` wanted per iteration, ``max_refills``, and of `AlgorithmConfig`
-                ``is_error_masked`` and ``negative_weight``, where these are set.
-            kwargs: The rest of verl's.
+        ``sampler_kwargs``: ``num_groups`` wanted per iteration, ``max_refills``, and of `AlgorithmConfig`
+        ``is_error_masked`` and ``negative_weight``, where these are set.
         """
         super().__init__(sampler_kwargs=sampler_kwargs, **kwargs)
         self._num_groups = int(sampler_kwargs["num_groups"])

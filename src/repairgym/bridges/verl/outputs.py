@@ -1,9 +1,10 @@
-"""Rows of finished trajectories for verl's trainer (`AgentLoopOutput`), and the selection of groups by their rewards.
+"""The two outputs of a finished episode: rows for verl's trainer (`AgentLoopOutput`), and a file for the run store.
 
-Reads token ledgers, never text, and rewards; makes plain records. Guarantees: a row is one history of the episode as
-the policy saw it; the mask selects the tokens sampled in it, with the log-probability and the version of their
-sampling; a response begins and ends with a sampled token, so its last token carries the reward; an invalid verdict
-makes no row; groups are selected by the rule of `learning.advantages`. Imports no verl.
+Rows are of token ledgers, never of text. Guarantees: a row is one history of the episode as the policy saw it; the mask
+selects the tokens sampled in it, with the log-probability and the version of their sampling; a response begins and ends
+with a sampled token, so its last token carries the reward; an invalid verdict makes no row; groups are selected by the
+rule of `learning.advantages`. A file of the spool is complete or absent; a trajectory is read as it was written, tokens
+bit for bit; its file is deleted once it is stored, so a killed run loses none. Imports no verl.
 """
 
 import base64
@@ -67,11 +68,7 @@ class Outcome:
 
 
 def outcome_of(task: Task, trajectory: Trajectory, shaping: RewardShaping, overlong: OverlongPolicy) -> Outcome:
-    """Return rows and reward of ``trajectory`` for verl.
-
-    Raises:
-        ModelReplyError: a sampled token has no log-probability or no version.
-    """
+    """Return rows and reward; `ModelReplyError` where a sampled token has no log-probability or no version."""
     (reward,) = shaping.shape(task, (trajectory,))
     is_overlong = trajectory.stop_reason in OVERLONG
     if reward is None or (is_overlong and overlong == "drop"):
@@ -129,12 +126,9 @@ class GroupCounts:
 
 
 def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], GroupCounts]:
-    """Return the groups to learn from, and the counts of each status.
+    """Return the groups to learn from, and the counts of each status; ``rewards``: group -> valid member -> reward.
 
     Where all groups have equal rewards, they stay: their advantages are 0, and verl needs a batch.
-
-    Args:
-        rewards: Group -> valid member -> reward; a group without any valid member has none.
     """
     comparable = {group: list(members.values()) for group, members in rewards.items() if len(members) > 1}
     kept = {group for group, values in comparable.items() if max(values) != min(values)}
@@ -143,11 +137,7 @@ def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], G
 
 
 def positive_members(rewards: Mapping[str, Mapping[str, float]]) -> set[str]:
-    """Return the members with a positive advantage: a reward above the mean of their group.
-
-    Args:
-        rewards: Group -> valid member -> reward.
-    """
+    """Return the members with a positive advantage: a reward above the mean of their group."""
     return {
         member
         for members in rewards.values()
@@ -167,11 +157,7 @@ class SpooledTrajectory:
 
 
 def write_spool(folder: Path, spooled: SpooledTrajectory) -> None:
-    """Write a trajectory to ``folder``.
-
-    Raises:
-        DiskFullError: no room; nothing was written.
-    """
+    """Write a trajectory to ``folder``; `DiskFullError` where there is no room."""
     row = row_values(spooled.trajectory, spooled.phase, spooled.step, spooled.split)
     content = {
         "row": row | {"durations_s": spooled.trajectory.durations_s},

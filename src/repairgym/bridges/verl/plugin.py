@@ -9,8 +9,8 @@ Guarantees: the import is enough; nothing of verl's is changed, entries are adde
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -22,47 +22,29 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 _EMBEDDED = "embedded"
 
 
-def _do_nothing(*_: Any, **__: Any) -> None:
-    """Do nothing: there is one device, no cache, no asynchronous work, no profiler."""
+def _returning(value: Any) -> Callable[..., Any]:
+    """Make a method that ignores its arguments: there is one device, no cache, nothing asynchronous, no profiler."""
 
+    def constant(*_: Any, **__: Any) -> Any:
+        return value
 
-def _true(*_: Any, **__: Any) -> bool:
-    return True
-
-
-def _one_device(*_: Any, **__: Any) -> int:
-    return 1
-
-
-def _device_name(*_: Any, **__: Any) -> str:
-    return "cpu"
-
-
-def _no_bytes(*_: Any, **__: Any) -> int:
-    return 0
+    return constant
 
 
 class CpuDevice(ModuleType):
     """The part of `torch.cuda` that verl uses; memory is not counted, and nothing is asynchronous."""
 
-    is_available = _true
-    device_count = _one_device
-    current_device = get_device_name = _device_name
-    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = _do_nothing
-    memory_allocated = memory_reserved = max_memory_allocated = max_memory_reserved = _no_bytes
+    is_available = _returning(True)
+    device_count = _returning(1)
+    current_device = get_device_name = _returning("cpu")
+    set_device = synchronize = empty_cache = ipc_collect = reset_peak_memory_stats = _returning(None)
+    memory_allocated = memory_reserved = max_memory_allocated = max_memory_reserved = _returning(0)
+    mem_get_info = _returning((0, 0))
+    stream = _returning(nullcontext())
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
 
     def __init__(self) -> None:
         super().__init__("torch.cpu")
-
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        """Return (free, total) bytes: not counted."""
-        return 0, 0
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
 
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         """Return torch's state."""
@@ -78,31 +60,24 @@ class CpuDevice(ModuleType):
 
     Stream = current_stream
 
-    def stream(self, stream: Any) -> AbstractContextManager[None]:
-        """Keep the only stream."""
-        return nullcontext()
-
 
 class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environment of its own
     """verl's view of a machine without an accelerator."""
 
     device_name = vendor_name = "cpu"
     device_module = CpuDevice()
-    is_available = _true
-    device_count = _one_device
-    current_device = _device_name
-    set_device = synchronize = empty_cache = set_allocator_settings = profiler_start = profiler_stop = _do_nothing
-    cudart = _do_nothing
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    manual_seed_all = manual_seed
-
-    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
-        """Return no capability."""
-        return None, None
+    is_available = _returning(True)
+    device_count = _returning(1)
+    current_device = _returning("cpu")
+    set_device = synchronize = empty_cache = set_allocator_settings = _returning(None)
+    profiler_start = profiler_stop = cudart = _returning(None)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+    get_device_capability = _returning((None, None))
+    nvtx_range = _returning(nullcontext())
+    visible_devices_envvar = _returning("CUDA_VISIBLE_DEVICES")  # which Ray sets for its GPUs
+    ray_resource_name = _returning("GPU")  # in which verl counts its processes
+    ray_noset_envvars = _returning([])  # Ray may set all
+    is_ipc_supported = _returning(False)  # no device memory to share
 
     def communication_backend_name(self) -> str:
         """Return the back end of collectives, gloo.
@@ -114,27 +89,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environme
             rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             dist.init_process_group("cpu:gloo", rank=rank, world_size=num_ranks)
         return "gloo"
-
-    def visible_devices_envvar(self) -> str:
-        """Return the variable that Ray sets for its GPUs."""
-        return "CUDA_VISIBLE_DEVICES"
-
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        """Profile nothing."""
-        yield
-
-    def ray_resource_name(self) -> str:
-        """Return the Ray resource in which verl counts its processes."""
-        return "GPU"
-
-    def ray_noset_envvars(self) -> list[str]:
-        """Return no variable: Ray may set all."""
-        return []
-
-    def is_ipc_supported(self) -> bool:
-        """Return False: there is no device memory to share."""
-        return False
 
 
 def _load_replica() -> type:

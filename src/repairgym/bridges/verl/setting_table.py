@@ -31,25 +31,13 @@ _ESTIMATOR = "rl.algorithm.advantage.type"
 _NOT_COMPILED = "needed: slower on a CPU than without"
 
 
-class FlatConfig:
+class FlatConfig(dict[str, Any]):
     """The values of Records by dotted name; sequences and mappings of plain values are one value."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Flatten ``config``: prefix -> Record or plain value. Nothing is taken yet."""
-        self._values: dict[str, Any] = {}
-        for name, value in config.items():
-            self._values |= dict(_flatten(name, value))
-        self.left = set(self._values)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def get(self, name: str) -> Any:
-        """Return the value of ``name``, or None where there is none."""
-        return self._values.get(name)
+        super().__init__(pair for name, value in config.items() for pair in _flatten(name, value))
+        self.left = set(self)
 
     def take(self, prefix: str, *, keep: str = "") -> None:
         """Count ``prefix`` and everything below it as taken, except ``keep``."""

@@ -1,9 +1,8 @@
 """verl's trainer as a child process: started, watched, ended with its parent.
 
-Reads what the child writes to the configuration folder (metrics, trajectories, log); makes a sequence of `Arrival`.
-Guarantees: a trajectory arrives before the metrics of its iteration; a line that is not complete waits for the next
-look; a child that fails raises an error with our own reason, where it gave one, or its last lines; no process of the
-run outlives the caller.
+Reads what the child writes to the configuration folder (metrics, trajectories, log). Guarantees: a trajectory arrives
+before the metrics of its iteration; a line that is not complete waits for the next look; a child that fails raises an
+error with our own reason, where it gave one, or its last lines; no process of the run outlives the caller.
 """
 
 import json
@@ -62,11 +61,7 @@ def saved_model(paths: VerlPaths) -> Path:
 
 
 def run_verl(paths: VerlPaths, machine: VerlConfig) -> Iterator[Arrival]:
-    """Run verl's trainer to its end; yields what it finishes, as it does.
-
-    Raises:
-        RepairGymError: it failed; the message has its last lines.
-    """
+    """Run verl's trainer to its end; yields what it finishes, as it does. A `RepairGymError` has its last lines."""
     for num_left in reversed(range(_NUM_STARTS)):
         end = yield from _run_once(paths, machine)
         if not end.exit_code:

@@ -76,11 +76,7 @@ def stages_of(config: VerlSource, comments: Mapping[str, str] | None = None) -> 
 
 
 def check_stages(stages: Iterable[Stage], machine: VerlConfig) -> None:
-    """Check that verl can carry out every stage, before the first begins.
-
-    Raises:
-        ConfigError: verl has no counterpart of a value; it is named.
-    """
+    """Check, before the first stage begins, that verl can carry out all; `ConfigError` names the other values."""
     for stage in stages:
         translate(stage.rl, stage.rollout, machine, stage.seed)
 
@@ -97,8 +93,7 @@ def train_with_verl(
 ) -> str:
     """Run all stages of ``config`` from checkpoint ``start``; returns the name of the last checkpoint.
 
-    Raises:
-        ConfigError, RepairGymError: see `stages_of`, `check_stages`, `run_verl_stage`.
+    Raises as `stages_of`, `check_stages` and `run_verl_stage`.
     """
     stages = stages_of(config, comments)
     check_stages(stages, machine)
@@ -129,11 +124,7 @@ def paths_of(run: Path, phase: str, start: str, tasks: Path) -> VerlPaths:
 
 
 def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
-    """Write the stage's configuration for verl; returns ``verl.yaml``.
-
-    Raises:
-        ConfigError: verl has no counterpart of a value.
-    """
+    """Write the stage's configuration for verl; returns ``verl.yaml``."""
     settings = EpisodeSettings(
         phase=stage.phase,
         seed=stage.seed,
@@ -194,7 +185,7 @@ def _write_data(run: Run, stage: Stage, paths: VerlPaths, task_ids: Iterable[str
 
 
 def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
-    """Make one row per task.
+    """Make one row per task, which names it and holds nothing that its agent may not see.
 
     verl requires a prompt. The issue text is there for people who look at the file; the pipeline makes the prompt that
     an agent reads when its episode opens.
@@ -215,7 +206,7 @@ def write_rows(tasks: Sequence[Task], path: Path) -> int:
     """Write the rows of ``tasks``; returns their number.
 
     Raises:
-        TaskError: there is none, or they are of several splits.
+        TaskError: there is none, or they are of several splits: verl trains on the training split only.
         ConfigError: pyarrow is not installed.
         DiskFullError: no room; the previous file is intact.
     """

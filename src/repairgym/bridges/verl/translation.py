@@ -88,11 +88,7 @@ class Setting:
 
 
 def translate(rl: RlConfig, rollout: RolloutConfig, machine: VerlConfig, seed: int) -> list[Setting]:
-    """Return verl's settings for one stage of RL, without paths and names.
-
-    Raises:
-        ConfigError: verl has no counterpart of a value; all such values are named.
-    """
+    """Return verl's settings for one stage of RL, without paths and names; `ConfigError` names values without any."""
     config = FlatConfig({"rl": rl, "rollout": rollout, "verl": machine, "seed": seed})
     rows = [row for row in TABLE if row.source in config and row.when(config)]
     for row in rows:

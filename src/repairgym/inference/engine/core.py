@@ -26,23 +26,13 @@ class Engine:
     """
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig | None = None, *, version: int = 0) -> None:
-        """Allocate the slots.
-
-        Raises:
-            ConfigError: the model cannot be served exactly (see `check_supported`).
-        """
+        """Allocate the slots; `ConfigError` if the model cannot be served exactly (see `check_supported`)."""
         self.config = config or EngineConfig()
         self.version = version
         self.statistics = EngineStatistics()
         self._model = SlotModel(model, self.config.num_slots, self.config.max_len_tokens)
         self._slots = SlotTable(self.config.num_slots, self.config.max_len_tokens)
-        self._admission = Admission(
-            self._slots,
-            self._model.cache,
-            self.statistics,
-            self.config.min_share_tokens,
-            is_sharing=not self.config.is_batch_invariant,
-        )
+        self._admission = Admission(self._slots, self._model.cache, self.statistics, self.config)
         self._waiting: list[Request] = []
         self._running: list[Request] = []
 
@@ -95,11 +85,7 @@ class Engine:
         self._slots.release(session_id)
 
     def step(self) -> list[Request]:
-        """Admit waiting requests, then feed one token to each running row.
-
-        Returns:
-            Finished requests.
-        """
+        """Admit waiting requests, then feed one token to each running row; returns the finished requests."""
         self._drop_cancelled()
         self.statistics.num_steps += 1
         finished = self._admit() if self._should_admit() else []

@@ -1,7 +1,6 @@
 """Requests of the engine, its counters, and the sampling of tokens.
 
-Sampling reads logits and one uniform number per row; makes token ids and their exact log-probabilities. Guarantee: the
-randomness belongs to the request, so a request with the same seed draws the same numbers in any batch.
+Guarantee: the randomness belongs to the request, so a request with the same seed draws the same numbers in any batch.
 """
 
 import time

@@ -1,10 +1,12 @@
-"""Cache slots: the owner and the tokens of each slot, and the keys and values as one `Cache` of transformers.
+"""Cache slots: their owners and tokens, their keys and values as one `Cache` of transformers, and admission to them.
 
 `SlotTable` reads prompts; makes slot numbers and prefix lengths. `SlotCache` writes new keys and values at per-row
-positions; returns the keys and values that those rows attend to. Guarantees: `tokens[s, :lengths[s]]` are exactly the
-tokens whose keys and values slot s holds; a busy slot is never reassigned; a free slot keeps its content for sharing
-until taken; cache index j of a slot belongs to the token at position j, so a plain ``key position <= query position``
-mask is causal, and nothing beyond a slot's length is attended to.
+positions; returns the keys and values that those rows attend to. `Admission` plans *waves* of waiting requests: rows
+that can be computed together because no two of them share a worthwhile prefix that is not computed yet; the others wait
+for the next wave and copy the prefix, so each distinct prompt token is computed once. Guarantees: `tokens[s,
+:lengths[s]]` are exactly the tokens whose keys and values slot s holds; a busy slot is never reassigned; a free slot
+keeps its content for sharing until taken; cache index j of a slot belongs to the token at position j, so a plain ``key
+position <= query position`` mask is causal, and nothing beyond a slot's length is attended to.
 """
 
 import time
@@ -16,6 +18,7 @@ import numpy as np
 import torch
 from transformers.cache_utils import Cache
 
+from repairgym.config.models import EngineConfig
 from repairgym.inference.engine.requests import EngineStatistics, Request
 
 _FORWARD_COST_TOKENS = 64
@@ -60,12 +63,7 @@ class SlotTable:
     def take(self, session_id: str, donor: int | None) -> int | None:
         """Give the session a slot: a free donor itself, else the first free one, else the least recently used idle one.
 
-        Args:
-            session_id: The new owner.
-            donor: Slot that holds a worthwhile prefix, None when there is none.
-
-        Returns:
-            The slot, or None when every slot is busy.
+        ``donor`` holds a worthwhile prefix. None: every slot is busy.
         """
         slot = donor if donor is not None and self._owner[donor] is None else self._first_available()
         if slot is None:
@@ -132,24 +130,11 @@ class ForwardPlan:
 class SlotCache(Cache):
     """Static slots: one tensor [layers, 2, slots, kv_heads, max_len + 1, head_dim]; the last position is scratch."""
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        num_slots: int,
-        num_kv_heads: int,
-        max_len_tokens: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, storage: torch.Tensor) -> None:
         super().__init__(layers=[])
-        self.scratch_position = max_len_tokens
-        # Zeros, not empty: a masked NaN would still poison the weighted sum.
-        self.storage = torch.zeros(
-            num_layers, 2, num_slots, num_kv_heads, max_len_tokens + 1, head_dim, dtype=dtype, device=device
-        )
-        self._layers = [(self.storage[layer, 0], self.storage[layer, 1]) for layer in range(num_layers)]
+        self.storage = storage
+        self.scratch_position = storage.shape[4] - 1
+        self._layers = [(keys, values) for keys, values in storage]
         self._plan: ForwardPlan | None = None
 
     def prepare(self, plan: ForwardPlan) -> None:
@@ -196,30 +181,18 @@ class PrefillRow:
 class Admission:
     """Plans waves. Copies shared prefixes at planning time, so a later row of a wave can overwrite the source."""
 
-    def __init__(
-        self,
-        slots: SlotTable,
-        cache: SlotCache,
-        statistics: EngineStatistics,
-        min_share_tokens: int,
-        *,
-        is_sharing: bool = True,
-    ) -> None:
+    def __init__(self, slots: SlotTable, cache: SlotCache, statistics: EngineStatistics, config: EngineConfig) -> None:
         self._slots = slots
         self._cache = cache
         self._statistics = statistics
-        self._min_share_tokens = min_share_tokens
-        self._is_sharing = is_sharing
+        self._min_share_tokens = config.min_share_tokens
+        self._is_sharing = not config.is_batch_invariant
 
     def plan_wave(self, waiting: list[Request], complete: set[bytes]) -> tuple[list[PrefillRow], list[Request]]:
-        """Choose the rows of the next wave.
+        """Choose the rows of the next wave; returns it and the requests that wait for a slot or for a row of it.
 
-        Args:
-            waiting: Requests in order of arrival.
-            complete: Prompts (as bytes) with known last logits, which need no computation.
-
-        Returns:
-            The wave and the requests that still wait (for a slot, or for a row of this wave).
+        ``waiting`` is in order of arrival; the prompts ``complete`` (as bytes) have known last logits and need no
+        computation.
         """
         wave: list[PrefillRow] = []
         still_waiting: list[Request] = []

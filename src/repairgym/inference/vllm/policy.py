@@ -27,12 +27,10 @@ class VllmPolicy:
     """A policy over servers of one model."""
 
     def __init__(self, servers: Sequence[TokenServer], version: int = 0, lineage: Lineage | None = None) -> None:
-        """Sample from ``servers``.
+        """Sample from ``servers`` of one model.
 
-        Args:
-            servers: All of one model.
-            version: Of their weights, or the oldest allowed one if they report versions.
-            lineage: Reads the reported versions; None: ignore them.
+        ``version`` is that of their weights, or the oldest allowed one if they report versions, which ``lineage``
+        reads; without it they are ignored.
         """
         self.id = servers[0].config.model
         self._servers = list(servers)
@@ -118,10 +116,9 @@ ServerT = TypeVar("ServerT")
 
 
 class Sessions(Generic[ServerT]):
-    """The servers of the sessions of one process."""
+    """The servers of the sessions of one process, all up at first."""
 
     def __init__(self, servers: Sequence[ServerT], *, clock: Callable[[], float] = time.monotonic) -> None:
-        """``servers`` are all up at first."""
         self._servers = list(servers)
         self._clock = clock
         self._places: dict[str, int] = {}

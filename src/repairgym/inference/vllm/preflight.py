@@ -1,8 +1,8 @@
 """Checks of a server before the first episode; each error names the command that fixes it.
 
-Asks servers; makes nothing or a `ServerRefusedError`. The order, cheapest first: the model's name and the age of vLLM;
-the context; that it is not paused; the routes of weight updates; the tokenizer and token ids in replies; a prompt of
-the full context is read whole and a reply is not cut; tokens are drawn from the reported distribution.
+The order, cheapest first: the model's name and the age of vLLM; the context; that it is not paused; the routes of
+weight updates; the tokenizer and token ids in replies; a prompt of the full context is read whole and a reply is not
+cut; tokens are drawn from the reported distribution.
 """
 
 import asyncio
@@ -55,12 +55,7 @@ class Needs:
 
 
 def preflight(endpoint: EndpointConfig, renderer: ChatRenderer, needs: Needs) -> None:
-    """Run `check_servers` on all servers of ``endpoint``, outside of an event loop.
-
-    Raises:
-        ServerRefusedError: a server is unfit; the message says how to fix it.
-        ServerDownError: a server does not answer.
-    """
+    """Run `check_servers` on all servers of ``endpoint``, outside of an event loop."""
     impatient = endpoint.model_copy(update={"max_attempts": _NUM_ATTEMPTS})
     is_versioned = bool(needs.update_routes)
     asyncio.run(ask_servers(impatient, lambda all_: check_servers(all_, renderer, needs), is_versioned=is_versioned))
@@ -196,17 +191,12 @@ class Draw:
 
 
 def chance_of(prompts: Sequence[Sequence[Draw]]) -> float:
-    """Compute the probability of such draws from an honest server: one that samples as it reports.
+    """Compute the two-sided probability of such draws from an honest server: one that samples as it reports.
 
-    The first half of the draws of a prompt gives a set of tokens and their reported probability; the second half counts
-    how often they occur. A server that takes only the likeliest tokens, or a lower temperature, repeats them too often.
-
-    Args:
-        prompts: Draws after each prompt, all with the same prompt; at least some dozen of each.
-
-    Returns:
-        Two-sided, from the exact distribution of how many draws of the second halves were seen in the first halves: a
-        sum of binomials, one for each prompt. 0.0 where different tokens are reported with more than all probability.
+    ``prompts`` has the draws after each prompt, at least some dozen. The first half of them gives a set of tokens and
+    their reported probability; the second half counts how often they occur. A server that takes only the likeliest
+    tokens, or a lower temperature, repeats them too often. The probability is exact, of a sum of binomials, one for
+    each prompt. 0.0 where different tokens are reported with more than all probability.
     """
     distribution, num_seen = np.ones(1), 0
     for draws in prompts:

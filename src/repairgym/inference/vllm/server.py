@@ -33,7 +33,7 @@ _UNCHANGED: dict[str, Any] = {
 
 
 class TokenServer:
-    """One server; any number of coroutines of one event loop may use it."""
+    """One server; any number of coroutines of one event loop may use it. Failures are `ModelServerError`."""
 
     def __init__(self, client: EndpointClient, *, is_versioned: bool = False) -> None:
         """``is_versioned``: replies must report the weights of each token.
@@ -80,11 +80,7 @@ class TokenServer:
         return await self.client.ask(path, body, read, len(prompt_ids) + max_tokens)
 
     async def prompt_log_probs(self, token_ids: Sequence[int]) -> tuple[float, ...]:
-        """Return the natural log-probability of each token after the first under the server's current weights.
-
-        Raises:
-            ModelServerError: no usable reply.
-        """
+        """Return the natural log-probability of each token after the first under the server's current weights."""
         body = request_fields(self.config, SamplingParams(max_tokens=1, stop_token_ids=())) | _UNCHANGED
         body |= {"prompt": list(token_ids), "prompt_logprobs": 0}
 
@@ -94,20 +90,12 @@ class TokenServer:
         return (await self.client.ask("completions", body, read, len(token_ids) + 1)).reply.log_probs
 
     async def weight_version(self) -> str:
-        """Return the server's name for its weights; empty if it reports none.
-
-        Raises:
-            ServerDownError: it does not answer.
-        """
+        """Return the server's name for its weights; empty if it reports none."""
         info = await self.client.get("/weight_info")
         return str((info or {}).get("weight_version", ""))
 
     async def is_paused(self) -> bool:
-        """True if it is paused for an update of weights; False if it does not report that.
-
-        Raises:
-            ServerDownError: it does not answer.
-        """
+        """True if it is paused for an update of weights; False if it does not report that."""
         info = await self.client.get("/is_paused")
         return bool((info or {}).get("is_paused", False))
 
@@ -116,7 +104,6 @@ class TokenServer:
 
         Raises:
             ServerRefusedError: the server is too old, or does not serve the model.
-            ServerDownError: it does not answer.
         """
         if not self._is_described:
             # Concurrent callers all ask: behind a lock they would wait for a dead server in turn.

@@ -60,10 +60,9 @@ class Probe:
 
 
 class WeightUpdater:
-    """Updates all servers of a run."""
+    """Updates all ``servers`` of a run by ``transfer``; ``lineage`` names the weights."""
 
     def __init__(self, servers: Sequence[TokenServer], transfer: Transfer, lineage: Lineage) -> None:
-        """Update ``servers`` by ``transfer``; ``lineage`` names the weights."""
         self._servers = list(servers)
         self._transfer = transfer
         self._lineage = lineage
@@ -71,9 +70,8 @@ class WeightUpdater:
     async def load(self, folder: Path, version: int) -> list[TokenServer]:
         """Load the weights of ``folder`` into all servers as ``version``; requests in flight continue with them.
 
-        Returns:
-            The updated servers. A server that does not answer is left out: its version is older or another run's, so
-            the policy rejects its samples.
+        Returns the updated servers. A server that does not answer is left out: its version is older or another run's,
+        so the policy rejects its samples.
 
         Raises:
             ServerDownError: no server answers.
@@ -129,12 +127,7 @@ class WeightUpdater:
 
 
 async def compare(servers: Sequence[TokenServer], probe: Probe, max_gap: float) -> float:
-    """Compare log-probabilities of servers and learner; return the largest mean distance in nats per token.
-
-    Raises:
-        StaleWeightsError: it is larger than ``max_gap``.
-        ModelServerError: no usable reply.
-    """
+    """Return the largest mean distance of servers from learner in nats per token; a `StaleWeightsError` above the gap."""
     served = await asyncio.gather(*(server.prompt_log_probs(probe.token_ids) for server in servers))
     gaps = [_mean_distance(log_probs, probe.log_probs) for log_probs in served]
     worst = max(gaps)
