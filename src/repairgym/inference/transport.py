@@ -113,7 +113,7 @@ class Transport:
         return response.text
 
     async def get(self, path: str, timeout_s: float) -> tuple[int, str]:
-        """Return status and text of a reply of any status; failures are not counted. `AttemptError`: no server answers."""
+        """Return status and text of a reply of any status, uncounted; `AttemptError` if no server answers."""
         try:
             response = await self._exchange("GET", path, timeout_s)
         except (TimeoutError, httpx2.HTTPError) as error:

@@ -1,4 +1,4 @@
-"""Checks of a node, on nodes and on the driver: equal versions, and a sandbox that starts; each problem has a remedy."""
+"""Checks of a node, on nodes and on the driver: equal versions, a sandbox that starts. Each problem has a remedy."""
 
 import hashlib
 import platform

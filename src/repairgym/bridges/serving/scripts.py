@@ -36,7 +36,7 @@ def make_script(
 
 
 def find_task(conversation: Sequence[Message], tasks: Sequence[Task]) -> Task:
-    """Return the task whose issue text is in the first messages of the conversation; `RequestError` unless it is one."""
+    """Return the task whose issue text is in the first messages of the conversation; `RequestError` unless one is."""
     prompt = "\n".join(text for role, text in conversation[:3] if role != "assistant")
     matching = [task for task in tasks if task.issue.strip() in prompt]
     longest = max((len(task.issue) for task in matching), default=0)

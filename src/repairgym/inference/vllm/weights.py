@@ -127,7 +127,7 @@ class WeightUpdater:
 
 
 async def compare(servers: Sequence[TokenServer], probe: Probe, max_gap: float) -> float:
-    """Return the largest mean distance of servers from learner in nats per token; a `StaleWeightsError` above the gap."""
+    """Return the largest mean distance of servers from learner in nats per token; `StaleWeightsError` above the gap."""
     served = await asyncio.gather(*(server.prompt_log_probs(probe.token_ids) for server in servers))
     gaps = [_mean_distance(log_probs, probe.log_probs) for log_probs in served]
     worst = max(gaps)
