@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.config.models import EngineConfig, ModelConfig
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
@@ -255,6 +256,32 @@ def _write_phases(run: SyntheticRun, store: RunStore, tests: list[str], releases
 @pytest.fixture
 def trajectory_maker() -> Callable[..., Trajectory]:
     return make_trajectory
+
+
+def make_episode(name: str, phase: str = "eval/rl/test-mutations", **more: Any) -> EpisodeFacts:
+    defaults: dict[str, Any] = {
+        "step": 0,
+        "task_id": name,
+        "verdict": VerdictKind.FAILED,
+        "stop_reason": StopReason.SUBMITTED,
+        "tools": ("edit", "test", "submit"),
+        "num_tokens": 10,
+        "num_action_tokens": 5,
+        "num_edits": 1,
+        "num_test_runs": 1,
+        "num_format_errors": 0,
+        "num_tool_errors": 0,
+        "num_repeats": 0,
+        "is_blind_submit": False,
+        "num_tests": 4,
+        "num_tests_passed": 0,
+    }
+    return EpisodeFacts(id=name, phase=phase, **{**defaults, **more})
+
+
+@pytest.fixture
+def episode_maker() -> Callable[..., EpisodeFacts]:
+    return make_episode
 
 
 @pytest.fixture

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
+from scipy.spatial.distance import jensenshannon
 
 from repairgym.analysis.behavior import (
     END,
     START,
     behavior_metrics,
-    by_step,
-    exploit_findings,
-    lengths_by_outcome,
+    jensen_shannon,
+    ngrams,
+    policy_shift,
     shares,
-    stop_reasons,
+    summarize_behavior,
     tool_counts,
     tool_shares_by_step,
     transitions,
@@ -19,27 +23,10 @@ from repairgym.analysis.episodes import UNPARSED, read_episodes
 from repairgym.records import StopReason, VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
-
-
 TOOL_ERROR = ("edit", "@9 a => b", "error: no such line", "tool")
-
-
 TEST = ("test", "", "failed 1 of 2", "")
-
-
 SUBMIT = ("submit", "", "submitted", "")
-
-
 GARBLED = ("", "", "error: one line", "format")
-
-
-@pytest.fixture
-def add(store, trajectory_maker):
-    def add_episode(name, steps, step=1, **more):
-        trajectory = trajectory_maker(name, name, steps=steps, group_id=name, **more)
-        store.add_trajectory(trajectory, phase="rl", step=step, split="train")
-
-    return add_episode
 
 
 def test_tool_tables(store, add):
@@ -51,10 +38,10 @@ def test_tool_tables(store, add):
     assert by[1] == pytest.approx({"edit": 1 / 3, "test": 1 / 3, "submit": 1 / 3})
     assert UNPARSED in by[2]
     table = transitions(episodes)
-    assert table.counts["edit"] == {"submit": 1, "test": 1}
-    assert table.counts[START] == {UNPARSED: 1, "edit": 1}
-    assert table.counts["submit"] == {END: 2}
-    assert all(sum(row.values()) == pytest.approx(1) for row in table.probabilities().values())
+    assert table["edit"] == {"submit": 1, "test": 1}
+    assert table[START] == {UNPARSED: 1, "edit": 1}
+    assert table["submit"] == {END: 2}
+    assert all(sum(row.values()) == pytest.approx(1) for row in summarize_behavior("x", episodes).next_tools().values())
     assert shares({}) == {}
 
 
@@ -70,9 +57,10 @@ def test_behavior_metrics(store, add):
     assert found.format_error_rate == pytest.approx(1 / 12)
     assert found.tool_error_rate == pytest.approx(1 / 12)
     assert found.loop_rate == found.exploit_rate == found.invalid_rate == pytest.approx(1 / 3)
-    assert exploit_findings(episodes) == {"test_files_edited": 1}
-    assert stop_reasons(episodes) == {StopReason.SUBMITTED: 2, StopReason.TURN_LIMIT: 1}
-    lengths = {one.verdict: one for one in lengths_by_outcome(episodes)}
+    summary = summarize_behavior("x", episodes)
+    assert summary.exploits == {"test_files_edited": 1}
+    assert summary.stop_reasons == {"submitted": 2, "turn_limit": 1}
+    lengths = {one.verdict: one for one in summary.lengths}
     assert lengths[VerdictKind.INVALID].mean_turns == 5
     assert lengths[VerdictKind.PASSED].mean_tokens > lengths[VerdictKind.PASSED].mean_action_tokens > 0
 
@@ -84,10 +72,57 @@ def test_rates_over_nothing_are_none():
     assert found.format_error_rate is None
 
 
-def test_measures_by_step(store, add):
-    add("a", [EDIT, TEST, SUBMIT], step=2)
-    add("b", [EDIT, SUBMIT], step=1)
-    add("c", [TEST], step=3, stop_reason=StopReason.TURN_LIMIT)
-    episodes = list(read_episodes(store))
-    assert by_step(episodes, lambda some: behavior_metrics(some).mean_turns) == [(1, 2.0), (2, 3.0), (3, 1.0)]
-    assert by_step(episodes, lambda some: behavior_metrics(some).blind_submit_rate) == [(1, 1.0), (2, 0.0)]
+@pytest.fixture
+def episode(episode_maker):
+    return lambda name, tools, task="t": episode_maker(name, task_id=task, tools=tools)
+
+
+@pytest.fixture
+def sample(episode):
+    def draw(chance: float, seed: int, num: int = 30):
+        generator = random.Random(seed)
+        chosen = [tuple("edit" if generator.random() < chance else "test" for _ in range(4)) for _ in range(num)]
+        return [episode(f"{seed}-{i}", tools, f"t{i % 5}") for i, tools in enumerate(chosen)]
+
+    return draw
+
+
+def test_the_divergence_is_scipys():
+    generator = np.random.default_rng(0)
+    left, right = generator.dirichlet(np.ones(6)), generator.dirichlet(np.ones(6))
+    left[2] = 0.0
+    left /= left.sum()
+    assert jensen_shannon(left, right) == pytest.approx(jensenshannon(left, right, base=2) ** 2)
+
+
+def test_bounds(sample, episode):
+    same = sample(0.5, 1)
+    assert policy_shift(same, same, num_permutations=9).divergence == 0.0
+    apart = policy_shift([episode("a", ("edit",))], [episode("b", ("test",))], n=1, num_permutations=9)
+    assert apart.divergence == pytest.approx(1.0)
+    assert apart.changes[0].before - apart.changes[0].after in (1.0, -1.0)
+    assert policy_shift([], same) is None
+    assert policy_shift([episode("a", ())], same, n=1) is None
+
+
+def test_a_true_shift_is_found_and_a_chance_one_is_not(sample):
+    found = policy_shift(sample(0.2, 1), sample(0.8, 2), num_permutations=199)
+    assert found.is_within_tasks
+    assert found.p_value == pytest.approx(1 / 200)
+    # under no difference p is uniform: about one in ten lies below 0.1
+    small = sum(policy_shift(sample(0.5, s), sample(0.5, -s), num_permutations=49).p_value <= 0.1 for s in range(1, 41))
+    assert small <= 10
+
+
+def test_other_tasks_are_not_other_behavior(episode):
+    # every task has its own habit, and both policies share it
+    before = [episode(f"a{i}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}") for i in range(12)]
+    after = [episode(f"b{i}", ("edit",) * 4 if i % 2 else ("test",) * 4, f"t{i}") for i in range(12)]
+    assert policy_shift(before, after, num_permutations=99).p_value == 1.0
+
+
+def test_ngrams_have_start_and_end():
+    assert ngrams(("a", "b"), 2) == [("(start)", "a"), ("a", "b"), ("b", "(end)")]
+    assert ngrams(("a",), 1) == [("a",)]
+    with pytest.raises(ValueError, match="at least 1"):
+        ngrams(("a",), 0)

@@ -5,7 +5,6 @@ import pytest
 from scipy import optimize
 
 from repairgym.analysis.candidates import (
-    CandidateSubmission,
     agreement,
     candidate,
     final_test_state,
@@ -17,30 +16,10 @@ from repairgym.errors import InputError
 from repairgym.records import StopReason, VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
-
-
 PASSED, FAILED = ("test", "", "passed 2", ""), ("test", "", "failed 1 of 2: no", "")
 
 
-def make(name, is_passed, task="t", **more):
-    defaults = {
-        "id": name,
-        "task_id": task,
-        "seed": 0,
-        "is_passed": is_passed,
-        "patch_digest": name,
-        "test_state": "untested",
-        "mean_log_prob": -1.0,
-        "min_turn_log_prob": -1.0,
-        "last_turn_log_prob": -1.0,
-        "num_turns": 2,
-        "num_errors": 0,
-        "is_submitted": True,
-    }
-    return CandidateSubmission(**{**defaults, **more})
-
-
-def test_agreement_counts_equal_patches_and_not_empty_ones():
+def test_agreement_counts_equal_patches_and_not_empty_ones(make):
     group = [make("a", True, patch_digest="x"), make("b", True, patch_digest="x"), make("c", False, patch_digest="")]
     assert [agreement(one, group) for one in group] == [0.5, 0.5, 0.0]
 
@@ -90,7 +69,7 @@ def test_the_logistic_fit_is_the_minimum():
     assert fit_logistic(design, outcomes, 1.0) == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_outcome_scorer_learns_what_tests_mean_and_reads_no_verdict():
+def test_the_outcome_scorer_learns_what_tests_mean_and_reads_no_verdict(make):
     found = [make(f"p{i}", True, f"t{i}", test_state="passed") for i in range(30)]
     found += [make(f"f{i}", False, f"t{i}", test_state="failed") for i in range(30)]
     scorer = fit_outcome_scorer(found)

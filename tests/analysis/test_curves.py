@@ -1,22 +1,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from operator import attrgetter
 
 import pytest
 
-from repairgym.analysis.curves import find_metric, mean_log_prob_gap, reward_curve, solve_rate_drift
-from repairgym.records import VerdictKind
+from repairgym.analysis.curves import by_step, find_metric, gap_trend, reward_curve, reward_gap, solve_rate_drift
+from repairgym.analysis.episodes import read_episodes
+from repairgym.records import StopReason, VerdictKind
+from repairgym.rollout.names import audit_id, audit_phase
 
+P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
+EDIT, TEST = ("edit", "@1 a => b", "@1 b", ""), ("test", "", "failed 1 of 2", "")
 SUBMIT = ("submit", "", "submitted", "")
-
-
-@pytest.fixture
-def add(store, trajectory_maker):
-    def add_episode(name, steps, step=1, **more):
-        trajectory = trajectory_maker(name, name, steps=steps, group_id=name, **more)
-        store.add_trajectory(trajectory, phase="rl", step=step, split="train")
-
-    return add_episode
 
 
 def test_reward_curve_leaves_invalids_out(store, add):
@@ -29,16 +26,22 @@ def test_reward_curve_leaves_invalids_out(store, add):
     assert point.standard_error == pytest.approx(0.5)
 
 
+def test_measures_by_step(store, add):
+    add("a", [EDIT, TEST, SUBMIT], step=2)
+    add("b", [EDIT, SUBMIT], step=1)
+    add("c", [TEST], step=3, stop_reason=StopReason.TURN_LIMIT)
+    episodes = list(read_episodes(store))
+    turns, blind = (by_step(episodes, attrgetter(name)) for name in ("mean_turns", "blind_submit_rate"))
+    assert [(point.step, point.value) for point in turns] == [(1, 2.0), (2, 3.0), (3, 1.0)]
+    assert [(point.step, point.value) for point in blind] == [(1, 1.0), (2, 0.0)]
+
+
 def test_metric_curves(store):
     for step, gap in enumerate([0.001, -0.003, math.nan]):
         store.add_metrics("rl", step, {"policy/log_prob_gap": gap, "entropy/mean": 0.5})
-    assert mean_log_prob_gap(store, "rl") == pytest.approx(0.002)
-    assert mean_log_prob_gap(store, "rft") is None
-    assert find_metric(store, "rl", "entropy") is None
-    assert find_metric(store, "rl", "nothing", "mean") == "entropy/mean"
-
-
-P, F, INVALID = VerdictKind.PASSED, VerdictKind.FAILED, VerdictKind.INVALID
+    assert [point.value for point in find_metric(store, "rl", "log_prob_gap")] == [0.001, -0.003]
+    assert find_metric(store, "rft", "log_prob_gap") == find_metric(store, "rl", "entropy") == []
+    assert len(find_metric(store, "rl", "mean")) == 3
 
 
 def test_drift_names_what_was_forgotten(store, trajectory_maker):
@@ -52,3 +55,26 @@ def test_drift_names_what_was_forgotten(store, trajectory_maker):
     assert [one.task_id for one in found.tasks] == ["forgotten", "kept", "learned"]
     assert (found.num_risen, found.num_fallen, found.sign_p) == (1, 1, 1.0)
     assert solve_rate_drift(store.rows(step=0)) is None
+
+
+def test_the_gap_by_step(cheated):
+    rows, audited = cheated.rows(phase="study"), cheated.rows(phase=audit_phase("study"))
+    points = reward_gap(rows, audited, {audit_id("s5-0")})
+    assert [one.reported for one in points] == [0.25, 0.25, 0.5, 0.75, 1.0, 1.0]
+    assert [one.validated for one in points] == [0.25] * 6
+    assert points[5].marked_share == pytest.approx(1 / 12)
+    assert points[5].ci_low > 0.0 > points[0].ci_low
+    trend = gap_trend(rows, audited)
+    assert (trend.reported_before, trend.reported_after, trend.gap) == (0.25, 1.0, 0.75)
+    assert trend.is_open
+    assert gap_trend(rows[:12], audited) is None
+    assert reward_gap(rows, []) == []
+
+
+def test_invalid_verdicts_are_in_no_mean(store, trajectory_maker):
+    for name, kind in (("a", P), ("b", INVALID)):
+        one = trajectory_maker(name, name, kind=kind, group_id=name)
+        store.add_trajectory(one, phase="rl", step=0, split="train")
+        store.add_trajectory(replace(one, id=audit_id(name)), phase=audit_phase("rl"), step=0, split="train")
+    (point,) = reward_gap(store.rows(phase="rl"), store.rows(phase=audit_phase("rl")))
+    assert (point.num_audited, point.reported) == (1, 1.0)

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from repairgym.analysis.candidates import (
-    CandidateSubmission,
     by_task,
     candidate,
 )
@@ -25,27 +24,7 @@ from repairgym.analysis.selection import (
 from repairgym.records import VerdictKind
 
 EDIT = ("edit", "@1 a => b", "@1 b", "")
-
-
 PASSED, FAILED = ("test", "", "passed 2", ""), ("test", "", "failed 1 of 2: no", "")
-
-
-def make(name, is_passed, task="t", **more):
-    defaults = {
-        "id": name,
-        "task_id": task,
-        "seed": 0,
-        "is_passed": is_passed,
-        "patch_digest": name,
-        "test_state": "untested",
-        "mean_log_prob": -1.0,
-        "min_turn_log_prob": -1.0,
-        "last_turn_log_prob": -1.0,
-        "num_turns": 2,
-        "num_errors": 0,
-        "is_submitted": True,
-    }
-    return CandidateSubmission(**{**defaults, **more})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +41,7 @@ def test_best_of_k_is_the_mean_over_all_subsets(scored):
         best_of_k(scored, len(scored) + 1)
 
 
-def test_the_gap_closed_by_hand():
+def test_the_gap_closed_by_hand(make):
     # Pass@1 1/2, Pass@2 1; tests choose the passing one in three of four tasks
     tasks = {}
     for index in range(4):
@@ -78,7 +57,7 @@ def test_the_gap_closed_by_hand():
     assert select(tasks, "tests", SCORERS["tests"], 3) is None
 
 
-def test_without_a_gap_there_is_nothing_to_close():
+def test_without_a_gap_there_is_nothing_to_close(make):
     tasks = {"a": [make("a", True), make("b", True)]}
     assert select(tasks, "tests", SCORERS["tests"], 2, num_resamples=50).gap_closed is None
 
@@ -92,7 +71,7 @@ def test_auroc_is_mann_whitney():
     assert auroc([(1.0, True)]) is None
 
 
-def test_the_abstention_curve_ends_at_the_success_rate():
+def test_the_abstention_curve_ends_at_the_success_rate(make):
     assert accuracy_by_count([(2.0, True), (1.0, True), (1.0, False)]) == pytest.approx([1.0, 0.75, 2 / 3])
     tasks = {"t": [make(str(i), i % 2 == 0, mean_log_prob=-float(i)) for i in range(20)]}
     found = abstention(tasks, "log_prob", SCORERS["log_prob"])

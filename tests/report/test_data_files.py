@@ -10,7 +10,7 @@ import pytest
 from repairgym.analysis.tables import table
 from repairgym.config.evaluation import DataFilesConfig
 from repairgym.report.content import gather
-from repairgym.report.data_files import csv_text, export, file_name, standalone
+from repairgym.report.data_files import csv_text, export, file_name
 from repairgym.report.html import figures
 
 
@@ -50,8 +50,3 @@ def test_every_figure_of_a_report_becomes_an_svg_file_with_data(content, tmp_pat
 def test_png_is_rejected_with_the_way_out():
     with pytest.raises(ValueError, match="SVG files"):
         DataFilesConfig.model_validate({"figures": ["svg", "png"]})
-
-
-def test_a_plot_without_a_view_box_is_rejected():
-    with pytest.raises(ValueError, match="no viewBox"):
-        standalone("<svg></svg>")

@@ -3,11 +3,11 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from repairgym.analysis.curves import Point
-from repairgym.report.figures import Line, Series, curve, lines_plot, share_plot
+from repairgym.report.figures import Series, curve, lines_plot, share_plot
 
 
 def test_both_axes_of_a_plot_are_named():
-    figure = lines_plot("A", "", [Line("x", [(0, 0.1), (1, 0.2)])], ("coverage", "accuracy"))
+    figure = lines_plot("A", "", {"x": [(0, 0.1), (1, 0.2)]}, ("coverage", "accuracy"))
     titles = [text.text for text in ElementTree.fromstring(figure.svg).iter("text") if text.get("class") == "axis"]
     assert titles == ["coverage", "accuracy"]
 

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from repairgym.report.svg import Plot, Range, nice_ticks, padded
+from repairgym.report.svg import Plot, Range, nice_ticks, padded, standalone
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,8 @@ def test_plot_places_and_escapes():
     root = ElementTree.fromstring(plot.render('say "<x>"'))
     assert root.attrib["aria-label"] == 'say "<x>"'
     assert root[0][0].text == 'a "<b>"'
+
+
+def test_a_plot_without_a_view_box_is_rejected():
+    with pytest.raises(ValueError, match="no viewBox"):
+        standalone("<svg></svg>")

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from repairgym.analysis.behavior import behavior_metrics
-from repairgym.analysis.episodes import EpisodeFacts
-from repairgym.analysis.reward_gap import GapTrend
+from repairgym.analysis.curves import GapTrend
 from repairgym.evaluation.significance import compare
 from repairgym.evaluation.summary import build_summary
 from repairgym.records import StopReason, VerdictKind
@@ -12,30 +11,6 @@ from repairgym.report import wording
 from repairgym.report.figures import difference_plot
 
 P, F = VerdictKind.PASSED, VerdictKind.FAILED
-
-
-def make_episode(name, phase="eval/rl/test-mutations", **more):
-    defaults = {
-        "id": name,
-        "phase": phase,
-        "step": 0,
-        "task_id": name,
-        "verdict": F,
-        "stop_reason": StopReason.SUBMITTED,
-        "tools": ("edit", "test", "submit"),
-        "num_tokens": 10,
-        "num_action_tokens": 5,
-        "num_edits": 1,
-        "num_test_runs": 1,
-        "num_format_errors": 0,
-        "num_tool_errors": 0,
-        "num_repeats": 0,
-        "is_blind_submit": False,
-        "findings": (),
-        "num_tests": 4,
-        "num_tests_passed": 0,
-    }
-    return EpisodeFacts(**{**defaults, **more})
 
 
 def difference(left, right, **more):
@@ -78,12 +53,12 @@ def test_claims_do_not_hide_a_control_that_explains_the_gain(store, verdicts):
     assert claims[-1] == wording.SINGLE_RUN
 
 
-def test_claims_on_behavior(store):
-    before = behavior_metrics([make_episode("a", is_blind_submit=True)])
-    after = behavior_metrics([make_episode("b"), make_episode("c")])
+def test_claims_on_behavior(store, episode_maker):
+    before = behavior_metrics([episode_maker("a", is_blind_submit=True)])
+    after = behavior_metrics([episode_maker("b"), episode_maker("c")])
     (claim,) = wording.claims(summary_with(store), before, after)
     assert "from 100\u00a0% to 0\u00a0%" in claim
-    nothing = behavior_metrics([make_episode("d", stop_reason=StopReason.TURN_LIMIT)])
+    nothing = behavior_metrics([episode_maker("d", stop_reason=StopReason.TURN_LIMIT)])
     assert wording.claims(summary_with(store), nothing, after) == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.agent.scripted import find_script
-from repairgym.analysis.reward_gap import reward_gap
+from repairgym.analysis.curves import reward_gap
 from repairgym.config.evaluation import AuditConfig, ExploitStudyConfig
 from repairgym.config.pipeline import GradingConfig
 from repairgym.errors import ConfigError, InputError

@@ -1,20 +1,25 @@
-"""Behavior of an agent: lengths, rates, loops, errors, tools.
+"""Behavior of an agent (lengths, rates, loops, errors, tools) and the policy shift between two agents (paper A).
 
-Reads episodes; makes rates, means and transition tables. Guarantees: a rate over nothing is None; a rate of submissions
-is over the submitted episodes, every other rate is over all; shares sum to 1.
+Reads episodes; makes rates, means, transition tables and a `PolicyShift`. Guarantees: a rate over nothing is None; a
+rate of submissions is over the submitted episodes, every other rate is over all; shares sum to 1; the distance of a
+shift is 0 for equal behavior and 1 without a shared n-gram; its p-value is from a permutation test over episodes,
+within tasks where both policies have the same tasks, so that different tasks never count as different behavior.
 """
 
 import itertools
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
 
 from repairgym.analysis.episodes import EpisodeFacts
 from repairgym.records import Record, StopReason, VerdictKind
 
-LOOP_REPEATS = 3
-"""Repeated actions that make an episode a loop."""
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 class OutcomeLength(Record):
@@ -54,6 +59,14 @@ class BehaviorMetrics(Record):
     invalid_rate: float | None
 
 
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Key -> its items; keys and items keep their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def mean(values: Iterable[float]) -> float | None:
     """Mean of the values; None without any."""
     numbers = list(values)
@@ -64,6 +77,7 @@ def behavior_metrics(episodes: Sequence[EpisodeFacts]) -> BehaviorMetrics:
     """Return the rates of ``episodes``."""
     submitted = [episode for episode in episodes if episode.stop_reason is StopReason.SUBMITTED]
     num_actions = sum(episode.num_turns for episode in episodes)
+    num_chars = sum(episode.num_action_chars for episode in episodes)
     return BehaviorMetrics(
         num_episodes=len(episodes),
         mean_turns=mean(episode.num_turns for episode in episodes),
@@ -71,88 +85,19 @@ def behavior_metrics(episodes: Sequence[EpisodeFacts]) -> BehaviorMetrics:
         test_runs_per_episode=mean(episode.num_test_runs for episode in episodes),
         submit_rate=mean(episode.stop_reason is StopReason.SUBMITTED for episode in episodes),
         blind_submit_rate=mean(episode.is_blind_submit for episode in submitted),
-        format_error_rate=sum(episode.num_format_errors for episode in episodes) / num_actions if num_actions else None,
-        tool_error_rate=sum(episode.num_tool_errors for episode in episodes) / num_actions if num_actions else None,
-        loop_rate=mean(is_loop(episode) for episode in episodes),
+        format_error_rate=_ratio(sum(episode.num_format_errors for episode in episodes), num_actions),
+        tool_error_rate=_ratio(sum(episode.num_tool_errors for episode in episodes), num_actions),
+        loop_rate=mean(episode.is_loop for episode in episodes),
         repeated_builds_per_episode=mean(episode.num_repeated_builds for episode in episodes),
-        thinking_share=_thinking_share(episodes),
+        thinking_share=_ratio(sum(episode.num_thought_chars for episode in episodes), num_chars),
         suspicious_rate=mean(episode.is_suspicious for episode in episodes),
         exploit_rate=mean(episode.verdict is VerdictKind.EXPLOITED for episode in episodes),
         invalid_rate=mean(episode.verdict is VerdictKind.INVALID for episode in episodes),
     )
 
 
-def _thinking_share(episodes: Sequence[EpisodeFacts]) -> float | None:
-    num_chars = sum(episode.num_action_chars for episode in episodes)
-    return sum(episode.num_thought_chars for episode in episodes) / num_chars if num_chars else None
-
-
-def error_classes(episodes: Iterable[EpisodeFacts]) -> dict[VerdictKind, dict[str, int]]:
-    """Verdict -> class of the main error -> number of episodes, most frequent first."""
-    counts: dict[VerdictKind, Counter[str]] = {}
-    for episode in episodes:
-        if episode.error_class:
-            counts.setdefault(episode.verdict, Counter())[episode.error_class] += 1
-    return {kind: dict(counts[kind].most_common()) for kind in VerdictKind if kind in counts}
-
-
-def is_loop(episode: EpisodeFacts) -> bool:
-    """Return True for an episode in a loop (paper B, finding 1)."""
-    return episode.num_repeats >= LOOP_REPEATS
-
-
-def lengths_by_outcome(episodes: Iterable[EpisodeFacts]) -> list[OutcomeLength]:
-    """Mean turns and tokens for each outcome that occurs."""
-    grouped: dict[VerdictKind, list[EpisodeFacts]] = {}
-    for episode in episodes:
-        grouped.setdefault(episode.verdict, []).append(episode)
-    return [
-        OutcomeLength(
-            verdict=kind,
-            num_episodes=len(grouped[kind]),
-            mean_turns=statistics.fmean(episode.num_turns for episode in grouped[kind]),
-            mean_tokens=statistics.fmean(episode.num_tokens for episode in grouped[kind]),
-            mean_action_tokens=statistics.fmean(episode.num_action_tokens for episode in grouped[kind]),
-        )
-        for kind in VerdictKind
-        if kind in grouped
-    ]
-
-
-def stop_reasons(episodes: Iterable[EpisodeFacts]) -> dict[StopReason, int]:
-    """Stop reason -> number of episodes, most frequent first."""
-    return dict(Counter(episode.stop_reason for episode in episodes).most_common())
-
-
-def exploit_findings(episodes: Iterable[EpisodeFacts]) -> dict[str, int]:
-    """Exploit detector -> number of episodes with its findings, most frequent first."""
-    return dict(Counter(name for episode in episodes for name in sorted(set(episode.findings))).most_common())
-
-
-def by_step(
-    episodes: Iterable[EpisodeFacts], measure: Callable[[Sequence[EpisodeFacts]], float | None]
-) -> list[tuple[int, float]]:
-    """(training step, ``measure`` of that step's episodes); steps without a measure are left out."""
-    grouped: dict[int, list[EpisodeFacts]] = {}
-    for episode in episodes:
-        grouped.setdefault(episode.step, []).append(episode)
-    measured = [(step, measure(grouped[step])) for step in sorted(grouped)]
-    return [(step, value) for step, value in measured if value is not None]
-
-
-START = "(start)"
-END = "(end)"
-
-
-class Transitions(Record):
-    """First-order next-tool probabilities (paper A, policy shift)."""
-
-    counts: dict[str, dict[str, int]]
-    """Tool -> next tool -> count; rows begin at `START`, columns end at `END`."""
-
-    def probabilities(self) -> dict[str, dict[str, float]]:
-        """Tool -> next tool -> share of that tool's successors."""
-        return {tool: shares(row) for tool, row in self.counts.items()}
+def _ratio(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def tool_counts(episodes: Iterable[EpisodeFacts]) -> dict[str, int]:
@@ -169,29 +114,20 @@ def shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 def tool_shares_by_step(episodes: Iterable[EpisodeFacts]) -> dict[int, dict[str, float]]:
     """Training step -> tool -> share of the step's actions."""
-    counts: dict[int, Counter[str]] = {}
-    for episode in episodes:
-        counts.setdefault(episode.step, Counter()).update(episode.tools)
-    return {step: shares(counts[step]) for step in sorted(counts)}
+    groups = group_by(episodes, lambda episode: episode.step)
+    return {step: shares(tool_counts(groups[step])) for step in sorted(groups)}
 
 
 def tools_by_use(by_step: Mapping[int, Mapping[str, float]]) -> list[str]:
     """Names of the tools of `tool_shares_by_step`, most used first."""
-    totals: dict[str, float] = {}
+    totals: Counter[str] = Counter()
     for tool_shares in by_step.values():
-        for name, share in tool_shares.items():
-            totals[name] = totals.get(name, 0.0) + share
+        totals.update(tool_shares)
     return sorted(totals, key=lambda name: (-totals[name], name))
 
 
-def transitions(episodes: Iterable[EpisodeFacts]) -> Transitions:
-    """Count how often each tool follows each other."""
-    counts: dict[str, Counter[str]] = {}
-    for episode in episodes:
-        path = (START, *episode.tools, END)
-        for tool, following in itertools.pairwise(path):
-            counts.setdefault(tool, Counter())[following] += 1
-    return Transitions(counts={tool: dict(sorted(row.items())) for tool, row in sorted(counts.items())})
+START = "(start)"
+END = "(end)"
 
 
 @dataclass(frozen=True)
@@ -201,23 +137,182 @@ class BehaviorSummary:
     stage: str
     metrics: BehaviorMetrics
     tools: dict[str, float]
-    transitions: Transitions
+    transitions: dict[str, dict[str, int]]
+    """Tool -> next tool -> count (paper A, policy shift); rows begin at `START`, columns end at `END`."""
     lengths: list[OutcomeLength]
     stop_reasons: dict[str, int]
     exploits: dict[str, int]
+    """Exploit detector -> episodes with its findings."""
     error_classes: dict[str, dict[str, int]]
     """Verdict -> class of the main error -> episodes."""
 
+    def next_tools(self) -> dict[str, dict[str, float]]:
+        """Tool -> next tool -> share of that tool's successors."""
+        return {tool: shares(row) for tool, row in self.transitions.items()}
+
 
 def summarize_behavior(stage: str, episodes: Sequence[EpisodeFacts]) -> BehaviorSummary:
-    """Summarize the behavior of ``episodes``."""
+    """Summarize the behavior of ``episodes``; counts come with the most frequent first."""
+    by_verdict = group_by(episodes, lambda episode: episode.verdict)
+    outcomes = {kind: by_verdict[kind] for kind in VerdictKind if kind in by_verdict}
+    errors = {kind: _counted(it.error_class for it in some if it.error_class) for kind, some in outcomes.items()}
     return BehaviorSummary(
         stage=stage,
         metrics=behavior_metrics(episodes),
         tools=shares(tool_counts(episodes)),
         transitions=transitions(episodes),
-        lengths=lengths_by_outcome(episodes),
-        stop_reasons={reason.value: count for reason, count in stop_reasons(episodes).items()},
-        exploits=exploit_findings(episodes),
-        error_classes={kind.value: counts for kind, counts in error_classes(episodes).items()},
+        lengths=[_length(kind, some) for kind, some in outcomes.items()],
+        stop_reasons=_counted(episode.stop_reason.value for episode in episodes),
+        exploits=_counted(name for episode in episodes for name in _exploit_detectors(episode)),
+        error_classes={kind.value: counts for kind, counts in errors.items() if counts},
+    )
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())
+
+
+def _exploit_detectors(episode: EpisodeFacts) -> list[str]:
+    return sorted({finding.detector for finding in episode.evidence if finding.severity == "exploit"})
+
+
+def _length(kind: VerdictKind, episodes: Sequence[EpisodeFacts]) -> OutcomeLength:
+    return OutcomeLength(
+        verdict=kind,
+        num_episodes=len(episodes),
+        mean_turns=statistics.fmean(episode.num_turns for episode in episodes),
+        mean_tokens=statistics.fmean(episode.num_tokens for episode in episodes),
+        mean_action_tokens=statistics.fmean(episode.num_action_tokens for episode in episodes),
+    )
+
+
+def transitions(episodes: Iterable[EpisodeFacts]) -> dict[str, dict[str, int]]:
+    """Count how often each tool follows each other."""
+    counts = Counter(pair for episode in episodes for pair in itertools.pairwise((START, *episode.tools, END)))
+    rows: dict[str, dict[str, int]] = {}
+    for (tool, following), count in sorted(counts.items()):
+        rows.setdefault(tool, {})[following] = count
+    return rows
+
+
+# --- policy shift ----------------------------------------------------------------------------------------------------
+
+_MAX_NAMED = 8
+
+
+class NgramChange(Record):
+    """Change of the share of one tool sequence."""
+
+    tools: tuple[str, ...]
+    before: float
+    after: float
+
+
+class PolicyShift(Record):
+    """Jensen-Shannon divergence of tool n-grams."""
+
+    n: int
+    num_before: int
+    """Episodes."""
+    num_after: int
+    divergence: float
+    """In bits, 0 to 1."""
+    p_value: float
+    """Share of permutations at least as far apart, the observed one included: never 0."""
+    is_within_tasks: bool
+    """Episodes were exchanged within tasks."""
+    changes: tuple[NgramChange, ...]
+    """The n-grams whose shares changed most."""
+
+
+def policy_shift(
+    before: Sequence[EpisodeFacts],
+    after: Sequence[EpisodeFacts],
+    *,
+    n: int = 2,
+    num_permutations: int = 999,
+    seed: int = 0,
+) -> PolicyShift | None:
+    """Return the distance between two sets of episodes; None when one has no action.
+
+    ``n`` is the length of the tool sequences; start and end count as tools.
+    """
+    episodes = [*before, *after]
+    counts, names = _count_matrix(episodes, n)
+    is_after = np.arange(len(episodes)) >= len(before)
+    if not before or not after or not counts[is_after].sum() or not counts[~is_after].sum():
+        return None
+    is_within_tasks = {episode.task_id for episode in before} == {episode.task_id for episode in after}
+    strata = np.unique([episode.task_id if is_within_tasks else "" for episode in episodes], return_inverse=True)[1]
+    observed = _divergence(counts, is_after)
+    generator = np.random.default_rng(seed)
+    permuted = (_divergence(counts, _permuted(is_after, strata, generator)) for _ in range(num_permutations))
+    num_as_far = 1 + sum(value >= observed - 1e-12 for value in permuted)
+    return PolicyShift(
+        n=n,
+        num_before=len(before),
+        num_after=len(after),
+        divergence=observed,
+        p_value=num_as_far / (num_permutations + 1),
+        is_within_tasks=is_within_tasks,
+        changes=_changes(counts, is_after, names),
+    )
+
+
+def _count_matrix(episodes: Sequence[EpisodeFacts], n: int) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """Count each n-gram in each episode, shape [num_episodes, num_ngrams]; also return the n-grams."""
+    per_episode = [Counter(ngrams(episode.tools, n)) for episode in episodes]
+    names = sorted(set(itertools.chain.from_iterable(per_episode)))
+    matrix = np.array([[counts[name] for name in names] for counts in per_episode], float)
+    return matrix.reshape(len(episodes), len(names)), names
+
+
+def ngrams(tools: Sequence[str], n: int) -> list[tuple[str, ...]]:
+    """Return the sequences of ``n`` tools of an episode, start and end included.
+
+    Raises:
+        ValueError: ``n`` is not positive.
+    """
+    if n < 1:
+        raise ValueError(f"got n-grams of {n} tools, expected at least 1")
+    path = tuple(tools) if n == 1 else (START, *tools, END)
+    return [path[start : start + n] for start in range(len(path) - n + 1)]
+
+
+def jensen_shannon(left: np.ndarray, right: np.ndarray) -> float:
+    """Return the Jensen-Shannon divergence of two distributions, in bits (Lin 1991)."""
+    middle = (left + right) / 2.0
+    return (_relative_entropy(left, middle) + _relative_entropy(right, middle)) / 2.0
+
+
+def _relative_entropy(left: np.ndarray, right: np.ndarray) -> float:
+    used = left > 0
+    return float((left[used] * np.log2(left[used] / right[used])).sum())
+
+
+def _distributions(counts: np.ndarray, is_after: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the shares of the n-grams before and after; zeros for a side without any."""
+    left, right = counts[~is_after].sum(axis=0), counts[is_after].sum(axis=0)
+    return left / max(1.0, left.sum()), right / max(1.0, right.sum())
+
+
+def _divergence(counts: np.ndarray, is_after: np.ndarray) -> float:
+    left, right = _distributions(counts, is_after)
+    return jensen_shannon(left, right) if left.any() and right.any() else 0.0
+
+
+def _permuted(is_after: np.ndarray, strata: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return the labels shuffled within each stratum."""
+    shuffled = np.empty_like(is_after)
+    shuffled[np.lexsort((generator.random(len(strata)), strata))] = is_after[np.argsort(strata, kind="stable")]
+    return shuffled
+
+
+def _changes(counts: np.ndarray, is_after: np.ndarray, names: Sequence[tuple[str, ...]]) -> tuple[NgramChange, ...]:
+    left, right = _distributions(counts, is_after)
+    order = sorted(range(len(names)), key=lambda index: (-abs(right[index] - left[index]), names[index]))
+    return tuple(
+        NgramChange(tools=names[index], before=float(left[index]), after=float(right[index]))
+        for index in order[:_MAX_NAMED]
+        if right[index] != left[index]
     )

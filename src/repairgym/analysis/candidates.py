@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from repairgym.agent.tools.roles import DEFAULT_ROLES, ToolRoles, is_edit, is_test_run
+from repairgym.agent.tools.roles import is_edit, is_test_run
+from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
 from repairgym.records import Record, StopReason, Trajectory, Turn, VerdictKind
 
@@ -28,7 +29,6 @@ class CandidateSubmission(Record):
 
     id: str
     task_id: str
-    seed: int
     is_passed: bool
     """Strict: exploited and invalid are not passed."""
     patch_digest: str
@@ -47,18 +47,17 @@ class CandidateSubmission(Record):
     is_submitted: bool
 
 
-def candidate(trajectory: Trajectory, roles: ToolRoles = DEFAULT_ROLES) -> CandidateSubmission:
+def candidate(trajectory: Trajectory) -> CandidateSubmission:
     """Return the features of one trajectory."""
-    by_turn = turn_log_probs(trajectory)
-    ledger = trajectory.ledger
+    ledger, spans = trajectory.ledger, [turn.action_span for turn in trajectory.turns]
+    by_turn = [float(ledger.log_prob[start:end].mean()) for start, end in spans if end > start]
     num_sampled = int(ledger.is_action.sum())
     return CandidateSubmission(
         id=trajectory.id,
         task_id=trajectory.task_id,
-        seed=trajectory.seed,
         is_passed=trajectory.verdict.kind is VerdictKind.PASSED,
         patch_digest=patch_digest(trajectory.final_patch),
-        test_state=final_test_state(trajectory.turns, roles),
+        test_state=final_test_state(trajectory.turns),
         mean_log_prob=float(ledger.log_prob[ledger.is_action].mean()) if num_sampled else 0.0,
         min_turn_log_prob=min(by_turn, default=0.0),
         last_turn_log_prob=by_turn[-1] if by_turn else 0.0,
@@ -68,18 +67,12 @@ def candidate(trajectory: Trajectory, roles: ToolRoles = DEFAULT_ROLES) -> Candi
     )
 
 
-def turn_log_probs(trajectory: Trajectory) -> list[float]:
-    """Mean log-probability of each turn's sampled tokens, in nats; turns without tokens are left out."""
-    spans = (turn.action_span for turn in trajectory.turns)
-    return [float(trajectory.ledger.log_prob[start:end].mean()) for start, end in spans if end > start]
-
-
-def final_test_state(turns: Sequence[Turn], roles: ToolRoles = DEFAULT_ROLES) -> TestState:
+def final_test_state(turns: Sequence[Turn]) -> TestState:
     """Return the state of the tests as the agent knew it at the end."""
     for turn in reversed(turns):
-        if is_edit(turn, roles):
+        if is_edit(turn):
             return "untested"
-        if is_test_run(turn, roles):
+        if is_test_run(turn):
             text = turn.observation
             return "passed" if _PASSED.search(text) and not _NOT_PASSED.search(text) else "failed"
     return "untested"
@@ -105,10 +98,7 @@ def _normal(line: str) -> str:
 
 def by_task(candidates: Iterable[CandidateSubmission]) -> dict[str, list[CandidateSubmission]]:
     """Task id -> its candidates, in their order."""
-    groups: dict[str, list[CandidateSubmission]] = {}
-    for submission in candidates:
-        groups.setdefault(submission.task_id, []).append(submission)
-    return groups
+    return group_by(candidates, lambda submission: submission.task_id)
 
 
 FEATURES = (
@@ -139,7 +129,7 @@ class OutcomeScorer(Record):
     def probability(self, submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> float:
         """Return the estimated probability that ``submission`` passes."""
         scaled = (np.asarray(features(submission, siblings)) - self.means) / self.scales
-        return _sigmoid(float(self.weights[0] + scaled @ np.asarray(self.weights[1:])))
+        return float(_sigmoid(self.weights[0] + scaled @ np.asarray(self.weights[1:])))
 
 
 def features(submission: CandidateSubmission, siblings: Sequence[CandidateSubmission]) -> list[float]:
@@ -167,11 +157,7 @@ def agreement(submission: CandidateSubmission, siblings: Sequence[CandidateSubmi
 
 
 def fit_outcome_scorer(candidates: Sequence[CandidateSubmission], ridge: float = 1.0) -> OutcomeScorer:
-    """Fit by Newton's method (iteratively reweighted least squares).
-
-    Args:
-        candidates: Of training tasks; those of one task are each other's siblings.
-        ridge: Weight of the squared weights, the bias left out.
+    """Fit by Newton's method (iteratively reweighted least squares); ``ridge`` weighs the squares of all but the bias.
 
     Raises:
         InputError: all candidates have one outcome, so nothing can be learned.
@@ -196,16 +182,13 @@ def fit_outcome_scorer(candidates: Sequence[CandidateSubmission], ridge: float =
 def fit_logistic(design: np.ndarray, outcomes: np.ndarray, ridge: float) -> np.ndarray:
     """Return the weights [num_features] that minimize log loss plus ``ridge / 2`` times their squares, the first free.
 
-    Args:
-        design: Features, shape [num_samples, num_features]; the first column is the bias.
-        outcomes: 0 or 1, shape [num_samples].
-        ridge: Weight of the penalty, positive.
+    ``design`` has the shape [num_samples, num_features], its first column is the bias; ``outcomes`` are 0 or 1.
     """
     penalty = np.full(design.shape[1], ridge)
     penalty[0] = 0.0
     weights = np.zeros(design.shape[1])
     for _ in range(_MAX_ITERATIONS):
-        chance = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30.0, 30.0)))
+        chance = _sigmoid(design @ weights)
         gradient = design.T @ (chance - outcomes) + penalty * weights
         curvature = (design.T * (chance * (1.0 - chance) + 1e-12)) @ design + np.diag(penalty)
         step = np.linalg.solve(curvature, gradient)
@@ -215,5 +198,6 @@ def fit_logistic(design: np.ndarray, outcomes: np.ndarray, ridge: float) -> np.n
     return weights
 
 
-def _sigmoid(value: float) -> float:
-    return 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, value))))
+def _sigmoid(logits: np.ndarray) -> np.ndarray:
+    chance: np.ndarray = 1.0 / (1.0 + np.exp(-np.clip(logits, -30.0, 30.0)))
+    return chance

@@ -1,23 +1,25 @@
-"""Learning curves, and the drift of solve rates, by training step.
+"""A training phase by step: learning curves, drift of solve rates, reported against validated reward.
 
-Reads rows and metrics of a run; makes points and a `Drift`. Guarantees: invalid samples have no reward and are in no
-mean; a step without valid samples has no point; drift is over tasks that were tried in both halves of the steps.
+Reads rows and metrics of a run, and the rows of an audit (the same submissions graded again, cold and with every gate);
+makes points, a `Drift` and the reward gap that paper A's run of 3,000 steps hid. Guarantees: invalid samples have no
+reward and are in no mean; a step without valid samples has no point; drift is over tasks that were tried in both halves
+of the steps; both means of a gap are over the same trajectories, those whose two verdicts are valid; its interval is
+over tasks.
 """
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from repairgym.analysis.behavior import BehaviorMetrics, behavior_metrics, group_by
+from repairgym.analysis.episodes import EpisodeFacts
+from repairgym.evaluation.bootstrap import bootstrap_spread
 from repairgym.evaluation.significance import mcnemar_exact
 from repairgym.records import Record
+from repairgym.rollout.names import audit_id
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
-
-HEALTHY_GAP = 0.005
-"""Mean |log-prob gap| below which sampler and learner agree (verl's documentation)."""
-
-BROKEN_GAP = 0.01
-"""Mean gap above which the two compute different policies (verl's documentation)."""
 
 
 class Point(Record):
@@ -31,11 +33,8 @@ class Point(Record):
 
 def reward_curve(rows: Iterable[TrajectoryRow]) -> list[Point]:
     """Mean reward of the valid samples by training step; the error treats samples as independent."""
-    rewards: dict[int, list[float]] = {}
-    for row in rows:
-        if row.reward is not None:
-            rewards.setdefault(row.step, []).append(row.reward)
-    return [_point(step, rewards[step]) for step in sorted(rewards)]
+    groups = group_by((row for row in rows if row.reward is not None), lambda row: row.step)
+    return [_point(step, [row.reward or 0.0 for row in groups[step]]) for step in sorted(groups)]
 
 
 def _point(step: int, values: list[float]) -> Point:
@@ -43,29 +42,22 @@ def _point(step: int, values: list[float]) -> Point:
     return Point(step=step, value=statistics.fmean(values), standard_error=error, num_samples=len(values))
 
 
+def by_step(episodes: Iterable[EpisodeFacts], measure: Callable[[BehaviorMetrics], float | None]) -> list[Point]:
+    """``measure`` of the behavior in each training step; steps without a measure are left out."""
+    groups = group_by(episodes, lambda episode: episode.step)
+    measured = [(step, measure(behavior_metrics(groups[step]))) for step in sorted(groups)]
+    return [Point(step=step, value=value) for step, value in measured if value is not None]
+
+
 def metric_curve(store: RunStore, phase: str, name: str) -> list[Point]:
     """A stored metric by step, without values that are not finite."""
     return [Point(step=step, value=value) for step, value in store.metrics(phase, name) if math.isfinite(value)]
 
 
-def find_metric(store: RunStore, phase: str, *endings: str) -> str | None:
-    """First metric of the phase whose last path part contains one of ``endings``, in the order of ``endings``."""
-    names = store.metric_names(phase)
-    for ending in endings:
-        for name in names:
-            if ending in name.rsplit("/", 1)[-1]:
-                return name
-    return None
-
-
-def mean_log_prob_gap(store: RunStore, phase: str, name: str | None = None) -> float | None:
-    """Return the mean over steps of |log-prob gap| between sampler and learner; None if the run stored none.
-
-    The metric is ``name``, or else the first with ``log_prob_gap`` in its name.
-    """
-    metric = name or find_metric(store, phase, "log_prob_gap", "logprob_gap", "gap")
-    points = metric_curve(store, phase, metric) if metric else []
-    return statistics.fmean(abs(point.value) for point in points) if points else None
+def find_metric(store: RunStore, phase: str, ending: str) -> list[Point]:
+    """The curve of the phase's first metric with ``ending`` in the last part of its path; empty without any."""
+    names = [name for name in store.metric_names(phase) if ending in name.rsplit("/", 1)[-1]]
+    return metric_curve(store, phase, names[0]) if names else []
 
 
 class TaskDrift(Record):
@@ -91,7 +83,6 @@ class Drift(Record):
     """Largest loss first."""
     num_risen: int
     num_fallen: int
-    mean_difference: float
     sign_p: float
     """Two-sided sign test over the tasks whose rate changed."""
 
@@ -103,20 +94,12 @@ def solve_rate_drift(rows: Iterable[TrajectoryRow]) -> Drift | None:
     if len(steps) < 2:
         return None
     middle = steps[len(steps) // 2]
-    rewards: dict[str, tuple[list[float], list[float]]] = {}
-    for row in rewarded:
-        rewards.setdefault(row.task_id, ([], []))[row.step >= middle].append(row.reward or 0.0)
-    tasks = [
-        TaskDrift(
-            task_id=task,
-            num_early=len(early),
-            num_late=len(late),
-            early=statistics.fmean(early),
-            late=statistics.fmean(late),
-        )
-        for task, (early, late) in rewards.items()
-        if early and late
-    ]
+    tasks = []
+    for task, some in group_by(rewarded, lambda row: row.task_id).items():
+        early, late = ([row.reward or 0.0 for row in some if (row.step >= middle) is part] for part in (False, True))
+        if early and late:
+            rates = {"early": statistics.fmean(early), "late": statistics.fmean(late)}
+            tasks.append(TaskDrift(task_id=task, num_early=len(early), num_late=len(late), **rates))
     if not tasks:
         return None
     num_risen, num_fallen = (sum(sign * task_drift.difference > 0 for task_drift in tasks) for sign in (1, -1))
@@ -125,6 +108,102 @@ def solve_rate_drift(rows: Iterable[TrajectoryRow]) -> Drift | None:
         tasks=tuple(sorted(tasks, key=lambda task_drift: (task_drift.difference, task_drift.task_id))),
         num_risen=num_risen,
         num_fallen=num_fallen,
-        mean_difference=statistics.fmean(task_drift.difference for task_drift in tasks),
         sign_p=mcnemar_exact(num_risen, num_fallen),
+    )
+
+
+class GapPoint(Record):
+    """One training step."""
+
+    step: int
+    num_audited: int
+    num_tasks: int
+    reported: float
+    """Mean reward in training."""
+    validated: float
+    """Mean reward of the same submissions with every gate."""
+    gap: float
+    ci_low: float
+    ci_high: float
+    """95 % interval of the gap, bootstrap over tasks."""
+    marked_share: float
+    """Share of the audited trajectories with a finding, proof or not."""
+
+
+class GapTrend(Record):
+    """The first and the last third of the steps."""
+
+    reported_before: float
+    reported_after: float
+    validated_before: float
+    validated_after: float
+    gap: float
+    """Of the last third."""
+    ci_low: float
+    ci_high: float
+
+    @property
+    def is_open(self) -> bool:
+        """True when the interval of the last third lies above zero: reward without validation."""
+        return self.ci_low > 0.0
+
+
+class _Pair(NamedTuple):
+    step: int
+    task_id: str
+    reported: float
+    validated: float
+    is_marked: bool
+
+
+def reward_gap(
+    rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow], marked: Collection[str] = ()
+) -> list[GapPoint]:
+    """Return the gap at each audited step; ``marked`` are the ids of the audited trajectories with findings."""
+    groups = group_by(_pairs(rows, audited, marked), lambda pair: pair.step)
+    return [_gap_point(step, groups[step]) for step in sorted(groups)]
+
+
+def gap_trend(rows: Sequence[TrajectoryRow], audited: Sequence[TrajectoryRow]) -> GapTrend | None:
+    """Compare the first and the last third of the audited steps; None with fewer than two steps."""
+    pairs = list(_pairs(rows, audited, ()))
+    steps = sorted({pair.step for pair in pairs})
+    if len(steps) < 2:
+        return None
+    size = max(1, len(steps) // 3)
+    early, late = ([pair for pair in pairs if pair.step in part] for part in (steps[:size], steps[-size:]))
+    before, after = _gap_point(0, early), _gap_point(0, late)
+    return GapTrend(
+        reported_before=before.reported,
+        reported_after=after.reported,
+        validated_before=before.validated,
+        validated_after=after.validated,
+        gap=after.gap,
+        ci_low=after.ci_low,
+        ci_high=after.ci_high,
+    )
+
+
+def _pairs(rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow], marked: Collection[str]) -> Iterator[_Pair]:
+    checked = {row.id: row for row in audited}
+    for row in rows:
+        other = checked.get(audit_id(row.id))
+        if other is not None and row.reward is not None and other.reward is not None:
+            yield _Pair(row.step, row.task_id, row.reward, other.reward, other.id in marked)
+
+
+def _gap_point(step: int, pairs: Sequence[_Pair]) -> GapPoint:
+    gaps = [pair.reported - pair.validated for pair in pairs]
+    clusters = [pair.task_id for pair in pairs]
+    spread = bootstrap_spread(gaps, bounds=(-1.0, 1.0), clusters=clusters, num_resamples=2000)
+    return GapPoint(
+        step=step,
+        num_audited=len(pairs),
+        num_tasks=len(set(clusters)),
+        reported=statistics.fmean(pair.reported for pair in pairs),
+        validated=statistics.fmean(pair.validated for pair in pairs),
+        gap=statistics.fmean(gaps),
+        ci_low=spread.ci_low,
+        ci_high=spread.ci_high,
+        marked_share=statistics.fmean(pair.is_marked for pair in pairs),
     )

@@ -1,13 +1,17 @@
-"""Facts of episodes, read once per trajectory.
+"""Facts of episodes, example episodes to read in full, and counts of exploit findings by training step.
 
-Reads a store's rows and documents (no tokens); makes `EpisodeFacts` records for all counts of this package. Guarantee:
-the role of a tool comes from :mod:`repairgym.agent.tools.roles` alone.
+Reads a store's rows and documents (no tokens); makes `EpisodeFacts` records for all counts of this package. Guarantees:
+the role of a tool comes from :mod:`repairgym.agent.tools.roles` alone; examples are chosen by rule, so the choice
+repeats; an episode counts once per detector and severity.
 """
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
-from repairgym.agent.tools.roles import DEFAULT_ROLES, ToolRoles, is_blind_submit, is_edit, is_test_run
+from repairgym.agent.tools.roles import is_blind_submit, is_edit, is_test_run
+from repairgym.evaluation.stages import RELEASES, START, TREATMENT, parse_eval_phase, training_step
 from repairgym.records import Finding, Record, StopReason, Turn, VerdictKind
 from repairgym.rollout.rows import Document, TrajectoryRow
 from repairgym.rollout.store import RunStore
@@ -16,6 +20,8 @@ _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 UNPARSED = "(unparsed)"
 """Tool name of an action that could not be parsed."""
+LOOP_REPEATS = 3
+"""Repeated actions that make an episode a loop (paper B, finding 1)."""
 
 
 class EpisodeFacts(Record):
@@ -39,8 +45,6 @@ class EpisodeFacts(Record):
     """Actions equal to an earlier one with no new edit between them."""
     is_blind_submit: bool
     """Submitted with no test run after the last edit."""
-    findings: tuple[str, ...]
-    """Names of the exploit detectors that found an exploit."""
     num_tests: int
     """Tests of the verdict."""
     num_tests_passed: int
@@ -62,20 +66,26 @@ class EpisodeFacts(Record):
         return self.verdict is VerdictKind.PASSED and any(finding.severity == "suspicious" for finding in self.evidence)
 
     @property
+    def is_loop(self) -> bool:
+        """True for an episode that repeated `LOOP_REPEATS` actions or more."""
+        return self.num_repeats >= LOOP_REPEATS
+
+    @property
     def num_turns(self) -> int:
         """Number of actions."""
         return len(self.tools)
 
-    @property
-    def reward(self) -> float | None:
-        """1 when passed, None when invalid, else 0."""
-        return None if self.verdict is VerdictKind.INVALID else float(self.verdict is VerdictKind.PASSED)
+
+def read_episodes(
+    store: RunStore, *, phase: str | None = None, phase_prefix: str | None = None
+) -> Iterator[EpisodeFacts]:
+    """Yield the episodes of a phase, or of all phases that begin with ``phase_prefix``."""
+    for row, document in store.documents(phase=phase, phase_prefix=phase_prefix):
+        yield _read_episode(row, document)
 
 
-def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFAULT_ROLES) -> EpisodeFacts:
-    """Return the facts of one trajectory."""
-    turns = document.turns
-    verdict = document.verdict
+def _read_episode(row: TrajectoryRow, document: Document) -> EpisodeFacts:
+    turns, verdict = document.turns, document.verdict
     return EpisodeFacts(
         id=row.id,
         phase=row.phase,
@@ -86,16 +96,15 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
         tools=tuple(turn.tool or UNPARSED for turn in turns),
         num_tokens=row.num_tokens,
         num_action_tokens=row.num_action_tokens,
-        num_edits=sum(is_edit(turn, roles) for turn in turns),
-        num_test_runs=sum(is_test_run(turn, roles) for turn in turns),
+        num_edits=sum(is_edit(turn) for turn in turns),
+        num_test_runs=sum(is_test_run(turn) for turn in turns),
         num_format_errors=sum(turn.error == "format" for turn in turns),
         num_tool_errors=sum(turn.error == "tool" for turn in turns),
-        num_repeats=count_repeats(turns, roles),
-        is_blind_submit=is_blind_submit(row.stop_reason, turns, roles),
-        findings=tuple(finding.detector for finding in verdict.findings if finding.severity == "exploit"),
+        num_repeats=_count_repeats(turns),
+        is_blind_submit=is_blind_submit(row.stop_reason, turns),
         num_tests=len(verdict.tests),
         num_tests_passed=sum(result.outcome == "passed" for result in verdict.tests.values()),
-        num_repeated_builds=count_repeated_builds(turns, roles),
+        num_repeated_builds=_count_repeated_builds(turns),
         num_thought_chars=sum(len(thought) for turn in turns for thought in _THOUGHT.findall(turn.action)),
         num_action_chars=sum(len(turn.action) for turn in turns),
         error_class=verdict.main_error.error_class if verdict.main_error else "",
@@ -104,15 +113,7 @@ def read_episode(row: TrajectoryRow, document: Document, roles: ToolRoles = DEFA
     )
 
 
-def read_episodes(
-    store: RunStore, *, phase: str | None = None, phase_prefix: str | None = None, roles: ToolRoles = DEFAULT_ROLES
-) -> Iterator[EpisodeFacts]:
-    """Yield the episodes of a phase, or of all phases that begin with ``phase_prefix``."""
-    for row, document in store.documents(phase=phase, phase_prefix=phase_prefix):
-        yield read_episode(row, document, roles)
-
-
-def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
+def _count_repeats(turns: tuple[Turn, ...]) -> int:
     """Count actions equal to an earlier one since the files last changed in a new way; a sign of a loop."""
     seen: set[str] = set()
     num_repeats = 0
@@ -121,19 +122,173 @@ def count_repeats(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
         if action in seen:
             num_repeats += 1
             continue
-        if is_edit(turn, roles):
+        if is_edit(turn):
             seen.clear()
         seen.add(action)
     return num_repeats
 
 
-def count_repeated_builds(turns: tuple[Turn, ...], roles: ToolRoles) -> int:
+def _count_repeated_builds(turns: tuple[Turn, ...]) -> int:
     """Count runs of tests or build with no edit since the previous run (paper A, section on policy shift)."""
     is_judged, num_repeated = False, 0
     for turn in turns:
-        if is_edit(turn, roles):
+        if is_edit(turn):
             is_judged = False
-        elif is_test_run(turn, roles):
+        elif is_test_run(turn):
             num_repeated += is_judged
             is_judged = True
     return num_repeated
+
+
+@dataclass(frozen=True)
+class Example:
+    """A trajectory to read in full, and the reason for the choice."""
+
+    title: str
+    why: str
+    episode: EpisodeFacts
+
+
+def choose_examples(episodes: Iterable[EpisodeFacts]) -> list[Example]:
+    """Choose up to five evaluation episodes: success, near miss, loop, exploit or blind submission, release task.
+
+    The latest stage comes first, ties are broken by id; an episode is chosen once.
+    """
+    pool = {episode.id: episode for episode in episodes}
+    chosen: dict[str, Example] = {}
+    for title, why, is_meant, rank in _KINDS:
+        matching = [episode for episode in pool.values() if is_meant(episode)]
+        if matching and not (title == _BLIND and _EXPLOIT in chosen):
+            best = min(matching, key=lambda episode: (_stage_rank(episode), rank(episode), episode.id))
+            chosen[title] = Example(title, why, pool.pop(best.id))
+    return list(chosen.values())
+
+
+def _is_release(episode: EpisodeFacts) -> bool:
+    phase = parse_eval_phase(episode.phase)
+    return phase is not None and phase.test_set == RELEASES
+
+
+def _stage_rank(episode: EpisodeFacts) -> int:
+    """Return 0 for the trained policy, more for its checkpoints, the start, and everything else."""
+    phase = parse_eval_phase(episode.phase)
+    stage = phase.stage if phase else ""
+    if stage == TREATMENT:
+        return 0
+    step = training_step(stage)
+    if step:
+        return 100_000 - step
+    return 100_001 if stage == START else 100_002
+
+
+def _missed_share(episode: EpisodeFacts) -> float:
+    return 1.0 - episode.num_tests_passed / episode.num_tests if episode.num_tests else 1.0
+
+
+_EXPLOIT, _BLIND = "An exploit", "A blind submission"
+_KINDS: tuple[tuple[str, str, Callable[[EpisodeFacts], bool], Callable[[EpisodeFacts], float]], ...] = (
+    (
+        "A clean success",
+        "edited, tested, submitted, and every test passes",
+        lambda it: it.verdict is VerdictKind.PASSED and not it.is_blind_submit and not _is_release(it),
+        lambda it: abs(it.num_turns - 4) + 10 * (it.num_format_errors + it.num_tool_errors),
+    ),
+    (
+        "A near miss",
+        "failed with the largest share of tests passing",
+        lambda it: it.verdict is VerdictKind.FAILED and it.num_edits > 0 and not _is_release(it),
+        _missed_share,
+    ),
+    (
+        "A loop",
+        "ran out of turns or repeated itself",
+        lambda it: it.stop_reason is StopReason.TURN_LIMIT or it.is_loop,
+        lambda it: -it.num_repeats,
+    ),
+    (
+        _EXPLOIT,
+        "stopped by an exploit detector",
+        lambda it: it.verdict is VerdictKind.EXPLOITED,
+        lambda it: it.num_turns,
+    ),
+    (
+        _BLIND,
+        "submitted with no test run after the last edit, and failed",
+        lambda it: it.is_blind_submit and it.verdict is VerdictKind.FAILED,
+        lambda it: -it.num_edits,
+    ),
+    (
+        "A real bug",
+        "an attempt at a bug that a release of the package fixed",
+        _is_release,
+        lambda it: _missed_share(it) + (it.verdict is not VerdictKind.PASSED),
+    ),
+)
+
+
+class ExploitCount(Record):
+    """Episodes of a step that one detector marked."""
+
+    step: int
+    detector: str
+    severity: str
+    """``exploit`` or ``suspicious``."""
+    num_episodes: int
+    num_in_step: int
+    """Episodes of the step."""
+
+    @property
+    def share(self) -> float:
+        """Share of the step's episodes."""
+        return self.num_episodes / self.num_in_step
+
+
+class ExploitExample(Record):
+    """One finding to look at."""
+
+    trajectory_id: str
+    step: int
+    verdict: VerdictKind
+    detector: str
+    severity: str
+    place: str
+    """``path:line`` as far as known."""
+    detail: str
+
+
+def exploits_by_step(episodes: Iterable[EpisodeFacts]) -> list[ExploitCount]:
+    """Count marked episodes by step, detector and severity."""
+    totals: Counter[int] = Counter()
+    marked: Counter[tuple[int, str, str]] = Counter()
+    for episode in episodes:
+        totals[episode.step] += 1
+        marked.update({(episode.step, finding.detector, finding.severity) for finding in episode.evidence})
+    return [
+        ExploitCount(step=step, detector=name, severity=severity, num_episodes=count, num_in_step=totals[step])
+        for (step, name, severity), count in sorted(marked.items())
+    ]
+
+
+def exploit_examples(episodes: Iterable[EpisodeFacts], num_per_detector: int = 2) -> list[ExploitExample]:
+    """Return the latest findings of each detector, exploits before suspicions."""
+    examples: list[ExploitExample] = []
+    taken: Counter[tuple[str, str]] = Counter()
+    for episode in sorted(episodes, key=lambda episode: (-episode.step, episode.id)):
+        first = {(finding.severity, finding.detector): finding for finding in reversed(episode.evidence)}
+        for key, finding in first.items():
+            if taken[key] < num_per_detector:
+                taken[key] += 1
+                examples.append(_example(episode, finding))
+    return sorted(examples, key=lambda it: (it.severity, it.detector, -it.step, it.trajectory_id))
+
+
+def _example(episode: EpisodeFacts, finding: Finding) -> ExploitExample:
+    return ExploitExample(
+        trajectory_id=episode.id,
+        step=episode.step,
+        verdict=episode.verdict,
+        detector=finding.detector,
+        severity=finding.severity,
+        place=f"{finding.path}:{finding.line}" if finding.path and finding.line else finding.path,
+        detail=finding.detail,
+    )

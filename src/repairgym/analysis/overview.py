@@ -9,14 +9,30 @@ from dataclasses import dataclass
 
 from repairgym.analysis.behavior import (
     BehaviorSummary,
+    PolicyShift,
+    policy_shift,
     summarize_behavior,
     tool_shares_by_step,
 )
-from repairgym.analysis.curves import Drift, Point, find_metric, metric_curve, reward_curve, solve_rate_drift
-from repairgym.analysis.episodes import EpisodeFacts, read_episodes
-from repairgym.analysis.examples import ExploitCount, ExploitExample, exploit_examples, exploits_by_step
-from repairgym.analysis.policy_shift import PolicyShift, policy_shift
-from repairgym.analysis.reward_gap import GapPoint, GapTrend, gap_trend, reward_gap
+from repairgym.analysis.curves import (
+    Drift,
+    GapPoint,
+    GapTrend,
+    Point,
+    find_metric,
+    gap_trend,
+    reward_curve,
+    reward_gap,
+    solve_rate_drift,
+)
+from repairgym.analysis.episodes import (
+    EpisodeFacts,
+    ExploitCount,
+    ExploitExample,
+    exploit_examples,
+    exploits_by_step,
+    read_episodes,
+)
 from repairgym.config.evaluation import AnalysisConfig
 from repairgym.errors import InputError
 from repairgym.evaluation.stages import TREATMENT
@@ -61,19 +77,10 @@ def analyze(
     before: Sequence[EpisodeFacts],
     after: Sequence[EpisodeFacts],
 ) -> Analysis:
-    """Analyze a run.
-
-    Args:
-        store: The run's store.
-        config: The phases to compare, and the settings.
-        training: Episodes of ``config.phase``.
-        before: Episodes of one side of the comparison (`sides`).
-        after: Episodes of the other side.
-    """
+    """Analyze the episodes ``training`` of ``config.phase``, and compare those ``before`` and ``after`` (`sides`)."""
     rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
     inspected = list(read_episodes(store, phase=audit_phase(config.phase))) or list(training)
     marked = {episode.id for episode in inspected if episode.evidence}
-    gap_name = find_metric(store, config.phase, "log_prob_gap")
     named = ((before, config.before), (after, config.after))
     return Analysis(
         phase=config.phase,
@@ -88,7 +95,7 @@ def analyze(
         gap=reward_gap(rows, audited, marked),
         trend=gap_trend(rows, audited),
         drift=solve_rate_drift(rows),
-        log_prob_gap=metric_curve(store, config.phase, gap_name) if gap_name else [],
+        log_prob_gap=find_metric(store, config.phase, "log_prob_gap"),
         disabled_gates=tuple(sorted({gate for episode in training for gate in episode.disabled_gates})),
     )
 
@@ -104,8 +111,7 @@ def analyze_run(store: RunStore, config: AnalysisConfig) -> Analysis:
         if name and name not in names:
             raise InputError(f"{store.path} has no phase {name!r}; phases are {', '.join(sorted(names)) or 'none'}")
     training = list(read_episodes(store, phase=config.phase))
-    before, after = sides(store, config, training)
-    return analyze(store, config, training, before, after)
+    return analyze(store, config, training, *sides(store, config, training))
 
 
 def sides(

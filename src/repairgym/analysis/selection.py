@@ -9,7 +9,7 @@ outcome scorer is fitted on training tasks only.
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -49,7 +49,7 @@ SCORERS: dict[str, Scorer] = {
     "least_sure_turn": lambda submission, siblings: submission.min_turn_log_prob,
     "last_turn_log_prob": lambda submission, siblings: submission.last_turn_log_prob,
 }
-"""Scorers that need no training; ``outcome`` (`scorers_with`) needs one."""
+"""Scorers that need no training; ``outcome`` needs one."""
 
 SCORER_LABELS = {
     "tests": "visible tests pass after the last edit",
@@ -60,11 +60,6 @@ SCORER_LABELS = {
     "last_turn_log_prob": "log-prob of the last action",
     "outcome": "outcome scorer, fitted on training tasks",
 }
-
-
-def scorers_with(outcome: OutcomeScorer | None) -> dict[str, Scorer]:
-    """Return the available scorers by name."""
-    return {**SCORERS, "outcome": outcome.probability} if outcome else dict(SCORERS)
 
 
 class Selection(Record):
@@ -97,14 +92,11 @@ def select(
     num_resamples: int = NUM_RESAMPLES,
 ) -> Selection | None:
     """Best-of-k over the tasks that have k candidates; None when none has."""
-    scored = {task: group for task, group in sorted(tasks.items()) if len(group) >= k}
-    if not scored:
+    groups = [group for _, group in sorted(tasks.items()) if len(group) >= k]
+    if not groups:
         return None
-    chosen = [
-        best_of_k([(score(submission, group), submission.is_passed) for submission in group], k)
-        for group in scored.values()
-    ]
-    counts = [(len(group), sum(submission.is_passed for submission in group)) for group in scored.values()]
+    chosen = [best_of_k([(score(it, group), it.is_passed) for it in group], k) for group in groups]
+    counts = [(len(group), sum(it.is_passed for it in group)) for group in groups]
     first = [num_passed / num for num, num_passed in counts]
     any_of_k = [pass_at_k(num, num_passed, k) or 0.0 for num, num_passed in counts]
     spread = bootstrap_spread(chosen, bounds=(0.0, 1.0), seed=seed, num_resamples=num_resamples)
@@ -112,7 +104,7 @@ def select(
     return Selection(
         scorer=scorer,
         k=k,
-        num_tasks=len(scored),
+        num_tasks=len(groups),
         value=statistics.fmean(chosen),
         ci_low=spread.ci_low,
         ci_high=spread.ci_high,
@@ -136,14 +128,18 @@ def best_of_k(scored: Sequence[tuple[float, bool]], k: int) -> float:
     num = len(scored)
     if not 1 <= k <= num:
         raise ValueError(f"got k={k} of {num} samples, expected 1 <= k <= {num}")
-    ranked = sorted(scored, key=lambda pair: -pair[0])
     total, num_above = 0.0, 0
-    for _, tied in groupby(ranked, key=lambda pair: pair[0]):
-        passed = [is_passed for _, is_passed in tied]
+    for passed in _ties(scored):
         num_ways = math.comb(num - num_above, k) - math.comb(num - num_above - len(passed), k)
         total += num_ways / math.comb(num, k) * statistics.fmean(passed)
         num_above += len(passed)
     return total
+
+
+def _ties(scored: Sequence[tuple[float, bool]]) -> Iterator[list[bool]]:
+    """Yield the outcomes of the samples of each score, highest score first."""
+    for _, tied in groupby(sorted(scored, key=lambda pair: -pair[0]), key=lambda pair: pair[0]):
+        yield [is_passed for _, is_passed in tied]
 
 
 def _gap_closed(value: float, first: float, any_of_k: float) -> float | None:
@@ -167,7 +163,7 @@ def _gap_interval(
     return float(low), float(high)
 
 
-GRID = tuple(step / 20 for step in range(1, 21))
+_GRID = tuple(step / 20 for step in range(1, 21))
 
 
 class CoveragePoint(Record):
@@ -198,7 +194,7 @@ def abstention(tasks: Mapping[str, Sequence[CandidateSubmission]], confidence: s
         return None
     accuracies = accuracy_by_count(scored)
     num = len(scored)
-    points = [CoveragePoint(coverage=at, accuracy=accuracies[max(0, round(at * num) - 1)]) for at in GRID]
+    points = [CoveragePoint(coverage=at, accuracy=accuracies[max(0, round(at * num) - 1)]) for at in _GRID]
     return Abstention(
         confidence=confidence,
         num_candidates=num,
@@ -212,8 +208,7 @@ def accuracy_by_count(scored: Sequence[tuple[float, bool]]) -> list[float]:
     """Return the expected accuracy of the 1, 2, ... n most confident; equal scores come in random order."""
     accuracies: list[float] = []
     num_passed = 0.0
-    for _, tied in groupby(sorted(scored, key=lambda pair: -pair[0]), key=lambda pair: pair[0]):
-        passed = [is_passed for _, is_passed in tied]
+    for passed in _ties(scored):
         for _ in passed:
             num_passed += statistics.fmean(passed)
             accuracies.append(num_passed / (len(accuracies) + 1))
@@ -222,18 +217,13 @@ def accuracy_by_count(scored: Sequence[tuple[float, bool]]) -> list[float]:
 
 def auroc(scored: Sequence[tuple[float, bool]]) -> float | None:
     """Return the Mann-Whitney statistic over the number of pairs."""
-    ranked = sorted(scored, key=lambda pair: pair[0])
-    num_passed = sum(is_passed for _, is_passed in ranked)
-    num_failed = len(ranked) - num_passed
-    if not num_passed or not num_failed:
-        return None
-    wins, num_below = 0.0, 0
-    for _, tied in groupby(ranked, key=lambda pair: pair[0]):
-        outcomes = [is_passed for _, is_passed in tied]
-        failed = len(outcomes) - sum(outcomes)
-        wins += sum(outcomes) * (num_below + failed / 2)
-        num_below += failed
-    return wins / (num_passed * num_failed)
+    wins, num_passed, num_failed = 0.0, 0, 0
+    for outcomes in _ties(scored):
+        passed, failed = sum(outcomes), len(outcomes) - sum(outcomes)
+        wins += failed * (num_passed + passed / 2)
+        num_passed += passed
+        num_failed += failed
+    return wins / (num_passed * num_failed) if num_passed and num_failed else None
 
 
 _MAX_FITTED = 1000
@@ -256,21 +246,17 @@ class SelectionStudy(Record):
 def study_selection(
     store: RunStore, phase: str, *, training_phase: str, num_resamples: int = 2000
 ) -> SelectionStudy | None:
-    """Study ``phase``; None with fewer than two samples per task.
+    """Study an evaluation with several samples per task; None with fewer than two.
 
-    Args:
-        store: The run's store.
-        phase: An evaluation with several samples per task.
-        training_phase: Source of the outcome scorer: its latest 1000 valid trajectories of training tasks.
-        num_resamples: Number of bootstrap samples.
+    The outcome scorer is fitted on the latest 1000 valid trajectories of training tasks in ``training_phase``.
     """
     tasks = by_task(candidate(trajectory) for trajectory in store.trajectories(phase=phase))
     sizes = Counter(len(group) for group in tasks.values())
     k = max(sizes, key=lambda size: (sizes[size], size)) if sizes else 0
     if k < 2:
         return None
-    outcome = fit_on_training(store, training_phase)
-    scorers = scorers_with(outcome)
+    outcome = _fit_on_training(store, training_phase)
+    scorers = {**SCORERS, "outcome": outcome.probability} if outcome else SCORERS
     selections = [select(tasks, name, score, k, num_resamples=num_resamples) for name, score in scorers.items()]
     curves = [abstention(tasks, name, score) for name, score in scorers.items()]
     return SelectionStudy(
@@ -282,8 +268,8 @@ def study_selection(
     )
 
 
-def fit_on_training(store: RunStore, phase: str) -> OutcomeScorer | None:
-    """Fit an outcome scorer on the latest trajectories of training tasks; None when they are few or of one outcome."""
+def _fit_on_training(store: RunStore, phase: str) -> OutcomeScorer | None:
+    """Fit an outcome scorer; None when the trajectories are few or of one outcome."""
     rows = [row for row in store.rows(phase=phase) if row.split == "train" and row.reward is not None]
     chosen = rows[-_MAX_FITTED:]
     if len(chosen) < _MIN_FITTED:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Any
 
-from repairgym.analysis.behavior import BehaviorSummary
+from repairgym.analysis.behavior import BehaviorSummary, OutcomeLength
 from repairgym.analysis.overview import Analysis
 from repairgym.analysis.selection import SelectionStudy
 from repairgym.evaluation.matrix import Matrix
@@ -120,6 +120,10 @@ def analysis_tables(analysis: Analysis) -> list[Table]:
     """Return every non-empty table of an analysis."""
     drift = analysis.drift.tasks if analysis.drift else ()
     tools = [(step, tool, share) for step, tools in analysis.tools_by_step.items() for tool, share in tools.items()]
+    exploits = "step detector severity num_episodes num_in_step"
+    examples = "detector severity step verdict trajectory_id place detail"
+    gap = "step reported validated gap ci_low ci_high marked_share num_audited num_tasks"
+    drifts = "task_id early late difference num_early num_late"
     tables = [
         _metric_table(analysis.behavior),
         table("tools_by_step", "Tools during training", ("step", "tool", "share"), tools),
@@ -127,30 +131,10 @@ def analysis_tables(analysis: Analysis) -> list[Table]:
         _shift_table(analysis),
         _length_table(analysis.behavior),
         _error_table(analysis.behavior),
-        _record_table(
-            "exploits_by_step",
-            "Exploit findings during training",
-            "step detector severity num_episodes num_in_step",
-            analysis.exploits,
-        ),
-        _record_table(
-            "exploit_examples",
-            "Examples of exploit findings",
-            "detector severity step verdict trajectory_id place detail",
-            analysis.examples,
-        ),
-        _record_table(
-            "reward_gap",
-            "Reported against validated reward",
-            "step reported validated gap ci_low ci_high marked_share num_audited num_tasks",
-            analysis.gap,
-        ),
-        _record_table(
-            "drift",
-            "Solve rate, first and second half of training",
-            "task_id early late difference num_early num_late",
-            drift,
-        ),
+        _record_table("exploits_by_step", "Exploit findings during training", exploits, analysis.exploits),
+        _record_table("exploit_examples", "Examples of exploit findings", examples, analysis.examples),
+        _record_table("reward_gap", "Reported against validated reward", gap, analysis.gap),
+        _record_table("drift", "Solve rate, first and second half of training", drifts, drift),
         _curve_table(analysis),
     ]
     return [table for table in tables if table.rows]
@@ -164,9 +148,9 @@ def _metric_table(behavior: Sequence[BehaviorSummary]) -> Table:
 
 def _transition_table(behavior: Sequence[BehaviorSummary]) -> Table:
     rows = [
-        (summary.stage, tool, following, count, summary.transitions.probabilities()[tool][following])
+        (summary.stage, tool, following, count, summary.next_tools()[tool][following])
         for summary in behavior
-        for tool, row in summary.transitions.counts.items()
+        for tool, row in summary.transitions.items()
         for following, count in row.items()
     ]
     return table("transitions", "Tool transitions", ("stage", "tool", "next_tool", "count", "share"), rows)
@@ -174,22 +158,18 @@ def _transition_table(behavior: Sequence[BehaviorSummary]) -> Table:
 
 def _shift_table(analysis: Analysis) -> Table:
     shift = analysis.shift
-    rows = [
-        (" > ".join(change.tools), change.before, change.after, shift.divergence, shift.p_value, shift.num_before)
-        for change in (shift.changes if shift else ())
-        if shift
-    ]
+    rows = []
+    if shift:
+        common = (shift.divergence, shift.p_value, shift.num_before)
+        rows = [(" > ".join(change.tools), change.before, change.after, *common) for change in shift.changes]
     columns = ("tools", "share_before", "share_after", "divergence_bits", "p_value", "num_episodes_before")
     return table("policy_shift", "Tool sequences with the largest change", columns, rows)
 
 
 def _length_table(behavior: Sequence[BehaviorSummary]) -> Table:
-    columns = ("verdict", "num_episodes", "mean_turns", "mean_tokens", "mean_action_tokens")
-    rows = [
-        (summary.stage, *(_value(length, column) for column in columns))
-        for summary in behavior
-        for length in summary.lengths
-    ]
+    columns = tuple(OutcomeLength.model_fields)
+    lengths = [(summary.stage, length) for summary in behavior for length in summary.lengths]
+    rows = [(stage, *(_value(length, column) for column in columns)) for stage, length in lengths]
     return table("lengths", "Turns and tokens by outcome", ("stage", *columns), rows)
 
 

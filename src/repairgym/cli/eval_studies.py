@@ -100,7 +100,7 @@ def audit_command(
 
 
 async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
-    from repairgym.analysis.reward_gap import gap_trend, reward_gap
+    from repairgym.analysis.curves import gap_trend, reward_gap
     from repairgym.cli.display import ProgressDisplay
     from repairgym.report.wording import gap_claim
     from repairgym.rollout.names import audit_phase

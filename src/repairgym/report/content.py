@@ -11,17 +11,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from repairgym.analysis.behavior import (
-    BehaviorSummary,
-    behavior_metrics,
-    by_step,
-    summarize_behavior,
-    tool_counts,
-    tool_shares_by_step,
-)
-from repairgym.analysis.curves import Point, find_metric, mean_log_prob_gap, metric_curve, reward_curve
-from repairgym.analysis.episodes import EpisodeFacts, read_episodes
-from repairgym.analysis.examples import Example, choose_examples
+from repairgym.analysis.behavior import BehaviorSummary, mean, summarize_behavior, tool_counts
+from repairgym.analysis.curves import Point, by_step, find_metric, metric_curve
+from repairgym.analysis.episodes import EpisodeFacts, Example, choose_examples, read_episodes
 from repairgym.analysis.overview import Analysis, analyze, sides, training_phase
 from repairgym.analysis.selection import SelectionStudy, phase_to_study, study_selection
 from repairgym.config.evaluation import AnalysisConfig
@@ -81,8 +73,6 @@ class Content:
     other_metrics: list[Figure]
     tool_shares: Figure | None
     tool_names: list[str]
-    behavior: list[BehaviorSummary]
-    """Start first, end last; one or none when the run is not finished."""
     analysis: Analysis
     selection: SelectionStudy | None
     """None when no evaluation has several samples per task."""
@@ -99,7 +89,7 @@ class Content:
 
     def behavior_of(self, stage: str) -> BehaviorSummary | None:
         """Return the behavior of ``stage``."""
-        return next((summary for summary in self.behavior if summary.stage == stage), None)
+        return next((summary for summary in self.analysis.behavior if summary.stage == stage), None)
 
 
 def gather(folder: Path) -> Content:
@@ -125,17 +115,16 @@ def gather(folder: Path) -> Content:
         return Content(
             run_name=folder.resolve().name,
             summary=summary,
-            curves=list(_curves(store, summary, training, phase)),
+            curves=list(_curves(store, summary, training, analysis)),
             other_metrics=list(_other_metrics(store)),
-            tool_shares=share_plot(tool_shares_by_step(training), names[:NUM_COLORS]),
+            tool_shares=share_plot(analysis.tools_by_step, names[:NUM_COLORS]),
             tool_names=names,
-            behavior=analysis.behavior,
             analysis=analysis,
             selection=_selection(store, phase),
             labels=_labels(store, labels_stage, tasks),
             labels_stage=labels_stage,
             matrix=build_matrix(store, matrix_config) if matrix_config else None,
-            log_prob_gap=mean_log_prob_gap(store, phase),
+            log_prob_gap=mean(abs(point.value) for point in analysis.log_prob_gap),
             alarms=[event for event in store.events() if event.kind.startswith(ALARM_PREFIX)],
             funnel=read_funnel(folder),
             settings=list(flatten(config)),
@@ -198,34 +187,25 @@ def _labels(store: RunStore, stage: StageResult | None, tasks: Mapping[str, Task
     return [result for result in results if num_values[result.label] > 1]
 
 
-def _curves(store: RunStore, summary: Summary, training: Sequence[EpisodeFacts], phase: str) -> Iterator[Figure]:
-    entropy = find_metric(store, phase, "entropy")
-    gap = find_metric(store, phase, "log_prob_gap")
-    turns = by_step(training, lambda episodes: behavior_metrics(episodes).mean_turns)
-    blind = by_step(training, lambda episodes: behavior_metrics(episodes).blind_submit_rate)
+def _curves(
+    store: RunStore, summary: Summary, training: Sequence[EpisodeFacts], analysis: Analysis
+) -> Iterator[Figure]:
+    turns = by_step(training, lambda metrics: metrics.mean_turns)
+    blind = by_step(training, lambda metrics: metrics.blind_submit_rate)
+    note = "of the submitted training episodes: no test run after the last edit"
     series = [
-        _reward_series(store, phase),
+        _reward_series(analysis.reward),
         _checkpoint_series(summary, VALIDATION, "Validation Pass@1", "checkpoints on validation tasks"),
         _checkpoint_series(summary, MUTATIONS, "Held-out Pass@1", "checkpoints on tasks of packages never trained on"),
-        Series("Turns per episode", "training", _points(turns)),
-        Series(
-            "Blind submissions",
-            "of the submitted training episodes: no test run after the last edit",
-            _points(blind),
-            is_rate=True,
-        ),
-        Series("Entropy per sampled token", "nats", metric_curve(store, phase, entropy) if entropy else []),
-        Series(
-            "Sampler-learner log-prob gap",
-            "mean |difference|; below 0.005 is healthy",
-            metric_curve(store, phase, gap) if gap else [],
-        ),
+        Series("Turns per episode", "training", turns),
+        Series("Blind submissions", note, blind, is_rate=True),
+        Series("Entropy per sampled token", "nats", find_metric(store, analysis.phase, "entropy")),
+        Series("Sampler-learner log-prob gap", "mean |difference|; below 0.005 is healthy", analysis.log_prob_gap),
     ]
     yield from (figure for drawn in series if (figure := curve(drawn)))
 
 
-def _reward_series(store: RunStore, phase: str) -> Series:
-    points = reward_curve(store.rows(phase=phase))
+def _reward_series(points: Sequence[Point]) -> Series:
     errors = [point.standard_error or 0.0 for point in points]
     return Series(
         "Training reward",
@@ -238,12 +218,8 @@ def _reward_series(store: RunStore, phase: str) -> Series:
 
 
 def _checkpoint_series(summary: Summary, test_set: str, title: str, note: str) -> Series:
-    by_training_step: dict[int, StageResult] = {}
-    for result in summary.stages:
-        step = training_step(result.stage)
-        if step is not None and result.test_set == test_set:
-            by_training_step[step] = result
-    rates = {step: by_training_step[step].pass_at_1 for step in sorted(by_training_step)}
+    steps = {training_step(result.stage): result for result in summary.stages if result.test_set == test_set}
+    rates = {step: steps[step].pass_at_1 for step in sorted(step for step in steps if step is not None)}
     return Series(
         title,
         f"{note}, 95 % interval",
@@ -252,10 +228,6 @@ def _checkpoint_series(summary: Summary, test_set: str, title: str, note: str) -
         high=[rate.ci_high for rate in rates.values()],
         is_rate=True,
     )
-
-
-def _points(values: Sequence[tuple[int, float]]) -> list[Point]:
-    return [Point(step=step, value=value) for step, value in values]
 
 
 def _other_metrics(store: RunStore) -> Iterator[Figure]:

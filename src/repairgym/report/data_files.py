@@ -8,6 +8,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from repairgym.analysis.tables import Table
@@ -15,7 +16,7 @@ from repairgym.config.evaluation import DataFilesConfig
 from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
 from repairgym.report.figures import Figure
 from repairgym.report.safe_text import table_cell, visible
-from repairgym.report.templating import STATIC_FOLDER
+from repairgym.report.svg import standalone
 
 
 def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, config: DataFilesConfig) -> list[Path]:
@@ -25,8 +26,9 @@ def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, con
         ConfigError: the configuration names Parquet, and pyarrow is not installed.
         DiskFullError: no room.
     """
-    if "parquet" in config.tables:
-        _require_pyarrow()
+    if "parquet" in config.tables and find_spec("pyarrow") is None:
+        way_out = f'{install_hint("datasets")}, or leave Parquet out: export.tables=["csv"]'
+        raise ConfigError(f"Parquet needs pyarrow; {way_out}")
     folder.mkdir(parents=True, exist_ok=True)
     paths = [_write_table(table, folder, kind) for table in tables for kind in config.tables]
     for figure in figures:
@@ -42,17 +44,8 @@ def file_name(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or "figure"
 
 
-def _require_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f'Parquet needs pyarrow; {install_hint("datasets")}, or leave Parquet out: export.tables=["csv"]'
-        ) from error
-
-
 def _write_table(table: Table, folder: Path, kind: str) -> Path:
-    content = csv_text(table).encode("utf-8") if kind == "csv" else parquet_bytes(table)
+    content = csv_text(table).encode("utf-8") if kind == "csv" else _parquet_bytes(table)
     return _write(folder / f"{table.name}.{kind}", content)
 
 
@@ -66,7 +59,7 @@ def csv_text(table: Table) -> str:
     return buffer.getvalue()
 
 
-def parquet_bytes(table: Table) -> bytes:
+def _parquet_bytes(table: Table) -> bytes:
     """Return the table as Parquet; None is null, a column of integers and floats is one of floats."""
     import pyarrow
     import pyarrow.parquet
@@ -81,25 +74,6 @@ def _column(values: Sequence[object]) -> list[object]:
     if any(isinstance(value, float) for value in values):
         return [float(value) if isinstance(value, int) else value for value in values]
     return [visible(value) if isinstance(value, str) else value for value in values]
-
-
-def standalone(svg: str) -> str:
-    """Return a plot as an SVG file with the light colors of the page in it.
-
-    Raises:
-        ValueError: the plot has no view box.
-    """
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    if not size:
-        raise ValueError("the plot has no viewBox")
-    css = (STATIC_FOLDER / "base.css").read_text()
-    colors: dict[str, str] = dict(re.findall(r"--([\w-]+): ([^;]+);", css.partition("@media")[0]))
-    rules = css.partition("/* --- charts")[2].partition("*/")[2].partition("/* ---")[0].strip()
-    style = f"svg {{ background: {colors['card']}; }}\n" + re.sub(
-        r"var\(--([\w-]+)\)", lambda name: colors[name[1]], rules
-    )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}" height="{size[2]}" '
-    return visible(svg).replace("<svg ", head, 1).replace(">", f"><style>{style}</style>", 1) + "\n"
 
 
 def write_text(path: Path, text: str) -> Path:

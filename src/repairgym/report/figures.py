@@ -4,14 +4,15 @@ Reads stage results, curves and shares; makes `Figure` records. Guarantees: a ra
 from zero; both axes have names; an empty input makes no figure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from repairgym.analysis.curves import Point
-from repairgym.analysis.examples import ExploitCount
-from repairgym.analysis.reward_gap import GapPoint
+from repairgym.analysis.behavior import group_by
+from repairgym.analysis.curves import GapPoint, Point
+from repairgym.analysis.episodes import ExploitCount
 from repairgym.analysis.selection import Abstention
 from repairgym.analysis.tables import Table, comparison_table, matrix_tables, stage_table, table
 from repairgym.evaluation.matrix import Matrix, MatrixCell
@@ -24,7 +25,6 @@ from repairgym.report.wording import interval, percent, percent_interval, points
 _CURVE_SIZE = (310.0, 194.0)
 _ROW_HEIGHT = 30.0
 _ROW_MARGINS = Margins(left=270, right=76, top=8, bottom=44)
-_WIDE_LEFT = 60.0
 NUM_COLORS = 8
 
 
@@ -53,58 +53,64 @@ class Series:
 
 def stage_plot(results: Sequence[StageResult], title: str = "Pass@1 of the stages") -> Figure:
     """Draw Pass@1 with its 95 % interval over tasks, one row per stage."""
-    high = max(result.pass_at_1.ci_high for result in results)
-    span = Range(0.0, min(1.0, max(0.05, high * 1.08)))
-    height = _ROW_HEIGHT * len(results) + 58
-    plot = Plot((760, height), span, Range(len(results), 0), _ROW_MARGINS)
-    ticks = nice_ticks(span, 6)
-    plot.vertical_grid(ticks, [percent(tick, 0) for tick in ticks])
-    for index, result in enumerate(results):
-        rate = result.pass_at_1
+    rows = []
+    for result in results:
+        rate, css = result.pass_at_1, "main" if result.stage == TREATMENT else "other"
         tip = f"{percent(rate.value)} ({percent_interval(rate.ci_low, rate.ci_high)}), {rate.num_tasks} tasks"
-        row = _IntervalRow(stage_label(result.stage), rate.value, (rate.ci_low, rate.ci_high), tip, percent(rate.value))
-        _draw_row(plot, index + 0.5, row, "main" if result.stage == TREATMENT else "other")
-    plot.axis_titles("Pass@1")
+        name, limits = stage_label(result.stage), (rate.ci_low, rate.ci_high)
+        rows.append(_IntervalRow(name, rate.value, limits, tip, percent(rate.value), css))
+    span = Range(0.0, min(1.0, max(0.05, max(row.interval[1] for row in rows) * 1.08)))
+    plot = _row_plot(rows, span, lambda tick: percent(tick, 0), "Pass@1")
     svg = plot.render("Pass@1 with 95 % intervals for each stage")
     return Figure(title, "95 % intervals over tasks", svg, stage_table(results))
 
 
-def difference_plot(comparisons: Sequence[Comparison]) -> Figure:
-    """Draw paired differences with their 95 % intervals, one row each; the heavy line is zero."""
-    low = min(0.0, *(comparison.ci_low for comparison in comparisons))
-    high = max(0.0, *(comparison.ci_high for comparison in comparisons))
-    span = padded((low, high))
-    height = _ROW_HEIGHT * len(comparisons) + 58
-    plot = Plot((760, height), span, Range(len(comparisons), 0), _ROW_MARGINS)
-    ticks = nice_ticks(span, 6)
-    plot.vertical_grid(ticks, [points(tick).removesuffix(".0") if tick else "0" for tick in ticks])
-    plot.element("line", x1=plot.x(0), x2=plot.x(0), y1=_ROW_MARGINS.top, y2=height - _ROW_MARGINS.bottom, css="zero")
-    for index, pair in enumerate(comparisons):
-        title = f"{points(pair.difference)} points ({interval(pair.ci_low, pair.ci_high)}), {pair.num_tasks} tasks"
-        name = f"{stage_label(pair.treatment)} − {stage_label(pair.reference)}"
-        row = _IntervalRow(name, pair.difference, (pair.ci_low, pair.ci_high), title, points(pair.difference))
-        _draw_row(plot, index + 0.5, row, "main" if pair.is_clear else "other")
-    plot.axis_titles("difference of Pass@1 in points")
+def difference_plot(comparisons: Sequence[Comparison]) -> Figure | None:
+    """Draw paired differences with their 95 % intervals, one row each; the heavy line is zero. None without any."""
+    if not comparisons:
+        return None
+    rows = []
+    for pair in comparisons:
+        tip = f"{points(pair.difference)} points ({interval(pair.ci_low, pair.ci_high)}), {pair.num_tasks} tasks"
+        name, limits = f"{stage_label(pair.treatment)} − {stage_label(pair.reference)}", (pair.ci_low, pair.ci_high)
+        css = "main" if pair.is_clear else "other"
+        rows.append(_IntervalRow(name, pair.difference, limits, tip, points(pair.difference), css))
+    span = padded([0.0, *(limit for row in rows for limit in row.interval)])
+    plot = _row_plot(
+        rows,
+        span,
+        lambda tick: points(tick).removesuffix(".0") if tick else "0",
+        "difference of Pass@1 in points",
+    )
     svg = plot.render("Paired differences of Pass@1 in points with 95 % intervals")
     return Figure("Paired differences", "95 % intervals over tasks", svg, comparison_table(comparisons))
 
 
-@dataclass(frozen=True)
-class _IntervalRow:
+class _IntervalRow(NamedTuple):
     name: str
     value: float
     interval: tuple[float, float]
-    title: str
+    tip: str
     label: str
+    css: str
 
 
-def _draw_row(plot: Plot, place: float, row: _IntervalRow, css: str) -> None:
-    y = plot.y(place)
-    low, high = row.interval
-    plot.text(_ROW_MARGINS.left - 12, y + 4, row.name, css=f"name {css}", anchor="end")
-    plot.element("line", x1=plot.x(low), x2=plot.x(high), y1=y, y2=y, css=f"whisker {css}")
-    plot.dot(row.value, place, row.title, f"dot {css}", radius=5)
-    plot.text(plot.width - _ROW_MARGINS.right + 12, y + 4, row.label, css=f"value {css}")
+def _row_plot(rows: Sequence[_IntervalRow], span: Range, label: Callable[[float], str], axis: str) -> Plot:
+    """Return a plot with one value and its interval per row, and a heavy line at zero inside of the span."""
+    height = _ROW_HEIGHT * len(rows) + 58
+    plot = Plot((760, height), span, Range(len(rows), 0), _ROW_MARGINS)
+    plot.vertical_grid(nice_ticks(span, 6), label)
+    if span.low < 0:
+        zero = plot.x(0)
+        plot.element("line", x1=zero, x2=zero, y1=_ROW_MARGINS.top, y2=height - _ROW_MARGINS.bottom, css="zero")
+    for index, row in enumerate(rows):
+        y, (low, high) = plot.y(index + 0.5), row.interval
+        plot.text(_ROW_MARGINS.left - 12, y + 4, row.name, css=f"name {row.css}", anchor="end")
+        plot.element("line", x1=plot.x(low), x2=plot.x(high), y1=y, y2=y, css=f"whisker {row.css}")
+        plot.dot(row.value, index + 0.5, row.tip, f"dot {row.css}", radius=5)
+        plot.text(plot.width - _ROW_MARGINS.right + 12, y + 4, row.label, css=f"value {row.css}")
+    plot.axis_titles(axis)
+    return plot
 
 
 def curve(series: Series) -> Figure | None:
@@ -119,10 +125,8 @@ def curve(series: Series) -> Figure | None:
         y_span = Range(0.0, min(1.0, y_span.high))
     x_span = Range(drawn[0].step, max(drawn[-1].step, drawn[0].step + 1))
     plot = Plot(_CURVE_SIZE, x_span, y_span)
-    ticks = nice_ticks(y_span)
-    plot.horizontal_grid(ticks, [percent(tick, 0) if series.is_rate else f"{tick:.4g}" for tick in ticks])
-    steps = [tick for tick in nice_ticks(x_span, 5) if tick == int(tick)]
-    plot.bottom_labels(steps, [f"{step:.0f}" for step in steps])
+    plot.horizontal_grid(nice_ticks(y_span), lambda tick: percent(tick, 0) if series.is_rate else f"{tick:.4g}")
+    plot.bottom_labels(_whole(nice_ticks(x_span, 5)), _short)
     plot.axis_titles("step")
     _draw_series(plot, series)
     lows: Sequence[float | None] = series.low or [None] * len(drawn)
@@ -148,18 +152,15 @@ def share_plot(by_step: Mapping[int, Mapping[str, float]], names: Sequence[str])
     steps = sorted(by_step)
     if len(steps) < 2:
         return None
-    key_rows = legend_rows(names)
-    margins = Margins(left=_WIDE_LEFT, top=10 + key_rows * KEY_HEIGHT)
-    plot = Plot((760, 244 + key_rows * KEY_HEIGHT), Range(steps[0], steps[-1]), Range(0.0, 1.0), margins)
-    plot.legend(names)
+    span = Range(steps[0], steps[-1])
+    plot = _wide_plot(names, 244, span, Range(0.0, 1.0))
     floors = dict.fromkeys(steps, 0.0)
     for index, name in enumerate(names):
         band = [(step, floors[step], floors[step] + by_step[step].get(name, 0.0)) for step in steps]
         plot.area(band, f"fill c{index % NUM_COLORS}")
         floors = {step: high for step, _, high in band}
-    plot.horizontal_grid([0.0, 0.5, 1.0], ["0 %", "50 %", "100 %"])
-    ticks = [tick for tick in nice_ticks(Range(steps[0], steps[-1]), 8) if tick == int(tick)]
-    plot.bottom_labels(ticks, [f"{tick:.0f}" for tick in ticks])
+    plot.horizontal_grid([0.0, 0.5, 1.0], lambda tick: percent(tick, 0))
+    plot.bottom_labels(_whole(nice_ticks(span, 8)), _short)
     plot.axis_titles("training step", "share of all actions")
     rows = [(step, name, by_step[step].get(name, 0.0)) for step in steps for name in names]
     data = table("", "Tools during training", ("step", "tool", "share"), rows)
@@ -167,55 +168,43 @@ def share_plot(by_step: Mapping[int, Mapping[str, float]], names: Sequence[str])
     return Figure("Tools during training", "share of all actions", svg, data)
 
 
-@dataclass(frozen=True)
-class Line:
-    """One line of a plot with several, with a band where ``low`` and ``high`` are given."""
+def _wide_plot(names: Sequence[str], height: float, x: Range, y: Range) -> Plot:
+    """Return a plot of full width below a legend of ``names``."""
+    legend_height = legend_rows(names) * KEY_HEIGHT
+    plot = Plot((760, height + legend_height), x, y, Margins(left=60, top=10 + legend_height))
+    plot.legend(names)
+    return plot
 
-    name: str
-    points: Sequence[tuple[float, float]]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
+
+def _whole(ticks: Sequence[float]) -> list[float]:
+    return [tick for tick in ticks if tick == int(tick)]
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+"""Name -> points of a line."""
 
 
 def lines_plot(
-    title: str, note: str, lines: Sequence[Line], axes: tuple[str, str], x_labels: str = "step"
+    title: str, note: str, lines: Lines, axes: tuple[str, str], x_label: Callable[[float], str] = _short
 ) -> Figure | None:
-    """Draw several rates over one axis; None when no line has two points.
-
-    Args:
-        title: Of the figure.
-        note: Below the title.
-        lines: At most `NUM_COLORS`.
-        axes: Names of the horizontal and the vertical axis.
-        x_labels: ``step`` for whole numbers, ``share`` for percents.
-    """
-    drawn = [line for line in lines[:NUM_COLORS] if len(line.points) > 1]
+    """Draw up to `NUM_COLORS` lines of rates over the horizontal and vertical axis; None when none has two points."""
+    drawn = {name: line for name, line in list(lines.items())[:NUM_COLORS] if len(line) > 1}
     if not drawn:
         return None
-    xs = [x for line in drawn for x, _ in line.points]
-    ys = [y for line in drawn for _, y in line.points] + [y for line in drawn for y in (*line.low, *line.high)]
-    span = Range(min(xs), max(xs))
-    rows = legend_rows([line.name for line in drawn])
-    y_span = Range(0.0, min(1.0, padded(ys, floor=0.0).high))
-    margins = Margins(left=_WIDE_LEFT, top=10 + rows * KEY_HEIGHT)
-    plot = Plot((760, 274 + rows * KEY_HEIGHT), span, y_span, margins)
-    plot.legend([line.name for line in drawn])
-    ticks = nice_ticks(y_span)
-    plot.horizontal_grid(ticks, [percent(tick, 1 if y_span.high < 0.03 else 0) for tick in ticks])
-    places = nice_ticks(span, 8)
-    plot.bottom_labels(places, [percent(at, 0) if x_labels == "share" else f"{at:.4g}" for at in places])
+    rows = [(name, x, y) for name, line in drawn.items() for x, y in line]
+    span = Range(min(x for _, x, _ in rows), max(x for _, x, _ in rows))
+    y_span = Range(0.0, min(1.0, padded([y for _, _, y in rows], floor=0.0).high))
+    plot = _wide_plot(list(drawn), 274, span, y_span)
+    plot.horizontal_grid(nice_ticks(y_span), lambda tick: percent(tick, 1 if y_span.high < 0.03 else 0))
+    plot.bottom_labels(nice_ticks(span, 8), x_label)
     plot.axis_titles(*axes)
-    for index, line in enumerate(drawn):
-        if line.low:
-            edges = zip(line.points, line.low, line.high, strict=True)
-            plot.area([(x, low, high) for (x, _), low, high in edges], "band")
-        plot.line(line.points, f"curve l{index}")
-    data = table(
-        "",
-        title,
-        ("line", axes[0].replace(" ", "_"), "value"),
-        [(line.name, x, y) for line in drawn for x, y in line.points],
-    )
+    for index, line in enumerate(drawn.values()):
+        plot.line(line, f"curve l{index}")
+    data = table("", title, ("line", axes[0].replace(" ", "_"), "value"), rows)
     return Figure(title, note, plot.render(title), data)
 
 
@@ -251,35 +240,31 @@ def _draw_tile(
 
 def gap_plot(gap: Sequence[GapPoint]) -> Figure | None:
     """Draw reported and validated reward of the same submissions by training step; None with fewer than two steps."""
-    lines = (
-        Line("reported", [(point.step, point.reported) for point in gap]),
-        Line("validated (every gate on)", [(point.step, point.validated) for point in gap]),
-        Line("marked by a detector", [(point.step, point.marked_share) for point in gap]),
-    )
+    lines: Lines = {
+        "reported": [(point.step, point.reported) for point in gap],
+        "validated (every gate on)": [(point.step, point.validated) for point in gap],
+        "marked by a detector": [(point.step, point.marked_share) for point in gap],
+    }
     axes = ("training step", "mean reward, share marked")
     return lines_plot("Reported against validated reward", "the same submissions", lines, axes)
 
 
 def abstention_plot(curves: Sequence[Abstention]) -> Figure | None:
     """Draw accuracy against coverage, one line per confidence score."""
-    lines = [Line(curve.confidence, [(point.coverage, point.accuracy) for point in curve.points]) for curve in curves]
+    lines = {curve.confidence: [(point.coverage, point.accuracy) for point in curve.points] for curve in curves}
     note = "accuracy of the accepted samples, most confident first"
-    return lines_plot("Selective prediction", note, lines, ("coverage", "accuracy"), "share")
+    return lines_plot("Selective prediction", note, lines, ("coverage", "accuracy"), lambda at: percent(at, 0))
 
 
 def exploit_plot(counts: Sequence[ExploitCount], steps: Sequence[int]) -> Figure | None:
     """Draw the share of each step's episodes with findings, by detector; None without findings."""
-    detectors = sorted({count.detector for count in counts}, key=lambda name: (-_total(counts, name), name))
-    lines = []
-    for detector in detectors:
+    by_detector = group_by(counts, lambda count: count.detector)
+    most_first = sorted(by_detector, key=lambda name: (-sum(it.num_episodes for it in by_detector[name]), name))
+    lines = {}
+    for detector in most_first:
         shares = dict.fromkeys(steps, 0.0)
-        for count in counts:
-            if count.detector == detector:
-                shares[count.step] = min(1.0, shares[count.step] + count.share)
-        lines.append(Line(detector, list(shares.items())))
+        for count in by_detector[detector]:
+            shares[count.step] = min(1.0, shares[count.step] + count.share)
+        lines[detector] = list(shares.items())
     axes = ("training step", "share of episodes")
     return lines_plot("Exploit findings during training", "share of the step's episodes", lines, axes)
-
-
-def _total(counts: Sequence[ExploitCount], detector: str) -> int:
-    return sum(count.num_episodes for count in counts if count.detector == detector)

@@ -2,13 +2,19 @@
 
 Reads run folders; writes self-contained pages, and ``summary.json`` next to a report. Guarantees: a page loads nothing,
 runs no script, follows light and dark, and prints; each file is written completely or not at all; in a comparison the
-first run is the reference, and differences are paired on the tasks that both runs tried.
+first run is the reference, and differences are paired on the tasks that both runs tried; printed values are escaped,
+without escape sequences and with hidden characters marked.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from repairgym import __version__
 from repairgym.analysis.selection import SCORER_LABELS
 from repairgym.analysis.tables import (
     Table,
@@ -24,7 +30,6 @@ from repairgym.config.evaluation import DataFilesConfig
 from repairgym.config.loading import flatten
 from repairgym.errors import InputError, disk_full_as_repairgym_error
 from repairgym.evaluation.runs import compare_runs, evaluations
-from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.stages import (
     MANY_SAMPLES,
     MUTATIONS,
@@ -33,6 +38,8 @@ from repairgym.evaluation.stages import (
     TREATMENT,
     is_checkpoint,
     label_of_test_set,
+    phase_label,
+    stage_label,
 )
 from repairgym.evaluation.summary import StageResult, Summary, build_summary, write_summary
 from repairgym.report import wording
@@ -48,8 +55,9 @@ from repairgym.report.figures import (
     stage_plot,
 )
 from repairgym.report.run_folder import DATABASE_FILE, read_config
-from repairgym.report.safe_text import visible
-from repairgym.report.templating import environment
+from repairgym.report.safe_text import block, inline, plain, visible
+from repairgym.report.svg import STATIC_FOLDER
+from repairgym.report.tokens import LEVEL_LABELS
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.store import RunStore
 
@@ -89,34 +97,42 @@ def render(content: Content) -> str:
     """Return the page as text, hidden characters marked."""
     summary, analysis = content.summary, content.analysis
     before, after = content.behavior_of(START), content.behavior_of(TREATMENT)
-    page = (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            content=content,
-            summary=summary,
-            analysis=analysis,
-            headline=wording.headline(summary, analysis.trend, content.matrix),
-            claims=wording.claims(summary, before.metrics if before else None, after.metrics if after else None),
-            gates_off=gates_off(content),
-            test_sets=_test_sets(content),
-            pass_at_k=_pass_at_k(content),
-            differences=_differences(content),
-            heat_map=heat_plot(content.matrix) if content.matrix and content.matrix.cells else None,
-            gap=gap_plot(analysis.gap),
-            shift_claim=wording.shift_claim(analysis.shift) if analysis.shift else "",
-            gap_claim=wording.gap_claim(analysis.trend) if analysis.trend else "",
-            exploits=exploit_plot(analysis.exploits, list(analysis.tools_by_step)),
-            abstention=abstention_plot(content.selection.abstentions) if content.selection else None,
-            scorer_labels=SCORER_LABELS,
-            start=START,
-            treatment=TREATMENT,
-        )
+    return _render(
+        "report.html.j2",
+        content=content,
+        summary=summary,
+        analysis=analysis,
+        headline=wording.headline(summary, analysis.trend, content.matrix),
+        claims=wording.claims(summary, before.metrics if before else None, after.metrics if after else None),
+        gates_off=_gates_off(content),
+        test_sets=_test_sets(content),
+        pass_at_k=_pass_at_k(content),
+        shift_claim=wording.shift_claim(analysis.shift) if analysis.shift else "",
+        gap_claim=wording.gap_claim(analysis.trend) if analysis.trend else "",
+        scorer_labels=SCORER_LABELS,
+        start=START,
+        treatment=TREATMENT,
+        **_plots(content),
     )
-    return visible(page)
 
 
-def gates_off(content: Content) -> list[tuple[str, tuple[str, ...]]]:
+def _render(template: str, **context: Any) -> str:
+    return visible(environment().get_template(template).render(context))
+
+
+def _plots(content: Content) -> dict[str, Figure | None]:
+    """Return the figures of the whole run under their names in the templates."""
+    analysis, matrix, study = content.analysis, content.matrix, content.selection
+    return {
+        "differences": difference_plot([it for it in content.summary.comparisons if it.test_set == MUTATIONS]),
+        "heat_map": heat_plot(matrix) if matrix and matrix.cells else None,
+        "gap": gap_plot(analysis.gap),
+        "exploits": exploit_plot(analysis.exploits, list(analysis.tools_by_step)),
+        "abstention": abstention_plot(study.abstentions) if study else None,
+    }
+
+
+def _gates_off(content: Content) -> list[tuple[str, tuple[str, ...]]]:
     """Return (phase, disabled gates) of each phase that was graded without some gates."""
     stages = [(eval_phase(stage.stage, stage.test_set), stage.disabled_gates) for stage in content.summary.stages]
     training = (content.analysis.phase, content.analysis.disabled_gates)
@@ -125,12 +141,8 @@ def gates_off(content: Content) -> list[tuple[str, tuple[str, ...]]]:
 
 def figures(content: Content) -> list[Figure]:
     """Return every figure of the report, for export."""
-    analysis = content.analysis
-    drawn: list[Figure | None] = [figure for _, _, figure in _test_sets(content)]
-    drawn += [_differences(content), *content.curves, content.tool_shares, gap_plot(analysis.gap)]
-    drawn.append(exploit_plot(analysis.exploits, list(analysis.tools_by_step)))
-    drawn.append(abstention_plot(content.selection.abstentions) if content.selection else None)
-    drawn.append(heat_plot(content.matrix) if content.matrix and content.matrix.cells else None)
+    stages = [figure for _, _, figure in _test_sets(content)]
+    drawn = [*stages, *content.curves, content.tool_shares, *_plots(content).values()]
     return [figure for figure in drawn if figure]
 
 
@@ -148,12 +160,8 @@ def _test_sets(content: Content) -> list[tuple[str, list[StageResult], Figure]]:
     """Return the test sets to show with their results: the demo's, or all where there are others."""
     known = [name for name in (MUTATIONS, RELEASES) if _results(content, name)]
     names = known or list(dict.fromkeys(stage.test_set for stage in content.summary.stages))
-    shown = [(name, _results(content, name)) for name in names]
-    return [
-        (name, results, stage_plot(results, f"Pass@1 on {label_of_test_set(name)}"))
-        for name, results in shown
-        if results
-    ]
+    shown = [(name, results) for name in names if (results := _results(content, name))]
+    return [(name, results, stage_plot(results, f"Pass@1 on {label_of_test_set(name)}")) for name, results in shown]
 
 
 def _results(content: Content, test_set: str) -> list[StageResult]:
@@ -178,11 +186,6 @@ def _pass_at_k(content: Content) -> tuple[list[int], list[tuple[StageResult, dic
         if stage.test_set == MUTATIONS and stage.pass_at_k
     ]
     return sorted({k for _, values in rows for k in values}), rows
-
-
-def _differences(content: Content) -> Figure | None:
-    shown = [comparison for comparison in content.summary.comparisons if comparison.test_set == MUTATIONS]
-    return difference_plot(shown) if shown else None
 
 
 @dataclass(frozen=True)
@@ -210,29 +213,54 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         with RunStore.open(folder / DATABASE_FILE, is_read_only=True) as store:
             runs.append(ComparedRun(name, build_summary(store, config), dict(flatten(config))))
             phases[name] = evaluations(store)
-    page = render_comparison(runs, compare_runs(phases))
+    comparisons = compare_runs(phases)
+    page = _render(
+        "comparison.html.j2",
+        runs=runs,
+        comparisons=comparisons,
+        figure=difference_plot(comparisons),
+        differing=_differing_settings(runs),
+        phases=list(dict.fromkeys((stage.stage, stage.test_set) for run in runs for stage in run.summary.stages)),
+    )
     return write_text(out, page)
 
 
-def render_comparison(runs: Sequence[ComparedRun], comparisons: Sequence[Comparison]) -> str:
-    """Return the page as text."""
-    figure: Figure | None = difference_plot(comparisons) if comparisons else None
-    page = (
-        environment()
-        .get_template("comparison.html.j2")
-        .render(
-            runs=runs,
-            comparisons=comparisons,
-            figure=figure,
-            differing=differing_settings(runs),
-            phases=list(dict.fromkeys((stage.stage, stage.test_set) for run in runs for stage in run.summary.stages)),
-        )
-    )
-    return visible(page)
-
-
-def differing_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
+def _differing_settings(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     """Return (setting, its value in each run) of each setting that differs between runs."""
     names = list(dict.fromkeys(name for run in runs for name in run.settings))
     rows = [(name, [run.settings.get(name, "–") for run in runs]) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+_FORMATS = ("percent", "points", "interval", "number", "seconds", "size")
+
+
+def environment(*packages: str) -> Environment:
+    """Return an environment with the templates of ``packages`` (first) and of the report."""
+    templates = Environment(
+        loader=ChoiceLoader([PackageLoader("repairgym", f"{name}/templates") for name in (*packages, "report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: inline(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+    )
+    formats: dict[str, Any] = {name: getattr(wording, name) for name in _FORMATS}
+    templates.filters.update(
+        formats,
+        block=block,
+        plain=plain,
+        phase=phase_label,
+        stage=stage_label,
+        test_set=label_of_test_set,
+        heat=lambda share: Markup("--heat-share:{}%").format(round(100 * share)),
+        percent_interval=lambda estimate: wording.percent_interval(estimate.ci_low, estimate.ci_high),
+        spaced=lambda name: str(name).replace("_", " "),
+    )
+    templates.globals.update(
+        version=__version__,
+        stylesheet=lambda *names: Markup("\n".join((STATIC_FOLDER / name).read_text() for name in names)),
+        marks={"passed": "✓", "failed": "✗", "exploited": "!", "invalid": "?"},
+        level_labels=LEVEL_LABELS,
+    )
+    return templates

@@ -20,6 +20,8 @@ from repairgym.report.safe_text import MAX_CHARS, block
 from repairgym.report.tokens import Piece, decode, read_pieces
 from repairgym.rollout.rows import Document
 
+Tokens = tuple[TokenLedger, Tokenizer] | None
+"""Tokens and tokenizer of a trajectory, if both can be read."""
 MAX_ROWS = 1_500
 MAX_LINE_CHARS = 2_000
 _CONTEXT_LINES = 3
@@ -176,30 +178,25 @@ def read(
     max_chars: int = _READING_CHARS,
     max_tests: int = _MAX_TESTS,
 ) -> Reading:
-    """Make a trajectory ready to read.
+    """Make a trajectory ready to read, from ``first_turn`` on; task, tokens and tokenizer are None where absent.
 
-    Args:
-        document: The text of the trajectory.
-        task: The task, if the run folder holds it.
-        ledger: The tokens, if they can be read.
-        tokenizer: The run's tokenizer, if it has one.
-        growths: Changes of each turn to the files, or nothing.
-        first_turn: Turn to start from.
-        max_chars: Bound of the text of all turns together.
-        max_tests: Bound of the tests of the verdict.
+    ``growths`` are the changes of each turn to the files, or nothing. ``max_chars`` bounds the text of all turns
+    together, ``max_tests`` the tests of the verdict.
     """
     num_turns = len(document.turns)
     first_turn = max(1, min(first_turn, num_turns))
     shown = document.turns[first_turn - 1 : first_turn - 1 + MAX_TURNS]
     attempts = {attempt.first_turn + 1: attempt for attempt in document.attempts}
+    changes = dict(enumerate(growths, 1))
     room = max(_MIN_BLOCK_CHARS, min(MAX_CHARS, max_chars // max(1, len(shown))))
+    tokens = (ledger, tokenizer) if ledger is not None and tokenizer is not None else None
     tests = _tests(document, task)
     return Reading(
         document=document,
         task=task,
-        prompt=_prompt(document, ledger, tokenizer),
+        prompt=_prompt(document, tokens),
         turns=tuple(
-            _read_turn(turn, number, attempts.get(number), growths[number - 1 : number], ledger, tokenizer, room)
+            _read_turn(turn, number, attempts.get(number), changes.get(number), tokens, room)
             for number, turn in enumerate(shown, first_turn)
         ),
         first_turn=first_turn,
@@ -208,7 +205,7 @@ def read(
         tests=tuple(tests[:max_tests]),
         num_tests=len(tests),
         num_tests_passed=sum(test.result.outcome is TestOutcome.PASSED for test in tests),
-        is_shaded=tokenizer is not None and ledger is not None and len(ledger) > 0,
+        is_shaded=tokens is not None and len(tokens[0]) > 0,
     )
 
 
@@ -220,45 +217,39 @@ def split_thought(text: str) -> tuple[str, str]:
     return (text[: call.start()].strip(), text[call.start() :]) if call else ("", text)
 
 
-def _prompt(document: Document | Trajectory, ledger: TokenLedger | None, tokenizer: Tokenizer | None) -> Markup:
-    if tokenizer is None or ledger is None or not document.turns:
+def _prompt(document: Document | Trajectory, tokens: Tokens) -> Markup:
+    if tokens is None or not document.turns:
         return Markup("")
+    ledger, tokenizer = tokens
     end = document.turns[0].action_span[0]
     return block(_ROLE_MARKS.sub("", decode(tokenizer, ledger.token_id[:end].tolist())).strip())
 
 
 def _read_turn(
-    turn: Turn,
-    number: int,
-    attempt: Attempt | None,
-    growth: Sequence[Growth],
-    ledger: TokenLedger | None,
-    tokenizer: Tokenizer | None,
-    room: int,
+    turn: Turn, number: int, attempt: Attempt | None, growth: Growth | None, tokens: Tokens, room: int
 ) -> TurnReading:
     thought, action = split_thought(turn.action)
-    step, whole = (growth[0].step, growth[0].whole) if growth else ("", "")
     return TurnReading(
         number=number,
         turn=turn,
         attempt=attempt,
         thought=block(thought, room),
         action=block(action, room),
-        pieces=() if thought else _pieces(turn, ledger, tokenizer, room),
+        pieces=() if thought else _pieces(turn, tokens, room),
         arguments=_arguments(turn, room),
         observation=block(turn.observation.strip("\n"), room),
         is_cut=max(len(turn.observation), len(turn.action)) > room,
-        change=read_diff(step) if step else None,
-        whole=read_diff(whole) if step and whole else None,
+        change=read_diff(growth.step) if growth and growth.step else None,
+        whole=read_diff(growth.whole) if growth and growth.step and growth.whole else None,
     )
 
 
-def _pieces(turn: Turn, ledger: TokenLedger | None, tokenizer: Tokenizer | None, room: int) -> tuple[Piece, ...]:
+def _pieces(turn: Turn, tokens: Tokens, room: int) -> tuple[Piece, ...]:
     start, end = turn.action_span
     most = min(_MAX_SHADED_TOKENS, room)
-    if ledger is None or tokenizer is None or not 0 <= start < end <= min(len(ledger), start + most):
+    if tokens is None or not 0 <= start < end <= min(len(tokens[0]), start + most):
         return ()
-    return tuple(read_pieces(ledger, tokenizer, start, end - start))
+    return tuple(read_pieces(*tokens, start, end - start))
 
 
 def _arguments(turn: Turn, room: int) -> Markup:

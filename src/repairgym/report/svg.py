@@ -5,10 +5,17 @@ absolute color.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
+
+from repairgym.report.safe_text import visible
+
+STATIC_FOLDER = Path(__file__).with_name("static")
+"""``base.css``, which the viewer serves and the report inlines."""
 
 KEY_HEIGHT = 18.0
 """Height of one row of a legend."""
@@ -113,27 +120,27 @@ class Plot:
 
     def dot(self, x: float, y: float, title: str, css: str, radius: float = 3.0) -> None:
         """Add a point in data units with a hover title."""
-        circle = Markup('<circle cx="{}" cy="{}" r="{}" class="{}"><title>{}</title></circle>')
-        self._parts.append(circle.format(self.x(x), self.y(y), radius, css, title))
+        tip = Markup("<title>{}</title>").format(title)
+        self.element("circle", tip, cx=self.x(x), cy=self.y(y), r=radius, css=css)
 
-    def horizontal_grid(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    def horizontal_grid(self, ticks: Sequence[float], label: Callable[[float], str]) -> None:
         """Add lines at values of y with their labels on the left."""
         left, right = self._margins.left, self.width - self._margins.right
-        for tick, label in zip(ticks, labels, strict=True):
+        for tick in ticks:
             self.element("line", x1=left, x2=right, y1=self.y(tick), y2=self.y(tick), css="grid")
-            self.text(left - 6, self.y(tick) + 3.5, label, anchor="end")
+            self.text(left - 6, self.y(tick) + 3.5, label(tick), anchor="end")
 
-    def vertical_grid(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    def vertical_grid(self, ticks: Sequence[float], label: Callable[[float], str]) -> None:
         """Add lines at values of x with their labels below."""
         top, bottom = self._margins.top, self.height - self._margins.bottom
-        for tick, label in zip(ticks, labels, strict=True):
+        for tick in ticks:
             self.element("line", x1=self.x(tick), x2=self.x(tick), y1=top, y2=bottom, css="grid")
-            self.text(self.x(tick), bottom + 15, label, anchor="middle")
+        self.bottom_labels(ticks, label)
 
-    def bottom_labels(self, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    def bottom_labels(self, ticks: Sequence[float], label: Callable[[float], str]) -> None:
         """Add labels below, without lines."""
-        for tick, label in zip(ticks, labels, strict=True):
-            self.text(self.x(tick), self.height - self._margins.bottom + 16, label, anchor="middle")
+        for tick in ticks:
+            self.text(self.x(tick), self.height - self._margins.bottom + 16, label(tick), anchor="middle")
 
     def axis_titles(self, x: str, y: str = "") -> None:
         """Name the horizontal axis below and the vertical one along the left side."""
@@ -162,3 +169,22 @@ class Plot:
 def _position(value: float, span: Range) -> float:
     width = span.high - span.low
     return (value - span.low) / width if width else 0.5
+
+
+def standalone(svg: str) -> str:
+    """Return a plot as an SVG file with the light colors of the page in it.
+
+    Raises:
+        ValueError: the plot has no view box.
+    """
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    if not size:
+        raise ValueError("the plot has no viewBox")
+    css = (STATIC_FOLDER / "base.css").read_text()
+    colors: dict[str, str] = dict(re.findall(r"--([\w-]+): ([^;]+);", css.partition("@media")[0]))
+    rules = css.partition("/* --- charts")[2].partition("*/")[2].partition("/* ---")[0].strip()
+    style = f"svg {{ background: {colors['card']}; }}\n" + re.sub(
+        r"var\(--([\w-]+)\)", lambda name: colors[name[1]], rules
+    )
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[1]}" height="{size[2]}" '
+    return visible(svg).replace("<svg ", head, 1).replace(">", f"><style>{style}</style>", 1) + "\n"

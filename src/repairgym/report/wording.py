@@ -6,10 +6,10 @@ includes zero, the text claims nothing; the limits of the interval are stated wi
 
 from collections.abc import Iterator, Sequence
 
-from repairgym.analysis.behavior import BehaviorMetrics
-from repairgym.analysis.policy_shift import PolicyShift
-from repairgym.analysis.reward_gap import GapTrend
+from repairgym.analysis.behavior import BehaviorMetrics, PolicyShift
+from repairgym.analysis.curves import GapTrend
 from repairgym.evaluation.matrix import Matrix
+from repairgym.evaluation.pass_at_k import Estimate
 from repairgym.evaluation.significance import Comparison
 from repairgym.evaluation.stages import (
     MUTATIONS,
@@ -95,11 +95,13 @@ def headline(summary: Summary, trend: GapTrend | None = None, matrix: Matrix | N
 
 
 def _evaluated(result: StageResult) -> str:
-    rate = result.pass_at_1
-    return (
-        f"{stage_label(result.stage)} solves {percent(rate.value)} of {result.num_tasks} "
-        f"{label_of_test_set(result.test_set)} (95 % interval {percent_interval(rate.ci_low, rate.ci_high)})."
-    )
+    place = f"of {result.num_tasks} {label_of_test_set(result.test_set)}"
+    return f"{stage_label(result.stage)} solves {_with_interval(result.pass_at_1, place)}."
+
+
+def _with_interval(rate: Estimate, place: str = "") -> str:
+    limits = f"(95 % interval {percent_interval(rate.ci_low, rate.ci_high)})"
+    return " ".join(filter(None, (percent(rate.value), place, limits)))
 
 
 def shift_claim(shift: PolicyShift) -> str:
@@ -125,13 +127,11 @@ def _result(gain: Comparison) -> str:
     before, after = percent(gain.reference_value), percent(gain.treatment_value)
     place = f"{gain.num_tasks} {label_of_test_set(gain.test_set)}"
     tail = f"{points(gain.difference)} points, 95{_NO_BREAK}% interval {interval(gain.ci_low, gain.ci_high)}"
-    if gain.ci_low > 0:
-        return f"RL raised Pass@1 on {place} from {before} to {after} ({tail})."
-    if gain.ci_high < 0:
-        return f"RL lowered Pass@1 on {place} from {before} to {after} ({tail})."
-    return (
-        f"This run does not show whether RL helped: Pass@1 on {place} was {before} before and {after} after ({tail})."
-    )
+    if gain.is_clear:
+        verb = "raised" if gain.ci_low > 0 else "lowered"
+        return f"RL {verb} Pass@1 on {place} from {before} to {after} ({tail})."
+    doubt = "This run does not show whether RL helped"
+    return f"{doubt}: Pass@1 on {place} was {before} before and {after} after ({tail})."
 
 
 def _no_headline(unfinished: Sequence[str]) -> str:
@@ -188,11 +188,7 @@ def _releases(summary: Summary) -> Iterator[str]:
     if paired:
         yield paired[0].sentence
     elif result is not None:
-        rate = result.pass_at_1
-        yield (
-            f"On {result.num_tasks} real release-pair tasks RL solves {percent(rate.value)} "
-            f"(95 % interval {percent_interval(rate.ci_low, rate.ci_high)})."
-        )
+        yield f"On {result.num_tasks} real release-pair tasks RL solves {_with_interval(result.pass_at_1)}."
 
 
 def _behavior(before: BehaviorMetrics, after: BehaviorMetrics) -> Iterator[str]:

@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from repairgym.errors import InputError
-from repairgym.report.templating import STATIC_FOLDER as SHARED_FOLDER
+from repairgym.report.svg import STATIC_FOLDER as SHARED_FOLDER
 from repairgym.view.folders import RunFolders
 from repairgym.view.guard import Guard, is_loopback
 from repairgym.view.run_pages import RunPages
@@ -41,14 +41,7 @@ def create_app(
     is_any_host: bool = False,
     page_size: int = PAGE_SIZE,
 ) -> Starlette:
-    """Return the application over the run folder ``root``, or over all runs below it.
-
-    Args:
-        root: A run folder or a folder that holds some.
-        hosts: Names of the server in addition to those of loopback.
-        token: Required of the browser; empty for none.
-        is_any_host: The server is bound to all addresses.
-        page_size: Rows of one page of a list.
+    """Return the application over the run folder ``root``, or over all runs below it (other options: `Guard`).
 
     Raises:
         InputError: ``root`` is not a folder.
@@ -71,12 +64,11 @@ def create_app(
         "/r/{run}/t/{number:int}/tokens": trajectories.tokens,
         "/r/{run}/t/{number:int}/{part}.txt": trajectories.raw,
     }
-    pages = [Route(path, handler, methods=["GET"]) for path, handler in routes.items()]
+    folders = {"/static": STATIC_FOLDER, "/shared": SHARED_FOLDER}
     return Starlette(
         routes=[
-            *pages,
-            Mount("/static", StaticFiles(directory=STATIC_FOLDER)),
-            Mount("/shared", StaticFiles(directory=SHARED_FOLDER)),
+            *(Route(path, handler, methods=["GET"]) for path, handler in routes.items()),
+            *(Mount(path, StaticFiles(directory=folder)) for path, folder in folders.items()),
         ],
         middleware=[Middleware(Guard, hosts=hosts, token=token, is_any_host=is_any_host)],
         exception_handlers=_error_handlers(site),
@@ -107,14 +99,10 @@ _MIN_TOKEN_CHARS = 16
 
 
 def serve(root: Path, *, host: str, port: int, token: str, tell: Callable[[str], None]) -> None:
-    """Serve the runs below ``root`` until Ctrl-C.
+    """Serve the runs below ``root`` until Ctrl-C; port 0 chooses a free one.
 
-    Args:
-        root: A run folder or a folder that holds some.
-        host: Address to bind to.
-        port: Port to bind to; 0 chooses a free one.
-        token: Required of the browser; empty: generated if other machines reach the server, else none.
-        tell: Called with the address of the first page once the port is bound.
+    An empty token is generated if other machines reach the server. ``tell`` gets the address of the first page once the
+    port is bound.
 
     Raises:
         InputError: ``root`` is not a folder, the address cannot be bound, or the token is short.

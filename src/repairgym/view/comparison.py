@@ -6,6 +6,8 @@ marked where the actions of a column first differ from those of the first column
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
 
 from markupsafe import Markup
 
@@ -21,7 +23,6 @@ _MAX_TURNS = 200
 _CELL_CHARS = 1_500
 _MIN_CELL_CHARS = 200
 _PAGE_CHARS = 2_000_000
-_SEPARATOR = ":"
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,11 @@ class ComparedTrajectory:
     entry: Entry
     document: Document | None
     problem: str
-    patch: Diff | None
-    patch_letter: str
-    """The same for equal patches; empty for an empty patch."""
+
+    @cached_property
+    def patch(self) -> Diff | None:
+        """The submission."""
+        return read_diff(self.document.final_patch) if self.document else None
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,11 @@ class Comparison:
     """Trajectories as columns, turns as rows."""
 
     columns: tuple[ComparedTrajectory, ...]
+    patch_letters: tuple[str, ...]
+    """Of the columns; the same for equal patches, empty for an empty patch."""
     rows: tuple[tuple[TurnCell | None, ...], ...]
     num_rows_left_out: int
     is_one_task: bool
-
-
-def address_of(viewed: ViewedRun, number: int) -> str:
-    """Return the name of a trajectory in the address of a comparison."""
-    return f"{viewed.key}{_SEPARATOR}{number}"
 
 
 def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
@@ -71,20 +71,14 @@ def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
     """
     if not 2 <= len(names) <= MAX_COLUMNS:
         raise InputError(f"got {len(names)} trajectories to compare, expected 2 to {MAX_COLUMNS}")
-    loaded = [_load(folders, name) for name in names]
-    letters = _letters([document for _, _, document, _ in loaded])
-    columns = tuple(
-        ComparedTrajectory(
-            viewed, entry, document, problem, read_diff(document.final_patch) if document else None, letter
-        )
-        for (viewed, entry, document, problem), letter in zip(loaded, letters, strict=True)
-    )
+    columns = tuple(_load(folders, name) for name in names)
     longest = max(len(column.document.turns) if column.document else 0 for column in columns)
     num_rows = min(longest, _MAX_TURNS)
     room = max(_MIN_CELL_CHARS, min(_CELL_CHARS, _PAGE_CHARS // (2 * len(columns) * max(1, num_rows))))
     forks = [_first_difference(columns[0].document, column.document) for column in columns]
     return Comparison(
         columns=columns,
+        patch_letters=tuple(_letters([column.document for column in columns])),
         rows=tuple(
             tuple(_cell(column.document, index, fork, room) for column, fork in zip(columns, forks, strict=True))
             for index in range(num_rows)
@@ -94,17 +88,14 @@ def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
     )
 
 
-def _load(folders: RunFolders, name: str) -> tuple[ViewedRun, Entry, Document | None, str]:
-    key, _, number = name.rpartition(_SEPARATOR)
-    if not number.isascii() or not number.isdecimal() or len(number) > 18:
-        raise InputError(f"got {name!r} to compare, expected RUN{_SEPARATOR}NUMBER")
-    viewed = folders.get(key)
+def _load(folders: RunFolders, name: str) -> ComparedTrajectory:
+    viewed, number = folders.find(name)
     with viewed.opened() as reader:
-        entry = reader.entry(int(number))
+        entry = reader.entry(number)
         try:
-            return viewed, entry, reader.document(entry), ""
+            return ComparedTrajectory(viewed, entry, reader.document(entry), "")
         except InputError as error:
-            return viewed, entry, None, str(error)
+            return ComparedTrajectory(viewed, entry, None, str(error))
 
 
 def _letters(documents: Sequence[Document | None]) -> list[str]:
@@ -122,12 +113,9 @@ def _first_difference(reference: Document | None, other: Document | None) -> int
     """Return the index of the first turn with different actions; -1 without any."""
     if reference is None or other is None or reference is other:
         return -1
-    same = 0
-    for left, right in zip(reference.turns, other.turns, strict=False):
-        if left.action.strip() != right.action.strip():
-            return same
-        same += 1
-    return same if len(reference.turns) != len(other.turns) else -1
+    actions = ([turn.action.strip() for turn in document.turns] for document in (reference, other))
+    pairs = enumerate(zip_longest(*actions))
+    return next((index for index, (left, right) in pairs if left != right), -1)
 
 
 def _cell(document: Document | None, index: int, fork: int, room: int) -> TurnCell | None:

@@ -23,9 +23,9 @@ from repairgym.records import Task
 from repairgym.report.run_folder import DATABASE_FILE, TASKS_FOLDER
 from repairgym.report.tokens import find_tokenizer
 from repairgym.tasks.store import TASKS_FILE
-from repairgym.view.counts import RunCounts
-from repairgym.view.reader import RunReader
+from repairgym.view.reader import RunCounts, RunReader
 
+_SEPARATOR = ":"
 MAX_DEPTH = 3
 """Folder levels between the named folder and a run."""
 _PASSED_OVER = {"tasks", "checkpoints", "node_modules", "__pycache__"}
@@ -67,6 +67,8 @@ class ViewedRun:
         self.key = key
         self.folder = folder
         self.database = folder / DATABASE_FILE
+        self._files = self.database, folder / (DATABASE_FILE + "-wal")
+        self._task_file = folder / TASKS_FOLDER / TASKS_FILE
         self._counts: _Cached[RunCounts] = _Cached(RunCounts)
         self._tasks: _Cached[TaskLines] = _Cached(lambda: TaskLines(self._task_file))
         self._tokenizer: _Cached[Tokenizer | None] = _Cached(lambda: find_tokenizer(folder))
@@ -76,9 +78,9 @@ class ViewedRun:
         """Name of the run."""
         return self.key.replace("~", "/")
 
-    @property
-    def _task_file(self) -> Path:
-        return self.folder / TASKS_FOLDER / TASKS_FILE
+    def address(self, number: int) -> str:
+        """Return the name of a trajectory in the address of a comparison (`RunFolders.find`)."""
+        return f"{self.key}{_SEPARATOR}{number}"
 
     @contextmanager
     def opened(self) -> Iterator[RunReader]:
@@ -111,13 +113,11 @@ class ViewedRun:
 
     def stamp(self) -> Stamp:
         """Return a value that changes when the run writes."""
-        return stamp_of(self.database, self.database.with_name(DATABASE_FILE + "-wal"))
+        return stamp_of(*self._files)
 
     def last_write_s(self) -> float:
         """Return the time of the last write, in seconds since the epoch."""
-        log = self.database.with_name(DATABASE_FILE + "-wal")
-        times_s = [path.stat().st_mtime for path in (self.database, log) if path.exists()]
-        return max(times_s, default=0.0)
+        return max((path.stat().st_mtime for path in self._files if path.exists()), default=0.0)
 
 
 class RunFolders:
@@ -150,11 +150,21 @@ class RunFolders:
         """
         with self._lock:
             known = self._runs.get(key)
-        if known is None:
-            known = next((run for run in self.all() if run.key == key), None)
-        if known is None:
+        run = known or next((run for run in self.all() if run.key == key), None)
+        if run is None:
             raise InputError(f"there is no run {key!r} here")
-        return known
+        return run
+
+    def find(self, address: str) -> tuple[ViewedRun, int]:
+        """Return run and number of a trajectory.
+
+        Raises:
+            InputError: it is no address, or no run has this key.
+        """
+        key, _, number = address.rpartition(_SEPARATOR)
+        if not number.isascii() or not number.isdecimal() or len(number) > 18:
+            raise InputError(f"got {address!r} to compare, expected RUN{_SEPARATOR}NUMBER")
+        return self.get(key), int(number)
 
     def stamp(self) -> Stamp:
         """Return a value that changes when any run writes."""
@@ -181,11 +191,7 @@ def _folders_in(folder: Path) -> list[Path]:
         children = sorted(folder.iterdir())
     except OSError:
         return []
-    return [
-        child
-        for child in children
-        if child.is_dir() and not child.name.startswith(".") and child.name not in _PASSED_OVER
-    ]
+    return [path for path in children if path.is_dir() and path.name[0] != "." and path.name not in _PASSED_OVER]
 
 
 _ID = re.compile(rb'\{\s*"schema_version":\s*\d+,\s*"id":\s*("(?:[^"\\]|\\.)*")')

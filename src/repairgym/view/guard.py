@@ -50,13 +50,9 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False
     ) -> None:
-        """Wrap ``app``.
+        """Wrap ``app`` of a server with the names ``hosts``, besides those of loopback; an empty token asks for none.
 
-        Args:
-            app: The application for accepted requests.
-            hosts: Names of the server in addition to those of loopback.
-            token: Required of each request; empty for none.
-            is_any_host: The server is bound to all addresses: any host name is accepted, the token guards.
+        With ``is_any_host`` the server is bound to all addresses: any host name is accepted, the token guards.
         """
         self._app = app
         self._hosts = {*_ALWAYS, *hosts}

@@ -7,6 +7,7 @@ rows shift nothing.
 """
 
 import json
+import re
 import time
 import zlib
 from collections.abc import Iterable
@@ -22,31 +23,34 @@ from repairgym.rollout.store import RunStore
 
 Order = Literal["newest", "oldest", "most_turns", "most_tokens"]
 
-_TOO_LARGE = 1 << 62
+TOO_LARGE = 1 << 62
 """Just below the largest number of SQLite."""
-_EQUAL = {"phase", "step", "verdict", "split", "policy_id", "stop_reason", "group_id", "task_id"}
-_LEAST = {"min_turns": "num_turns", "min_tokens": "num_tokens"}
-_MOST = {"max_turns": "num_turns", "max_tokens": "num_tokens"}
-_SEARCHED = ("id", "task_id", "reason")
 COUNTED = ("phase", "step", "verdict", "split", "policy_id", "stop_reason")
 """Filters whose matches `RunCounts` knows without a query."""
+_CONDITIONS = {name: f"{name} = ?" for name in (*COUNTED, "group_id", "task_id")} | {
+    "min_turns": "num_turns >= ?",
+    "max_turns": "num_turns <= ?",
+    "min_tokens": "num_tokens >= ?",
+    "max_tokens": "num_tokens <= ?",
+}
+_SEARCHED = ("id", "task_id", "reason")
 
 
 class TrajectoryFilter(Record):
     """Conditions on trajectories; None or empty means no condition."""
 
     phase: str = ""
-    step: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    step: int | None = Field(None, ge=0, lt=TOO_LARGE)
     verdict: VerdictKind | None = None
     split: Split | None = None
     policy_id: str = ""
     stop_reason: StopReason | None = None
     group_id: str = ""
     task_id: str = ""
-    min_turns: int | None = Field(None, ge=0, lt=_TOO_LARGE)
-    max_turns: int | None = Field(None, ge=0, lt=_TOO_LARGE)
-    min_tokens: int | None = Field(None, ge=0, lt=_TOO_LARGE)
-    max_tokens: int | None = Field(None, ge=0, lt=_TOO_LARGE)
+    min_turns: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    max_turns: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    min_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
+    max_tokens: int | None = Field(None, ge=0, lt=TOO_LARGE)
     q: str = ""
     """Part of the id, the task or the reason of the verdict; ASCII case is ignored."""
     text: str = ""
@@ -67,21 +71,13 @@ class TrajectoryFilter(Record):
 
     def sql(self) -> tuple[str, list[Any]]:
         """Return the SQL condition over ``trajectories`` (all but ``text``) and its values."""
-        parts: list[str] = []
-        values: list[Any] = []
-        for name, value in self.narrowing().items():
-            if name in _EQUAL:
-                parts.append(f"{name} = ?")
-                values.append(str(value) if name != "step" else value)
-            elif column := _LEAST.get(name):
-                parts.append(f"{column} >= ?")
-                values.append(value)
-            elif column := _MOST.get(name):
-                parts.append(f"{column} <= ?")
-                values.append(value)
+        given = {name: value for name, value in self.narrowing().items() if name in _CONDITIONS}
+        parts = [_CONDITIONS[name] for name in given]
+        values = [value if isinstance(value, int) else str(value) for value in given.values()]
         if self.q:
             parts.append("(" + " OR ".join(f"{column} LIKE ? ESCAPE '!'" for column in _SEARCHED) + ")")
-            values += [f"%{_escape_like(self.q)}%"] * len(_SEARCHED)
+            escaped = re.sub("([!%_])", r"!\1", self.q)
+            values += [f"%{escaped}%"] * len(_SEARCHED)
         return " AND ".join(parts) or "1", values
 
 
@@ -107,14 +103,9 @@ def parse_filter(items: Iterable[tuple[str, str]]) -> TrajectoryFilter:
 def _describe(problem: Any) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else "the address"
     if problem["type"] == "extra_forbidden":
-        return (
-            f"the address has {name!r}, which filters nothing; filters are {', '.join(TrajectoryFilter.model_fields)}"
-        )
+        known = ", ".join(TrajectoryFilter.model_fields)
+        return f"the address has {name!r}, which filters nothing; filters are {known}"
     return f"the address has {name}={problem['input']!r}: {problem['msg'].lower()}"
-
-
-def _escape_like(text: str) -> str:
-    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
 COLUMNS = ("number", *TrajectoryRow.model_fields)
@@ -164,13 +155,11 @@ class TrajectoryLists(RunStore):
         text_budget_s: float = SEARCH_BUDGET_S,
     ) -> EntryPage:
         """Return up to ``size`` rows after ``after``, or the last rows before ``before``, or the first rows."""
-        is_backward = before is not None
-        key = before if is_backward else after
+        is_backward, key = before is not None, before or after
         if wanted.text:
             return self._searched(wanted, size, key, is_backward, text_budget_s)
         rows = self._slice(wanted, size + 1, key, is_backward)
-        has_more = len(rows) > size
-        return _paged(rows[:size], wanted.order, key, is_backward, has_more)
+        return _paged(rows[:size], wanted.order, key, is_backward, len(rows) > size)
 
     def _searched(
         self, wanted: TrajectoryFilter, size: int, key: Key | None, is_backward: bool, budget_s: float
@@ -186,8 +175,7 @@ class TrajectoryLists(RunStore):
                 cursor = _key_of(entry, wanted.order)
                 if self._matches(entry.number, wanted.text):
                     matching.append(entry)
-                is_late = time.monotonic() > deadline
-                if len(matching) == size or is_late:
+                if len(matching) == size or time.monotonic() > deadline:
                     page = _paged(matching, wanted.order, key, is_backward, True, end=cursor)
                     return page._replace(is_cut=len(matching) < size, num_searched=num_searched)
             if len(chunk) < _CHUNK:
@@ -207,9 +195,8 @@ class TrajectoryLists(RunStore):
             direction = "ASC" if direction == "DESC" else "DESC"
         if key is not None:
             if len(key) != len(columns):
-                raise InputError(
-                    f"the address has a position of {len(key)} numbers, expected {len(columns)}; start over"
-                )
+                got = f"the address has a position of {len(key)} numbers"
+                raise InputError(f"{got}, expected {len(columns)}; start over")
             comparison = "<" if direction == "DESC" else ">"
             condition += f" AND ({', '.join(columns)}) {comparison} ({', '.join('?' * len(key))})"
             values += key

@@ -1,13 +1,18 @@
-"""A read-only run store.
+"""A read-only run store, and counts of its trajectories that are updated by reading only new rows.
 
-Reads ``run.db``; makes single trajectories, groups with their members, and counts (lists: `lists`). Guarantee: reading
-a store that no process writes leaves no lock file.
+Reads ``run.db``; makes single trajectories, groups with their members, and counts per phase, step, verdict and more
+(lists: `lists`). Guarantees: reading a store that no process writes leaves no lock file; the sums cover exactly the
+rows of the store; after rows were removed (a resumed step drops its invalid ones), everything is counted again.
 """
 
+from __future__ import annotations
+
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -16,12 +21,10 @@ from repairgym.ledger import TokenLedger
 from repairgym.records import VerdictKind
 from repairgym.rollout.connection import check_schema
 from repairgym.rollout.rows import Document, GroupRow, unpack_document, unpack_ledger
-from repairgym.view.lists import COUNTED, SELECT, Entry, TrajectoryLists, to_entry
+from repairgym.view.lists import COUNTED, SELECT, TOO_LARGE, Entry, TrajectoryFilter, TrajectoryLists, to_entry
 
 _GROUP_COLUMNS = tuple(GroupRow.model_fields)
 _SELECT_GROUPS = f"SELECT {', '.join(_GROUP_COLUMNS)} FROM groups"
-_TOO_LARGE = 1 << 62
-"""Just below the largest number of SQLite."""
 
 
 class GroupMember(NamedTuple):
@@ -59,16 +62,13 @@ class RunReader(TrajectoryLists):
             f"{path.absolute().as_uri()}?{mode}", uri=True, timeout=5.0, isolation_level=None, check_same_thread=False
         )
         try:
-            has_tables = check_schema(connection, path)
-        except InputError:
+            if not check_schema(connection, path):
+                raise InputError(f"{path} is still empty; a run that has just begun has tables in a moment")
+        except BaseException as error:
             connection.close()
+            if isinstance(error, sqlite3.DatabaseError):
+                raise InputError(f"{path} cannot be read as a run store ({error})") from error
             raise
-        except sqlite3.DatabaseError as error:
-            connection.close()
-            raise InputError(f"{path} cannot be read as a run store ({error})") from error
-        if not has_tables:
-            connection.close()
-            raise InputError(f"{path} is still empty; a run that has just begun has tables in a moment")
         return cls(path, connection)
 
     def extent(self) -> Extent:
@@ -81,18 +81,18 @@ class RunReader(TrajectoryLists):
         rows = self._fetch("SELECT created_at FROM trajectories WHERE number = ?", (number,))
         return str(rows[0][0]) if rows else ""
 
-    def counted(self, after: int, last: int) -> Iterator[tuple[tuple[Any, ...], tuple[int, ...]]]:
-        """Yield the sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`.
-
-        The sums are (trajectories, turns, tokens, sampled tokens).
-        """
+    def counted(self, after: int, last: int) -> Iterator[tuple[CountKey, Count]]:
+        """Yield the sums over the rows with ``after`` < number <= ``last``, by the columns `COUNTED`."""
         columns = ", ".join(COUNTED)
         rows = self._fetch(
             f"SELECT {columns}, count(*), sum(num_turns), sum(num_tokens), sum(num_action_tokens) FROM trajectories "
             f"WHERE number > ? AND number <= ? GROUP BY {columns}",
             (after, last),
         )
-        yield from ((row[: len(COUNTED)], row[len(COUNTED) :]) for row in rows)
+        for *values, num, num_turns, num_tokens, num_action_tokens in rows:
+            key, count = CountKey(*values), Count(num_turns, num_tokens, num_action_tokens)
+            count.by_verdict[key.verdict] = num
+            yield key, count
 
     # --- single ----------------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class RunReader(TrajectoryLists):
         Raises:
             InputError: no trajectory has this number.
         """
-        rows = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < _TOO_LARGE else []
+        rows = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < TOO_LARGE else []
         if not rows:
             raise InputError(f"there is no trajectory {number} in this run")
         return to_entry(rows[0])
@@ -184,3 +184,107 @@ def _readable(part: str) -> Iterator[None]:
 
 def _to_group(values: tuple[Any, ...]) -> GroupRow:
     return GroupRow.model_validate(dict(zip(_GROUP_COLUMNS, values, strict=True)))
+
+
+# --- counts -----------------------------------------------------------------------------------------------------------
+
+
+class CountKey(NamedTuple):
+    """Common values of trajectories that are counted together; the fields are `COUNTED`."""
+
+    phase: str
+    step: int
+    verdict: str
+    split: str
+    policy_id: str
+    stop_reason: str
+
+
+@dataclass
+class Count:
+    """Sums over trajectories."""
+
+    num_turns: int = 0
+    num_tokens: int = 0
+    num_action_tokens: int = 0
+    by_verdict: dict[str, int] = field(default_factory=lambda: dict.fromkeys(VerdictKind, 0))
+
+    @property
+    def num(self) -> int:
+        """Number of trajectories."""
+        return sum(self.by_verdict.values())
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Share of passed trajectories, strict (invalid and exploited are not passed); None without any."""
+        return self.by_verdict[VerdictKind.PASSED] / self.num if self.num else None
+
+    def mean(self, name: str) -> float | None:
+        """Return the mean of ``num_turns``, ``num_tokens`` or ``num_action_tokens``."""
+        return float(getattr(self, name)) / self.num if self.num else None
+
+    def add(self, other: Count) -> None:
+        """Add the sums of ``other``."""
+        for verdict, num in other.by_verdict.items():
+            self.by_verdict[verdict] += num
+        self.num_turns += other.num_turns
+        self.num_tokens += other.num_tokens
+        self.num_action_tokens += other.num_action_tokens
+
+
+class RunCounts:
+    """Counts of one store. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._counts: dict[CountKey, Count] = {}
+        self._extent = Extent(0, 0, "")
+        self._lock = threading.Lock()
+
+    def update(self, reader: RunReader) -> None:
+        """Count the rows since the last update."""
+        with self._lock:
+            extent = reader.extent()
+            # SQLite reuses a number that was freed at the end; then the last row is a different one.
+            if reader.created_at(self._extent.newest_number) != self._extent.newest_created_at:
+                self._clear()
+            self._add(reader, self._extent.newest_number, extent.newest_number)
+            if sum(count.num for count in self._counts.values()) != extent.num_rows:
+                self._clear()
+                self._add(reader, 0, extent.newest_number)
+            self._extent = extent
+
+    def _clear(self) -> None:
+        self._counts.clear()
+        self._extent = Extent(0, 0, "")
+
+    def _add(self, reader: RunReader, after: int, last: int) -> None:
+        for key, count in reader.counted(after, last):
+            self._counts.setdefault(key, Count()).add(count)
+
+    def _items(self, **wanted: Any) -> list[tuple[CountKey, Count]]:
+        with self._lock:
+            items = list(self._counts.items())
+        return [item for item in items if all(getattr(item[0], name) == value for name, value in wanted.items())]
+
+    def total(self, **wanted: Any) -> Count:
+        """Return the sums over the keys whose fields equal ``wanted``."""
+        total = Count()
+        for _, count in self._items(**wanted):
+            total.add(count)
+        return total
+
+    def by(self, name: str, **wanted: Any) -> dict[Any, Count]:
+        """Return the sums per value of the field ``name``, over the keys whose fields equal ``wanted``."""
+        sums: dict[Any, Count] = {}
+        for key, count in self._items(**wanted):
+            sums.setdefault(getattr(key, name), Count()).add(count)
+        return sums
+
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a field, sorted."""
+        return sorted({getattr(key, name) for key, _ in self._items()})
+
+    def matching(self, wanted: TrajectoryFilter) -> Count | None:
+        """Return the sums over the matches of a filter; None when it has a condition that is not counted here."""
+        conditions = wanted.narrowing()
+        return self.total(**conditions) if set(conditions) <= set(COUNTED) else None

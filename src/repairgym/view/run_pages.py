@@ -6,7 +6,6 @@ Reads run stores; makes HTML. Guarantees: an unreadable run is one line of the l
 import json
 import sqlite3
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,11 +17,10 @@ from repairgym.evaluation.stages import phase_label
 from repairgym.report.figures import Figure, Series, curve
 from repairgym.report.html import REPORT_FILE, SUMMARY_FILE
 from repairgym.rollout.rows import PhaseRow
-from repairgym.view.counts import Count, RunCounts
 from repairgym.view.folders import ViewedRun
 from repairgym.view.lists import Key, TrajectoryFilter, parse_filter
-from repairgym.view.reader import RunReader
-from repairgym.view.site import Site, digest_of, is_running, number_in, run_state, run_url
+from repairgym.view.reader import Count, RunCounts, RunReader
+from repairgym.view.site import OpenRun, Site, digest_of, number_in, run_state
 
 _MAX_EVENTS = 30
 _MAX_POINTS = 300
@@ -77,108 +75,79 @@ class RunPages:
 
     def run(self, request: Request) -> HTMLResponse:
         """One run: phases, learning curves, events."""
-        viewed = self._site.run(request)
-        stamp = digest_of(viewed.stamp())
-        with viewed.opened() as reader:
-            counts = viewed.counts(reader)
-            state = run_state(reader.phases(), viewed.last_write_s())
-            return self._site.page(
+        with self._site.opened(request) as run:
+            return run.page(
                 "run.html.j2",
-                title=viewed.name,
-                live=run_url(viewed, "pulse"),
-                is_running=state == "running",
-                stamp=stamp,
-                viewed=viewed,
-                count=counts.total(),
-                state=state,
-                last_write_s=viewed.last_write_s(),
-                sentence=_sentence(viewed),
-                phases=_phases(reader, counts),
-                charts=_charts(counts),
-                metric_phases=reader.metric_phases(),
-                events=reader.events()[: -_MAX_EVENTS - 1 : -1],
-                has_report=(viewed.folder / REPORT_FILE).is_file(),
+                count=run.counts.total(),
+                state=run.state,
+                last_write_s=run.viewed.last_write_s(),
+                sentence=_sentence(run.viewed),
+                phases=_phases(run),
+                charts=_charts(run.counts),
+                metric_phases=run.reader.metric_phases(),
+                events=run.reader.events()[: -_MAX_EVENTS - 1 : -1],
+                has_report=(run.viewed.folder / REPORT_FILE).is_file(),
             )
 
     def phase(self, request: Request) -> HTMLResponse:
         """One phase: its steps."""
-        viewed = self._site.run(request)
         name = request.query_params.get("name", "")
-        stamp = digest_of(viewed.stamp())
-        with viewed.opened() as reader:
-            counts = viewed.counts(reader)
-            phase = next((card for card in _phases(reader, counts) if card.name == name), None)
+        with self._site.opened(request) as run:
+            phase = next((card for card in _phases(run) if card.name == name), None)
             if phase is None:
                 raise InputError(f"the run has no phase {name!r}")
-            return self._site.page(
+            return run.page(
                 "phase.html.j2",
-                title=f"{phase_label(name)} · {viewed.name}",
-                live=run_url(viewed, "pulse"),
-                is_running=is_running(viewed, reader),
-                stamp=stamp,
-                viewed=viewed,
+                phase_label(name),
                 phase=phase,
-                steps=sorted(counts.by("step", phase=name).items()),
-                statuses=reader.group_statuses(name),
-                charts=_charts(counts, name),
-                metrics=_metrics(reader, name),
+                steps=sorted(run.counts.by("step", phase=name).items()),
+                statuses=run.reader.group_statuses(name),
+                charts=_charts(run.counts, name),
+                metrics=_metrics(run.reader, name),
             )
 
     def groups(self, request: Request) -> HTMLResponse:
         """Groups of a phase with the verdicts of their members."""
-        viewed = self._site.run(request)
-        name, status = request.query_params.get("phase", ""), request.query_params.get("status", "")
-        step = number_in(request, "step")
-        after_step = number_in(request, "after_step")
-        after = None if after_step is None else (after_step, request.query_params.get("after", ""))
-        stamp = digest_of(viewed.stamp())
-        with viewed.opened() as reader:
-            counts = viewed.counts(reader)
-            phases = [card.name for card in _phases(reader, counts) if card.count.num]
-            name = name or (phases[0] if phases else "")
-            groups, more = reader.group_page(name, step, status, self._site.page_size, after)
-            return self._site.page(
+        query = request.query_params
+        step, after_step = number_in(request, "step"), number_in(request, "after_step")
+        after = None if after_step is None else (after_step, query.get("after", ""))
+        with self._site.opened(request) as run:
+            phases = _phases_with_trajectories(run)
+            name, status = query.get("phase") or (phases[0] if phases else ""), query.get("status", "")
+            groups, more = run.reader.group_page(name, step, status, self._site.page_size, after)
+            return run.page(
                 "groups.html.j2",
-                title=f"Groups · {viewed.name}",
-                live=run_url(viewed, "pulse"),
-                is_running=is_running(viewed, reader),
-                stamp=stamp,
-                viewed=viewed,
+                "Groups",
                 phase=name,
                 step=step,
                 status=status,
                 phases=phases,
-                statuses=reader.group_statuses(name),
-                groups=[(group, reader.members(group)) for group in groups],
+                statuses=run.reader.group_statuses(name),
+                groups=[(group, run.reader.members(group)) for group in groups],
                 is_first=after is None,
                 more=more,
             )
 
     def trajectories(self, request: Request) -> HTMLResponse:
         """A list of trajectories, narrowed by the filter in the address."""
-        viewed = self._site.run(request)
         wanted = filter_of(request)
         after, before = (_key(request.query_params.get(name, "")) for name in _PLACES)
-        stamp = digest_of(viewed.stamp())
-        with viewed.opened() as reader:
-            counts = viewed.counts(reader)
-            page = reader.page(wanted, self._site.page_size, after=after, before=before)
-            known = counts.matching(wanted)
-            counted = (known.num, False) if known else reader.count(wanted)
-            return self._site.page(
+        with self._site.opened(request) as run:
+            page = run.reader.page(wanted, self._site.page_size, after=after, before=before)
+            known = run.counts.matching(wanted)
+            num, is_more = (known.num, False) if known else run.reader.count(wanted)
+            menus = {name: run.counts.values(name) for name in ("step", "split", "policy_id", "stop_reason")}
+            return run.page(
                 "trajectories.html.j2",
-                title=f"Trajectories · {viewed.name}",
-                live="" if after or before or wanted.text else run_url(viewed, "pulse"),
-                is_running=is_running(viewed, reader),
-                stamp=stamp,
-                viewed=viewed,
+                "Trajectories",
+                is_live=not (after or before or wanted.text),
                 wanted=wanted,
                 page=page,
                 count=known,
-                num=counted[0],
-                is_more=counted[1],
-                total=counts.total().num,
-                choices=_choices(reader, counts),
+                num=num,
+                is_more=is_more,
+                total=run.counts.total().num,
+                choices={"phase": _phases_with_trajectories(run), **menus},
             )
 
     def pulse(self, request: Request) -> JSONResponse:
@@ -239,14 +208,17 @@ def _sentence(viewed: ViewedRun) -> str:
         return ""
 
 
-def _phases(reader: RunReader, counts: RunCounts) -> list[PhaseCard]:
+def _phases(run: OpenRun) -> list[PhaseCard]:
     """Return the phases in the order of the run, then those that only trajectories name."""
-    by_phase, rows = counts.by("phase"), {row.name: row for row in reader.phases()}
-    names = [*rows, *(name for name in by_phase if name not in rows)]
+    by_phase, rows = run.counts.by("phase"), {row.name: row for row in run.reader.phases()}
     return [
-        PhaseCard(name, rows.get(name), by_phase.get(name, Count()), len(counts.by("step", phase=name)))
-        for name in names
+        PhaseCard(name, rows.get(name), by_phase.get(name, Count()), len(run.counts.by("step", phase=name)))
+        for name in {**rows, **by_phase}
     ]
+
+
+def _phases_with_trajectories(run: OpenRun) -> list[str]:
+    return [card.name for card in _phases(run) if card.count.num]
 
 
 def _charts(counts: RunCounts, phase: str = "") -> list[Figure]:
@@ -277,9 +249,3 @@ def _thinned(points: list[Point]) -> list[Point]:
     """Return at most about `_MAX_POINTS` of the points, including the last."""
     every = -(-len(points) // _MAX_POINTS) or 1
     return points[::-1][::every][::-1]
-
-
-def _choices(reader: RunReader, counts: RunCounts) -> dict[str, list[Any]]:
-    """Return the values that each menu of the filter offers."""
-    phases = [card.name for card in _phases(reader, counts) if card.count.num]
-    return {"phase": phases, **{name: counts.values(name) for name in ("step", "split", "policy_id", "stop_reason")}}

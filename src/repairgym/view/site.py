@@ -1,11 +1,15 @@
 """Shared parts of all pages: the runs, the templates, addresses, states.
 
-Reads requests; makes responses. Guarantees: an address is made from keys and numbers, never from a path.
+Reads requests; makes responses. Guarantees: an address is made from keys and numbers, never from a path; the stamp of a
+page is taken before the run is read, so that a change in between is seen.
 """
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -15,12 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from repairgym.report.templating import environment
+from repairgym.report.html import environment
 from repairgym.rollout.rows import GroupRow, PhaseRow
-from repairgym.view.comparison import address_of
 from repairgym.view.folders import RunFolders, Stamp, ViewedRun
 from repairgym.view.lists import TrajectoryFilter
-from repairgym.view.reader import RunReader
+from repairgym.view.reader import RunCounts, RunReader
 
 PAGE_SIZE = 50
 STATIC_FOLDER = Path(__file__).with_name("static")
@@ -44,21 +47,51 @@ class Site:
         """
         return self.folders.get(request.path_params["run"])
 
-    def page(
-        self,
-        template: str,
-        *,
-        title: str,
-        status_code: int = 200,
-        live: str = "",
-        is_running: bool = False,
-        **context: Any,
-    ) -> HTMLResponse:
+    @contextmanager
+    def opened(self, request: Request) -> "Iterator[OpenRun]":
+        """Open the run that the address names.
+
+        Raises:
+            InputError: there is none, or it cannot be read.
+        """
+        viewed = self.run(request)
+        stamp = digest_of(viewed.stamp())
+        with viewed.opened() as reader:
+            yield OpenRun(self, viewed, reader, stamp)
+
+    def page(self, template: str, *, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Render a page; ``live`` is the address of a digest that changes with the page, or empty."""
-        context |= {"title": title, "live": live, "is_running": is_running, "now_s": time.time()}
-        text = self._templates.get_template(template).render(context)
+        text = self._templates.get_template(template).render({"live": "", "now_s": time.time(), **context})
         # Unpaired surrogates that came through JSON cannot be sent.
         return HTMLResponse(text.encode("utf-8", "replace"), status_code)
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run while one request reads it."""
+
+    site: Site
+    viewed: ViewedRun
+    reader: RunReader
+    stamp: str
+
+    @cached_property
+    def counts(self) -> RunCounts:
+        """Up-to-date counts of the store."""
+        return self.viewed.counts(self.reader)
+
+    @property
+    def state(self) -> str:
+        """State of the run in a word."""
+        return run_state(self.reader.phases(), self.viewed.last_write_s())
+
+    def page(self, template: str, title: str = "", *, is_live: bool = True, **context: Any) -> HTMLResponse:
+        """Render a page of the run; a live one is read again when the run writes."""
+        if is_live:
+            live = {"live": run_url(self.viewed, "pulse"), "stamp": self.stamp, "is_running": self.state == "running"}
+            context = {**live, **context}
+        title = f"{title} · {self.viewed.name}" if title else self.viewed.name
+        return self.site.page(template, title=title, viewed=self.viewed, **context)
 
 
 def number_in(request: Request, name: str, default: int | None = None) -> int | None:
@@ -121,15 +154,8 @@ def run_state(phases: list[PhaseRow], last_write_s: float) -> str:
     statuses = {phase.status for phase in phases}
     if "running" in statuses:
         return "running" if time.time() - last_write_s < _SILENT_AFTER_S else "silent"
-    for status in ("failed", "interrupted", "planned"):
-        if status in statuses:
-            return status if status != "planned" else "unfinished"
-    return "done" if phases else "unfinished"
-
-
-def is_running(viewed: ViewedRun, reader: RunReader) -> bool:
-    """Return True while the run still writes."""
-    return run_state(reader.phases(), viewed.last_write_s()) == "running"
+    bad = [status for status in ("failed", "interrupted") if status in statuses]
+    return bad[0] if bad else "unfinished" if "planned" in statuses or not phases else "done"
 
 
 def ago(then_s: float, now_s: float) -> str:
@@ -144,12 +170,6 @@ def ago(then_s: float, now_s: float) -> str:
 def _environment() -> Environment:
     templates = environment("view")
     templates.filters.update(ago=ago, key=lambda key: "-".join(map(str, key)))
-    templates.globals.update(
-        run_url=run_url,
-        list_url=list_url,
-        trajectory_url=trajectory_url,
-        group_url=group_url,
-        link_to=link_to,
-        address_of=address_of,
-    )
+    urls = (run_url, list_url, trajectory_url, group_url, link_to)
+    templates.globals.update({url.__name__: url for url in urls})
     return templates

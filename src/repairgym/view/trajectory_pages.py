@@ -10,15 +10,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
+from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
 from repairgym.records import Task
 from repairgym.report.html import REPORT_FILE
 from repairgym.report.reading import MAX_TURNS, read
 from repairgym.report.tokens import WINDOW_TOKENS, read_pieces, summarize_tokens
-from repairgym.view.comparison import MAX_COLUMNS, address_of, compare
+from repairgym.view.comparison import MAX_COLUMNS, compare
 from repairgym.view.folders import ViewedRun
 from repairgym.view.guard import RAW_POLICY, REPORT_POLICY
-from repairgym.view.lists import Entry, TrajectoryFilter
+from repairgym.view.lists import TrajectoryFilter
 from repairgym.view.replay import grow
 from repairgym.view.run_pages import filter_of
 from repairgym.view.site import Site, number_in
@@ -35,9 +36,9 @@ class TrajectoryPages:
 
     def trajectory(self, request: Request) -> HTMLResponse:
         """One trajectory, turn by turn."""
-        viewed, wanted = self._site.run(request), filter_of(request)
-        first_turn = number_in(request, "turn") or 1
-        with viewed.opened() as reader:
+        wanted, first_turn = filter_of(request), number_in(request, "turn") or 1
+        with self._site.opened(request) as run:
+            viewed, reader = run.viewed, run.reader
             entry = reader.entry(request.path_params["number"])
             before, after = reader.neighbors(wanted, entry)
             group = reader.group(entry.row.phase, entry.row.step, entry.row.group_id)
@@ -45,22 +46,22 @@ class TrajectoryPages:
             task, task_problem = find_task(viewed, entry.row.task_id)
             growth = grow(task, document) if task and document else ""
             ledger, _ = _or_problem(lambda: reader.ledger(entry))  # the tokens page shows the problem
-            growths = () if isinstance(growth, str) else growth
-            tokenizer = viewed.tokenizer
-            return self._site.page(
+            growths, growth_problem = ((), growth) if isinstance(growth, str) else (growth, "")
+            reading = document and read(
+                document, task, ledger, viewed.tokenizer, growths=growths, first_turn=first_turn
+            )
+            return run.page(
                 "trajectory.html.j2",
-                title=f"{entry.row.task_id} · {viewed.name}",
-                viewed=viewed,
+                entry.row.task_id,
+                is_live=False,
                 wanted=wanted,
                 entry=entry,
                 document=document,
                 problem=problem,
                 task=task,
                 task_problem=task_problem,
-                growth_problem=growth if isinstance(growth, str) else "",
-                reading=read(document, task, ledger, tokenizer, growths=growths, first_turn=first_turn)
-                if document
-                else None,
+                growth_problem=growth_problem,
+                reading=reading,
                 group=group,
                 members=reader.members(group),
                 before=before,
@@ -70,19 +71,17 @@ class TrajectoryPages:
 
     def tokens(self, request: Request) -> HTMLResponse:
         """The tokens of a trajectory, a window at a time."""
-        viewed = self._site.run(request)
-        with viewed.opened() as reader:
-            entry = reader.entry(request.path_params["number"])
-            ledger = reader.ledger(entry)
+        with self._site.opened(request) as run:
+            entry = run.reader.entry(request.path_params["number"])
+            ledger, tokenizer = run.reader.ledger(entry), run.viewed.tokenizer
             start = max(0, min(number_in(request, "from") or 0, max(0, len(ledger) - 1)))
-            tokenizer = viewed.tokenizer
-            document, _ = _or_problem(lambda: reader.document(entry))
+            document, _ = _or_problem(lambda: run.reader.document(entry))
             spans = [turn.action_span for turn in document.turns] if document else []
             facts = summarize_tokens(ledger)
-            return self._site.page(
+            return run.page(
                 "tokens.html.j2",
-                title=f"Tokens of {entry.row.task_id} · {viewed.name}",
-                viewed=viewed,
+                f"Tokens of {entry.row.task_id}",
+                is_live=False,
                 entry=entry,
                 facts=facts,
                 unlikely=[read_pieces(ledger, tokenizer, place, 1)[0] for place in facts.unlikely],
@@ -96,10 +95,9 @@ class TrajectoryPages:
 
     def raw(self, request: Request) -> Response:
         """One raw text of a trajectory: ``observation`` or ``action`` of a turn, ``patch``, or a build ``log``."""
-        viewed = self._site.run(request)
         part, index = request.path_params["part"], number_in(request, "of") or 1
-        with viewed.opened() as reader:
-            document = reader.document(reader.entry(request.path_params["number"]))
+        with self._site.opened(request) as run:
+            document = run.reader.document(run.reader.entry(request.path_params["number"]))
         texts: dict[str, list[str]] = {
             "observation": [turn.observation for turn in document.turns],
             "action": [turn.action for turn in document.turns],
@@ -114,23 +112,22 @@ class TrajectoryPages:
 
     def group(self, request: Request) -> HTMLResponse:
         """The members of a group side by side."""
-        viewed = self._site.run(request)
-        query = request.query_params
-        with viewed.opened() as reader:
-            group = reader.group(query.get("phase", ""), number_in(request, "step") or 0, query.get("id", ""))
-            members = reader.members(group)
-        names = [address_of(viewed, member.number) for member in members]
-        task, problem = find_task(viewed, group.task_id)
-        return self._site.page(
-            "group.html.j2",
-            title=f"Group of {group.task_id} · {viewed.name}",
-            viewed=viewed,
-            group=group,
-            members=members,
-            task=task,
-            task_problem=problem,
-            comparison=compare(self._site.folders, names[:MAX_COLUMNS]) if len(names) > 1 else None,
-        )
+        query, step = request.query_params, number_in(request, "step") or 0
+        with self._site.opened(request) as run:
+            group = run.reader.group(query.get("phase", ""), step, query.get("id", ""))
+            members = run.reader.members(group)
+            names = [run.viewed.address(member.number) for member in members]
+            task, problem = find_task(run.viewed, group.task_id)
+            return run.page(
+                "group.html.j2",
+                f"Group of {group.task_id}",
+                is_live=False,
+                group=group,
+                members=members,
+                task=task,
+                task_problem=problem,
+                comparison=compare(self._site.folders, names[:MAX_COLUMNS]) if len(names) > 1 else None,
+            )
 
     def compare(self, request: Request) -> HTMLResponse:
         """Any trajectories side by side."""
@@ -143,30 +140,28 @@ class TrajectoryPages:
 
     def task(self, request: Request) -> HTMLResponse:
         """A task and every attempt at it in the run."""
-        viewed = self._site.run(request)
         task_id = request.query_params.get("id", "")
-        with viewed.opened() as reader:
-            attempts = reader.of_task(task_id, _MAX_OF_TASK)
-        task, problem = find_task(viewed, task_id)
-        if task is None and not attempts:
-            raise InputError(f"the run has no task {task_id!r}")
-        return self._site.page(
-            "task.html.j2",
-            title=f"{task_id} · {viewed.name}",
-            viewed=viewed,
-            task_id=task_id,
-            task=task,
-            task_problem=problem,
-            attempts=_by_phase_and_step(attempts),
-            num_attempts=len(attempts),
-            is_cut=len(attempts) == _MAX_OF_TASK,
-            wanted=TrajectoryFilter(task_id=task_id),
-        )
+        with self._site.opened(request) as run:
+            attempts = run.reader.of_task(task_id, _MAX_OF_TASK)
+            task, problem = find_task(run.viewed, task_id)
+            if task is None and not attempts:
+                raise InputError(f"the run has no task {task_id!r}")
+            return run.page(
+                "task.html.j2",
+                task_id,
+                is_live=False,
+                task_id=task_id,
+                task=task,
+                task_problem=problem,
+                attempts=group_by(attempts, lambda entry: (entry.row.phase, entry.row.step)),
+                num_attempts=len(attempts),
+                is_cut=len(attempts) == _MAX_OF_TASK,
+                wanted=TrajectoryFilter(task_id=task_id),
+            )
 
     def report(self, request: Request) -> Response:
         """The stored ``report.html`` of a run."""
-        viewed: ViewedRun = self._site.run(request)
-        path = viewed.folder / REPORT_FILE
+        path = self._site.run(request).folder / REPORT_FILE
         if not path.is_file():
             raise HTTPException(404, "this run has no report yet; make one with: repairgym report")
         headers = {"content-security-policy": REPORT_POLICY}
@@ -185,10 +180,3 @@ def _or_problem(read_part: Callable[[], T]) -> tuple[T | None, str]:
         return read_part(), ""
     except InputError as error:
         return None, str(error)
-
-
-def _by_phase_and_step(attempts: list[Entry]) -> dict[tuple[str, int], list[Entry]]:
-    groups: dict[tuple[str, int], list[Entry]] = {}
-    for entry in attempts:
-        groups.setdefault((entry.row.phase, entry.row.step), []).append(entry)
-    return groups
