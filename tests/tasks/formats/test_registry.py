@@ -151,7 +151,7 @@ def test_harbor_without_a_record_keeps_what_it_says(samples: dict[str, Any]) -> 
     ("name", "field", "value", "message"),
     [
         ("swe_bench", "patch", None, "'patch' is missing"),
-        ("swe_bench", "FAIL_TO_PASS", "[1", "no JSON list"),
+        ("swe_bench", "FAIL_TO_PASS", "[1", "no JSON"),
         ("swe_bench", "problem_statement", 3, "is a number, expected text"),
         ("swe_gym", "FAIL_TO_PASS", [1], "expected a list of test names"),
         ("swe_gym", "instance_id", " ", "the id is empty"),

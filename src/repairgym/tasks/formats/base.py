@@ -1,14 +1,15 @@
 """Exchange formats: the interface, and lossless reading and writing of one record.
 
-A format is a class with `Format`'s methods and one line in `registry.FORMATS`. It knows its own fields only;
+A format is a subclass of `Format` and one line in `registry.FORMATS`. It knows its own fields only;
 `read_record` finds the fields that it cannot reproduce by writing the task again, and keeps them in `extra` and
-`absent`. Guarantees: ``write_record(format, read_record(format, fields)) == fields``, types included.
+`absent`. Guarantees: ``write_record(format, read_record(format, fields)) == fields``, types included; a field that is
+missing or has the wrong type raises `RecordError`.
 """
 
 import json
 import re
-from collections.abc import Iterable
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 from repairgym.errors import InputError
 from repairgym.records import Split
@@ -27,40 +28,30 @@ class RecordError(InputError):
     """An unusable record of a data set."""
 
 
-class Format(Protocol):
+class Format(ABC):
     """The notation of tasks in one other system."""
 
     name: FormatName
-    is_folder: bool
+    is_folder = False
     """True when a record is a folder of files, False when it is a row of fields."""
+    required: tuple[str, ...]
+    """The distinctive fields of a record."""
 
     def matches(self, fields: Fields) -> bool:
         """Return True when ``fields`` have the distinctive fields of this format."""
-        ...
+        return has(fields, *self.required)
 
+    @abstractmethod
     def read(self, fields: Fields) -> UnbuiltTask:
-        """Return the task in ``fields``.
+        """Return the task in ``fields``."""
 
-        Raises:
-            RecordError: a required field is missing or has the wrong type.
-        """
-        ...
-
+    @abstractmethod
     def write(self, task: UnbuiltTask) -> Fields:
-        """Return the fields of ``task``.
-
-        Raises:
-            RecordError: the task lacks something that the format requires.
-        """
-        ...
+        """Return the fields of ``task``; a task without something that the format requires raises `RecordError`."""
 
 
 def read_record(form: Format, fields: Fields) -> UnbuiltTask:
-    """Read ``fields`` into a task that keeps all of them.
-
-    Raises:
-        RecordError: the record cannot be used.
-    """
+    """Read ``fields`` into a task that keeps all of them."""
     try:
         json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
@@ -74,13 +65,7 @@ def read_record(form: Format, fields: Fields) -> UnbuiltTask:
 
 
 def write_record(form: Format, task: UnbuiltTask, is_from_folder: bool) -> Fields:
-    """Write ``task`` in the format ``form``; unknown fields are kept.
-
-    ``is_from_folder``: the task was read from a format of folders.
-
-    Raises:
-        RecordError: the task lacks something that the format requires.
-    """
+    """Write ``task`` in the format ``form`` with its unknown fields; ``is_from_folder``: it was read from a folder."""
     written = form.write(task)
     if form.name == task.format:
         return {name: value for name, value in written.items() if name not in task.absent} | task.extra
@@ -107,11 +92,7 @@ def has(fields: Fields, *names: str) -> bool:
 
 
 def get_text(fields: Fields, name: str, default: str | None = "") -> str:
-    """Return the text of a field; null counts as missing.
-
-    Raises:
-        RecordError: it is no text, or it is missing and ``default`` is None.
-    """
+    """Return the text of a field, or ``default`` for a missing one (None: it is required); null counts as missing."""
     value = fields.get(name)
     if value is None:
         if default is None:
@@ -123,39 +104,29 @@ def get_text(fields: Fields, name: str, default: str | None = "") -> str:
 
 
 def get_names(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return the test names of a field: a list, or a list as JSON in a text (SWE-bench).
-
-    Raises:
-        RecordError: it is missing or neither.
-    """
+    """Return the test names of a required field: a list, or a list as JSON in a text (SWE-bench)."""
     value = fields.get(name)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value) if value.strip() else []
-        except ValueError as error:
-            raise RecordError(f"the field {name!r} is no JSON list: {error}") from error
+    value = [] if isinstance(value, str) and not value.strip() else _decoded(name, value)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise RecordError(f"the field {name!r} is {_kind(value)}, expected a list of test names")
     return tuple(value)
 
 
 def get_table(fields: Fields, name: str) -> Fields:
-    """Return the nested fields of a field (a table, or JSON in a text); empty when it is missing.
-
-    Raises:
-        RecordError: it is something else.
-    """
-    value = fields.get(name)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise RecordError(f"the field {name!r} is no JSON: {error}") from error
+    """Return the nested fields of a field (a table, or JSON in a text); empty when it is missing."""
+    value = _decoded(name, fields.get(name))
     if value is None:
         return {}
     if not isinstance(value, dict):
         raise RecordError(f"the field {name!r} is {_kind(value)}, expected nested fields")
     return value
+
+
+def _decoded(name: str, value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise RecordError(f"the field {name!r} is no JSON: {error}") from error
 
 
 def get_commands(fields: Fields, name: str) -> tuple[str, ...]:
@@ -182,25 +153,15 @@ def keep_filled(fields: Fields) -> Fields:
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}
 
 
-def as_json(names: Iterable[str]) -> str:
-    """Return a list as JSON in a text, like SWE-bench."""
-    return json.dumps(list(names))
-
-
 def _kind(value: Any) -> str:
     names = {str: "text", bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "a table"}
     return names.get(type(value), "missing" if value is None else type(value).__name__)
 
 
 _SPLITS: dict[str, Split] = {
-    "train": "train",
-    "training": "train",
-    "validation": "validation",
-    "valid": "validation",
-    "val": "validation",
-    "dev": "validation",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 _WORD = re.compile(r"[a-z]+")
 

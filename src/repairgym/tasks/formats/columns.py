@@ -2,7 +2,8 @@
 
 Reads and makes files. A Parquet column has one type and no missing cells. Guarantees: a column that Arrow would change
 (tables with different keys, mixed types) is written as JSON text and named in the file's metadata, so that it comes
-back whole; a missing field comes back as null; rows are read in batches, whatever the file's size.
+back whole; a missing field comes back as null; rows are read in batches, whatever the file's size; a damaged file
+raises `InputError`, a missing pyarrow `ConfigError`.
 """
 
 import json
@@ -35,24 +36,14 @@ def _pyarrow() -> Any:
 
 
 def read_parquet(path: Path) -> Iterator[Row]:
-    """Yield each row of a Parquet file.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-        InputError: the file is damaged or no Parquet.
-    """
+    """Yield each row of a Parquet file."""
     arrow = _pyarrow()
     with _readable(path, arrow), arrow.parquet.ParquetFile(path) as file:
         yield from _rows(path, file.iter_batches(batch_size=_BATCH_ROWS), file.schema_arrow.metadata)
 
 
 def read_arrow(path: Path) -> Iterator[Row]:
-    """Yield each row of an Arrow file (stream or file form), as `datasets` saves to disk.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-        InputError: the file is damaged or no Arrow.
-    """
+    """Yield each row of an Arrow file (stream or file form), as `datasets` saves to disk."""
     arrow = _pyarrow()
     with _readable(path, arrow), arrow.memory_map(str(path)) as source:
         try:
@@ -94,11 +85,7 @@ def _row(place: str, fields: Fields, encoded: list[str]) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    """Convert ``value`` to JSON: times as RFC 3339.
-
-    Raises:
-        TypeError: bytes and other things that JSON has not.
-    """
+    """Convert ``value`` to JSON: times as RFC 3339; TypeError for bytes and other things that JSON has not."""
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -114,7 +101,6 @@ def _plain(value: Any) -> Any:
 class Columns:
     """The columns of some rows."""
 
-    names: tuple[str, ...]
     encoded: frozenset[str]
     """Columns that hold JSON text."""
     schema: Any
@@ -122,43 +108,32 @@ class Columns:
 
 
 def plan_columns(rows: Sequence[Fields]) -> Columns:
-    """Choose columns that hold all of ``rows``: any row may decide a type.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-    """
+    """Choose columns that hold all of ``rows``: any row may decide a type."""
     arrow = _pyarrow()
-    names = tuple(dict.fromkeys(name for fields in rows for name in fields))
+    names = dict.fromkeys(name for fields in rows for name in fields)
     kinds = {name: _column_type(arrow, [fields.get(name) for fields in rows]) for name in names}
     encoded = sorted(name for name, kind in kinds.items() if kind is None)
     metadata = {JSON_COLUMNS: json.dumps(encoded).encode()} if encoded else None
     schema = arrow.schema([(name, kind or arrow.string()) for name, kind in kinds.items()], metadata=metadata)
-    return Columns(names, frozenset(encoded), schema)
+    return Columns(frozenset(encoded), schema)
 
 
 def write_parquet(
     path: Path, rows: Sequence[Fields], columns: Columns | None = None, num_rows_per_group: int = 1000
 ) -> None:
-    """Write a Parquet file; a missing field becomes null.
-
-    ``columns`` are those of a larger set of rows, of which this file is one shard.
-
-    Raises:
-        ConfigError: pyarrow is not installed.
-        DiskFullError: no room; what was there before is intact.
-    """
+    """Write a Parquet file; ``columns`` are those of a larger set of rows, of which this file is one shard."""
     arrow, columns = _pyarrow(), columns or plan_columns(rows)
     with written_whole(path) as stream, arrow.parquet.ParquetWriter(stream, columns.schema) as writer:
         for start in range(0, len(rows), num_rows_per_group):
             group = rows[start : start + num_rows_per_group]
-            cells = [
-                {name: _cell(fields.get(name), name in columns.encoded) for name in columns.names} for fields in group
-            ]
+            cells = [_cells(fields, columns) for fields in group]
             writer.write_table(arrow.Table.from_pylist(cells, schema=columns.schema))
 
 
-def _cell(value: Any, is_encoded: bool) -> Any:
-    return json.dumps(value, ensure_ascii=False) if is_encoded and value is not None else value
+def _cells(fields: Fields, columns: Columns) -> Fields:
+    cells = {name: fields.get(name) for name in columns.schema.names}
+    encoded = {name: json.dumps(cells[name], ensure_ascii=False) for name in columns.encoded if cells[name] is not None}
+    return cells | encoded
 
 
 def _column_type(arrow: Any, values: list[Any]) -> Any:

@@ -2,7 +2,8 @@
 
 Reads a file, a task folder, a folder of task folders, or a Hugging Face data set folder (shards of JSON lines, JSON,
 Parquet or Arrow; saved by `datasets` or downloaded). Makes `Row` items, or writes one of these. Never uses a network.
-Guarantees: records come in the order of the sorted paths.
+Guarantees: records come in the order of the sorted paths; written files and folders appear whole or not at all
+(`DiskFullError`).
 """
 
 import json
@@ -34,12 +35,7 @@ NUM_ROWS_PER_SHARD = 5000
 
 
 def read_dataset(path: Path) -> Iterator[Row]:
-    """Yield every record at ``path``.
-
-    Raises:
-        InputError: nothing there can be read, or a file is damaged.
-        ConfigError: a file needs pyarrow, which is not installed.
-    """
+    """Yield every record at ``path``; InputError if nothing there can be read."""
     if not path.exists():
         raise InputError(f"there is no {path}; name a file, a task folder or a folder of a data set")
     if path.is_file():
@@ -107,13 +103,7 @@ def _read_file(path: Path, root: Path) -> Iterator[Row]:
 
 
 def write_rows(path: Path, layout: Layout, rows: Iterable[tuple[str, Fields]]) -> None:
-    """Write rows, each with the name of its split, in any layout but ``folders``.
-
-    Raises:
-        InputError: ``path`` exists and cannot be replaced.
-        ConfigError: the layout needs pyarrow, which is not installed.
-        DiskFullError: no room; the old content is intact.
-    """
+    """Write rows, each with the name of its split, in any layout but ``folders``; InputError for an existing folder."""
     if layout == "dataset":
         _write_shards(path, rows)
         return
@@ -141,13 +131,7 @@ def _write_shards(folder: Path, rows: Iterable[tuple[str, Fields]]) -> None:
 
 
 def write_task_folders(root: Path, folders: Iterable[tuple[str, Fields]]) -> None:
-    """Write one folder per task below ``root``.
-
-    Raises:
-        InputError: ``root`` is not empty.
-        RecordError: a path leads out of its folder.
-        DiskFullError: no room; nothing is left.
-    """
+    """Write one folder per task below ``root``, which must be empty or missing."""
     with folder_written_whole(root) as place:
         for name, fields in folders:
             write_folder(place / folder_name(name), fields)

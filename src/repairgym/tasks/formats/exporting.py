@@ -18,7 +18,7 @@ from repairgym.tasks.build.assembly import read_text
 from repairgym.tasks.build.validation import pinned_tree
 from repairgym.tasks.formats.base import EXTRA_FILE, Fields, Format, RecordError, text_or_empty, write_record
 from repairgym.tasks.formats.datasets import Layout, folder_name, write_rows, write_task_folders
-from repairgym.tasks.formats.harbor_tasks import base_image, harbor_files
+from repairgym.tasks.formats.harbor import base_image, certified_files
 from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.formats.swe_bench_5 import REPO_FILE, task_repo_file
 from repairgym.tasks.layers.store import LayerStore
@@ -36,6 +36,7 @@ class ExportSummary:
     num_written: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     """Task id -> reason of the failure."""
+    splits: set[str] = field(default_factory=set)
 
 
 def strip_task(task: Task, tree: Path) -> UnbuiltTask:
@@ -78,17 +79,11 @@ def certified_in(task: UnbuiltTask) -> Task | None:
         certified = Task.model_validate_json(text)
     except ValueError as error:
         raise RecordError(f"{CERTIFIED_FIELD} is no task of this version: {error}") from error
-    pairs = {
-        "id": (task.id, certified.id),
-        "issue": (task.issue, certified.issue),
-        "gold patch": (task.gold_patch, certified.gold_patch),
-        "fail to pass": (task.fail_to_pass, certified.fail_to_pass),
-        "pass to pass": (task.pass_to_pass, certified.pass_to_pass),
-    }
-    changed = [name for name, (now, then) in pairs.items() if now != then]
+    covered = ("id", "issue", "gold_patch", "fail_to_pass", "pass_to_pass")
+    changed = [name for name in covered if getattr(task, name) != getattr(certified, name)]
     if changed:
         raise RecordError(
-            f"{', '.join(changed)} changed since the export, which the certificate does not cover; remove "
+            f"{', '.join(changed).replace('_', ' ')} changed since the export, which the certificate does not cover; remove "
             f"{CERTIFIED_FIELD} to import it as an unbuilt task"
         )
     return certified
@@ -115,26 +110,17 @@ def export_dataset(
     Raises:
         InputError: there are no tasks, or ``output`` cannot be used.
         IndexUnavailableError: the tree of a certified task is not here and no index answers.
-        DiskFullError: no room; what was there before is intact.
     """
     summary = ExportSummary()
     records = _records(store, form, layers or LayerStore(), summary, report)
     if form.name == "swe_bench_5":
-        splits = {"test"}
-        write_task_folders(output / "tasks", ((task.id, fields) for task, fields in _noting(records, splits)))
-        (output / REPO_FILE).write_text(task_repo_file(splits), encoding="utf-8")
+        write_task_folders(output / "tasks", ((task.id, fields) for task, fields in records))
+        (output / REPO_FILE).write_text(task_repo_file({"test", *summary.splits}), encoding="utf-8")
     elif form.is_folder:
         write_task_folders(output, ((task.id, fields) for task, fields in records))
     else:
         write_rows(output, layout, ((task.split or "train", fields) for task, fields in records))
     return summary
-
-
-def _noting(records: Iterable[tuple[UnbuiltTask, Fields]], splits: set[str]) -> Iterator[tuple[UnbuiltTask, Fields]]:
-    """Yield ``records`` and add their splits to ``splits``."""
-    for task, fields in records:
-        splits.add(task.split or "test")
-        yield task, fields
 
 
 def _records(
@@ -157,6 +143,7 @@ def _records(
         else:
             seen.add(name)
             summary.num_written += 1
+            summary.splits.add(task.split or "test")
             yield record
         report(number)
 
@@ -166,4 +153,4 @@ def _certified_record(task: Task, tree: Path, form: Format) -> tuple[UnbuiltTask
     if form.name != "harbor":
         return stripped, write_record(form, stripped, is_from_folder=False)
     on_image = stripped.model_copy(update={"image": base_image(task)})
-    return stripped, write_record(form, on_image, is_from_folder=False) | harbor_files(task, tree)
+    return stripped, write_record(form, on_image, is_from_folder=False) | certified_files(task, tree)

@@ -4,14 +4,17 @@ Reads and makes folders. As `Fields`, a file is its relative path and its text, 
 ``{"base64": ...}`` for bytes that are no UTF-8, ``{"text": ..., "is_executable": true}`` for a program. Guarantees:
 links are not followed; nothing is written outside the folder; a folder read and written again has the same bytes.
 Scripts first restore every deciding file and name each test. They lack our grader's checks (skipped tests, forged
-reports).
+reports). Links, files that cannot be read and paths that leave the folder raise `RecordError`.
 """
 
 import base64
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import yaml
 
 from repairgym.diffs.parse import PatchError, changed_paths
 from repairgym.tasks.formats.base import Fields, RecordError
@@ -23,29 +26,21 @@ MARKERS = ("task.yaml", "task.toml")
 """Files that make a folder a task: SWE-bench 5, Harbor."""
 
 
-def is_task_folder(folder: Path) -> bool:
-    """Return True when ``folder`` is one task."""
-    return any((folder / name).is_file() for name in MARKERS)
-
-
 def find_task_folders(folder: Path) -> list[Path]:
     """Return the task folders in ``folder``, itself included, sorted; without hidden folders and links."""
     folders = []
-    for place, names, _ in os.walk(folder):
+    for place, names, files in os.walk(folder):
         here = Path(place)
-        is_deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
-        if is_task_folder(here):
+        is_task = not set(MARKERS).isdisjoint(files)
+        if is_task:
             folders.append(here)
-        names[:] = [] if is_deep or is_task_folder(here) else [name for name in names if not name.startswith(".")]
+        is_deep = len(here.relative_to(folder).parts) >= MAX_DEPTH
+        names[:] = [] if is_deep or is_task else [name for name in names if not name.startswith(".")]
     return sorted(folders)
 
 
 def read_folder(folder: Path) -> Fields:
-    """Read the files of a task folder.
-
-    Raises:
-        RecordError: it has a link or cannot be read.
-    """
+    """Read the files of a task folder."""
     fields: Fields = {}
     try:
         for place, _, names in os.walk(folder):
@@ -70,13 +65,8 @@ def _read_file(path: Path) -> Any:
 
 
 def write_folder(folder: Path, fields: Fields) -> None:
-    """Write ``fields`` as files below the new ``folder``.
-
-    Raises:
-        RecordError: a path leads out of the folder, or a value is no file.
-        FileExistsError: the folder exists.
-    """
-    files = {safe_path(name): _content(name, value) for name, value in fields.items()}
+    """Write ``fields`` as files below ``folder``, which must not exist."""
+    files = {_safe_path(name): _content(name, value) for name, value in fields.items()}
     folder.mkdir(parents=True)
     for name, (content, is_executable) in files.items():
         path = folder / name
@@ -86,12 +76,8 @@ def write_folder(folder: Path, fields: Fields) -> None:
             path.chmod(0o755)
 
 
-def safe_path(name: str) -> str:
-    """Return ``name`` if it stays inside its folder.
-
-    Raises:
-        RecordError: it is absolute, empty, or goes up.
-    """
+def _safe_path(name: str) -> str:
+    """Return ``name`` if it stays inside its folder: not absolute, not empty, not up."""
     path = PurePosixPath(name)
     if not name or path.is_absolute() or ".." in path.parts or "\0" in name or not path.parts:
         raise RecordError(f"the path {name!r} does not stay in its folder")
@@ -117,11 +103,7 @@ def program(text: str) -> Fields:
 
 
 def get_file(fields: Fields, name: str, default: str | None = "") -> str:
-    """Return the text of a file.
-
-    Raises:
-        RecordError: it is no text, or it is missing and ``default`` is None.
-    """
+    """Return the text of a file, or ``default`` for a missing one (None: it is required)."""
     value = fields.get(name)
     if isinstance(value, dict):
         value = value.get("text")
@@ -132,17 +114,24 @@ def get_file(fields: Fields, name: str, default: str | None = "") -> str:
     return default
 
 
+def parse_file(fields: Fields, name: str, parse: Callable[[str], Any]) -> Fields:
+    """Return the fields that ``parse`` reads from the text of a required file."""
+    try:
+        table = parse(get_file(fields, name, None))
+    except (ValueError, yaml.YAMLError) as error:
+        raise RecordError(f"{name} cannot be read: {error}") from error
+    if not isinstance(table, dict):
+        raise RecordError(f"{name} holds no fields")
+    return table
+
+
 WORK_FOLDER = "/testbed"
 """Place of the repository in images of SWE-bench and its descendants."""
-_PYTEST = "python -m pytest -q -rA -p no:cacheprovider"
+PYTEST = "python -m pytest -q -rA -p no:cacheprovider"
 
 
 def restore_lines(task: UnbuiltTask) -> str:
-    """Restore the test files of the base commit, and remove those that the patch of tests adds.
-
-    Raises:
-        RecordError: the patch of tests cannot be read.
-    """
+    """Restore the test files of the base commit, and remove those that the patch of tests adds."""
     try:
         patched = changed_paths(task.test_patch)
     except PatchError as error:
@@ -156,7 +145,7 @@ def restore_lines(task: UnbuiltTask) -> str:
 
 def command_of(task: UnbuiltTask) -> str:
     """Return the command to append test names to: the record's own, or pytest."""
-    return task.test_command or _PYTEST
+    return task.test_command or PYTEST
 
 
 def dockerfile(task: UnbuiltTask) -> dict[str, str]:

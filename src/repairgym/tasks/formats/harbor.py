@@ -3,17 +3,23 @@
 Harbor runs any container task, so that a folder says little about repository, patches and tests. Adapters of SWE-bench
 put the whole record into ``tests/config.json``; it is read if present, as is a reference patch in a here-document of
 ``solution/solve.sh``. Written folders hold both, and a verifier that runs the tests by name and writes its reward to
-``/logs/verifier/reward.txt``.
+``/logs/verifier/reward.txt``. A certified task runs without this project: its image is built from the locked packages
+and the agent's tree, without hidden tests and without the repair; its verifier restores every pinned test file first.
 """
 
 import json
 import re
+import shlex
 import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from repairgym.config.loading import to_toml
-from repairgym.records import Record
+from repairgym.records import Record, Task
 from repairgym.tasks.formats.base import (
     Fields,
+    Format,
     RecordError,
     get_scores,
     get_table,
@@ -21,51 +27,45 @@ from repairgym.tasks.formats.base import (
     keep_filled,
     text_or_empty,
 )
-from repairgym.tasks.formats.folders import WORK_FOLDER, command_of, dockerfile, get_file, program, restore_lines
+from repairgym.tasks.formats.folders import (
+    PYTEST,
+    WORK_FOLDER,
+    command_of,
+    dockerfile,
+    get_file,
+    parse_file,
+    program,
+    read_folder,
+    restore_lines,
+)
 from repairgym.tasks.formats.swe_bench import SweBench, read_core
-from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
+from repairgym.tasks.unbuilt import UnbuiltTask
 
 TASK_FILE, RECORD_FILE, SOLUTION_FILE = "task.toml", "tests/config.json", "solution/solve.sh"
 _HERE_DOCUMENT = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(.*?\n)\2\s*(?:\n|$)", re.DOTALL)
-
-
-class _Task(Record):
-    name: str
-    description: str = ""
-
-
-class _Timeout(Record):
-    timeout_sec: float
-
-
-class _Environment(Record):
-    build_timeout_sec: float = 600.0
 
 
 class _TaskFile(Record):
     """The written part of ``task.toml`` (schema 1.1); missing limits are Harbor's own."""
 
     schema_version: str = "1.1"
-    task: _Task
+    task: dict[str, str]
     metadata: dict[str, str]
-    verifier: _Timeout = _Timeout(timeout_sec=1800.0)  # the bound of SWE-bench's harness
-    agent: _Timeout = _Timeout(timeout_sec=3000.0)
-    environment: _Environment = _Environment()
+    verifier: dict[str, float] = {"timeout_sec": 1800.0}  # the bound of SWE-bench's harness
+    agent: dict[str, float] = {"timeout_sec": 3000.0}
+    environment: dict[str, float] = {"build_timeout_sec": 600.0}
 
 
-class Harbor:
-    """Reads and writes task folders of Harbor."""
+class Harbor(Format):
+    """Task folders of Harbor."""
 
-    name: FormatName = "harbor"
+    name = "harbor"
     is_folder = True
-
-    def matches(self, fields: Fields) -> bool:
-        """See `Format.matches`: the file of settings."""
-        return TASK_FILE in fields
+    required = (TASK_FILE,)
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
-        settings = _settings(get_file(fields, TASK_FILE, None))
+        settings = parse_file(fields, TASK_FILE, tomllib.loads)
         environment = get_table(settings, "environment")
         image = text_or_empty(environment.get("docker_image")) or _base_image(
             get_file(fields, "environment/Dockerfile")
@@ -92,10 +92,7 @@ class Harbor:
         if not task.image:
             raise RecordError("harbor needs a container image, and the record names none")
         metadata = {"repository": task.repository, "base_commit": task.base_commit, "created_at": task.created_at}
-        settings = _TaskFile(
-            task=_Task(name=task.id),
-            metadata=keep_filled(metadata),
-        )
+        settings = _TaskFile(task={"name": task.id, "description": ""}, metadata=keep_filled(metadata))
         return {
             TASK_FILE: to_toml(settings),
             "instruction.md": task.issue,
@@ -103,17 +100,10 @@ class Harbor:
             RECORD_FILE: json.dumps(SweBench().write(task), indent=2, ensure_ascii=False) + "\n",
             "tests/test.patch": task.test_patch,
             "tests/test_ids.txt": "".join(f"{name}\n" for name in task.fail_to_pass + task.pass_to_pass),
-            "tests/test.sh": program(_verifier(task)),
+            "tests/test.sh": program(_verifier(_patched_tests(task), command_of(task))),
             "solution/gold.patch": task.gold_patch,
-            SOLUTION_FILE: program(_solution()),
+            SOLUTION_FILE: program(_SOLUTION_HEAD + _APPLY_GOLD),
         }
-
-
-def _settings(text: str) -> Fields:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise RecordError(f"{TASK_FILE} is no TOML: {error}") from error
 
 
 def _record(fields: Fields) -> Fields | None:
@@ -139,23 +129,78 @@ def _patch_in(script: str) -> str:
     return next((text for text in texts if text.startswith(("diff --git ", "--- "))), "")
 
 
-def _solution() -> str:
-    return f"""#!/bin/bash
-set -euo pipefail
-cd {WORK_FOLDER}
-git apply --whitespace=nowarn "$(dirname "$(readlink -f "$0")")/gold.patch"
-"""
+_FOLDER_OF_SCRIPT = '"$(dirname "$(readlink -f "$0")")'
+_SOLUTION_HEAD = "#!/bin/bash\nset -euo pipefail\n"
+_APPLY_GOLD = f'cd {WORK_FOLDER}\ngit apply --whitespace=nowarn {_FOLDER_OF_SCRIPT}/gold.patch"\n'
 
 
-def _verifier(task: UnbuiltTask) -> str:
-    """Return a script that runs every test by name and writes a reward of 1 if all passed."""
+def _verifier(setup: str, command: str) -> str:
+    """Return a script that runs every test by name after ``setup`` and writes a reward of 1 if all passed."""
     return f"""#!/bin/bash
 set -uo pipefail
-tests="$(dirname "$(readlink -f "$0")")"
-{restore_lines(task)}if [ -s "$tests/test.patch" ]; then git apply --whitespace=nowarn "$tests/test.patch"; fi
-mapfile -t ids < "$tests/test_ids.txt"
-{command_of(task)} "${{ids[@]}}"
+tests={_FOLDER_OF_SCRIPT}"
+{setup}mapfile -t ids < "$tests/test_ids.txt"
+{command} "${{ids[@]}}"
 status=$?
 mkdir -p /logs/verifier
 if [ $status -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
+
+
+def _patched_tests(task: UnbuiltTask) -> str:
+    patch = 'if [ -s "$tests/test.patch" ]; then git apply --whitespace=nowarn "$tests/test.patch"; fi\n'
+    return restore_lines(task) + patch
+
+
+# --- certified tasks -----------------------------------------------------------------------------------------------
+
+
+def base_image(task: Task) -> str:
+    """Return the base image of the environment of ``task``: its own Python."""
+    return f"python:{task.environment.python}-slim"
+
+
+def certified_files(task: Task, tree: Path) -> Fields:
+    """Return environment, verifier and solution of ``task`` with the pinned ``tree``, which must hold no link."""
+    pinned = read_folder(tree)
+    base = {path: value for path, value in {**pinned, **task.base_files}.items() if value is not None}
+    tests = {path: pinned[path] for path in task.test_paths if path in pinned}
+    gold = {path: text for path, text in task.gold_files.items() if text is not None}
+    removed = "".join(f"rm -f {shlex.quote(path)}\n" for path, text in task.gold_files.items() if text is None)
+    copy_gold = f'cp -r {_FOLDER_OF_SCRIPT}/files/." {WORK_FOLDER}/\ncd {WORK_FOLDER}\n'
+    return {
+        "environment/Dockerfile": _dockerfile(task),
+        "environment/requirements.txt": task.environment.lock,
+        **_below("environment/base", base),
+        "tests/test.sh": program(_certified_verifier(task)),
+        **_below("tests/files", tests),
+        SOLUTION_FILE: program(_SOLUTION_HEAD + copy_gold + removed),
+        **_below("solution/files", gold),
+    }
+
+
+def _below(folder: str, files: Mapping[str, Any]) -> Fields:
+    return {f"{folder}/{path}": value for path, value in files.items()}
+
+
+def _search_path(task: Task) -> str:
+    return ":".join(f"{WORK_FOLDER}/{path}".rstrip("/") for path in task.source_paths)
+
+
+def _dockerfile(task: Task) -> str:
+    return f"""FROM {base_image(task)}
+COPY requirements.txt /tmp/requirements.txt
+RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
+COPY base {WORK_FOLDER}
+WORKDIR {WORK_FOLDER}
+ENV PYTHONPATH={_search_path(task)} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONDONTWRITEBYTECODE=1
+"""
+
+
+def _certified_verifier(task: Task) -> str:
+    setup = f"""cp -r "$tests/files/." {WORK_FOLDER}/
+cd {WORK_FOLDER}
+export PYTHONPATH={shlex.quote(_search_path(task))} PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONDONTWRITEBYTECODE=1
+"""
+    plugins = "".join(f" -p {shlex.quote(name)}" for name in task.plugins)
+    return _verifier(setup, PYTEST + plugins)

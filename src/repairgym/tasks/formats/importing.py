@@ -65,22 +65,14 @@ class _Import:
     summary: ImportSummary = field(default_factory=ImportSummary)
 
     def is_new(self, task: Task | UnbuiltTask) -> bool:
-        """Return True for a task that was not seen before.
-
-        Raises:
-            RecordError: its id belongs to another task.
-        """
+        """Return True for a task that was not seen before; RecordError if its id belongs to another task."""
         digest, num_before = _digest(task), len(self.digests)
         if self.digests.setdefault(task.id, digest) != digest:
             raise RecordError(f"the id {task.id} belongs to another task of the folder or of the data set")
         return len(self.digests) > num_before
 
     def take(self, row: Row) -> UnbuiltTask | None:
-        """Return the new unbuilt task in ``row``; None for a known or certified one.
-
-        Raises:
-            RecordError: the record cannot be used.
-        """
+        """Return the new unbuilt task in ``row``; None for a known or certified one."""
         if row.fields is None:
             raise RecordError(row.error)
         task = read_record(self.form or detect_format(row.fields), row.fields)
@@ -108,17 +100,12 @@ def import_dataset(
 ) -> ImportSummary:
     """Add the records of ``source`` to the tasks in ``folder``; ``report`` gets the number of records so far.
 
-    Args:
-        source: A file, a task folder, a folder of task folders or of a data set.
-        folder: A task folder, which need not exist yet.
-        form: The format of every record; None detects it for each.
-        clones: Where base files are pinned from.
-        report: Called after each record.
+    ``source`` is a file, a task folder, or a folder of task folders or of a data set. Without ``form`` the format of each
+    record is detected. Base files are pinned from ``clones``.
 
     Raises:
         InputError: ``source`` holds nothing that can be read, or ``folder`` is broken.
         ConfigError: ``source`` needs pyarrow, which is not installed.
-        DiskFullError: no room; what was there before is intact.
     """
     store = TaskStore(folder)
     work = _Import(form, clones)
@@ -161,9 +148,7 @@ def _digest(task: Task | UnbuiltTask) -> str:
 
 def _funnel(store: TaskStore, work: _Import) -> dict[str, Any]:
     funnel = store.load_document(FUNNEL_FILE)
-    done = work.summary
-    counts = Counter(funnel.get("total", {}).get("import", {}))
-    counts.update(
-        records=done.num_records, unreadable=len(done.bad), known_before=done.num_known, kept=done.num_imported
-    )
+    done, counts = work.summary, Counter(funnel.get("total", {}).get("import", {}))
+    counts.update(records=done.num_records, unreadable=len(done.bad))
+    counts.update(known_before=done.num_known, kept=done.num_imported)
     return {**funnel, "total": {**funnel.get("total", {}), "import": dict(counts)}}

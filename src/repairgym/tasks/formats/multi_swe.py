@@ -8,22 +8,18 @@ Releases for `datasets` store the maps as columns: one list of names and one lis
 import re
 from typing import Any
 
-from repairgym.tasks.formats.base import Fields, RecordError, get_table, get_text, has, keep_filled
-from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
+from repairgym.tasks.formats.base import Fields, Format, RecordError, get_table, get_text, keep_filled
+from repairgym.tasks.unbuilt import UnbuiltTask
 
 _FIXED = ("f2p_tests", "s2p_tests", "n2p_tests")
 _ID = re.compile(r".*-(\d+)")
 
 
-class MultiSwe:
-    """Reads and writes rows of Multi-SWE-bench."""
+class MultiSwe(Format):
+    """Rows of Multi-SWE-bench: a pull request and its repair."""
 
-    name: FormatName = "multi_swe"
-    is_folder = False
-
-    def matches(self, fields: Fields) -> bool:
-        """See `Format.matches`: a pull request and its repair."""
-        return has(fields, "org", "repo", "number", "fix_patch")
+    name = "multi_swe"
+    required = ("org", "repo", "number", "fix_patch")
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""

@@ -8,22 +8,18 @@ after the repair; nothing names those that failed before.
 import re
 from typing import Any
 
-from repairgym.tasks.formats.base import Fields, RecordError, get_table, get_text, has, text_or_empty
-from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
+from repairgym.tasks.formats.base import Fields, Format, RecordError, get_table, get_text, text_or_empty
+from repairgym.tasks.unbuilt import UnbuiltTask
 
 _SIGNS = {"context": " ", "added": "+", "deleted": "-"}
 _TEST_PATH = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|[^/]*_test\.py$|conftest\.py$)")
 
 
-class R2eGym:
-    """Reads and writes rows of R2E-Gym."""
+class R2eGym(Format):
+    """Rows of R2E-Gym: a commit, an image and statuses."""
 
-    name: FormatName = "r2e_gym"
-    is_folder = False
-
-    def matches(self, fields: Fields) -> bool:
-        """See `Format.matches`: a commit, an image and statuses."""
-        return has(fields, "repo_name", "commit_hash", "docker_image", "expected_output_json")
+    name = "r2e_gym"
+    required = ("repo_name", "commit_hash", "docker_image", "expected_output_json")
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
@@ -63,11 +59,7 @@ def _items(table: Fields, name: str) -> list[Fields]:
 
 
 def _file_patch(diff: Fields) -> tuple[str, str]:
-    """Return path and patch of one parsed file diff; the patch may be empty.
-
-    Raises:
-        RecordError: it is not of the form that R2E-Gym writes.
-    """
+    """Return path and patch of one parsed file diff; the patch may be empty."""
     path = text_or_empty(get_table(get_table(diff, "header"), "file").get("path"))
     if not path:
         raise RecordError("a file of 'parsed_commit_content' has no path")

@@ -11,27 +11,13 @@ from repairgym.tasks.formats.swe_bench import SweBench, SweGym, SweRebench, SweR
 from repairgym.tasks.formats.swe_bench_5 import SweBench5
 from repairgym.tasks.unbuilt import FormatName
 
-_ORDERED: tuple[Format, ...] = (
-    SweBench5(),
-    Harbor(),
-    MultiSwe(),
-    R2eGym(),
-    SweRebenchV2(),
-    SweRebench(),
-    SweSmith(),
-    SweBench(),
-    SweGym(),
-)
-FORMATS: dict[FormatName, Format] = {form.name: form for form in _ORDERED}
+_CLASSES = (SweBench5, Harbor, MultiSwe, R2eGym, SweRebenchV2, SweRebench, SweSmith, SweBench, SweGym)
+FORMATS: dict[FormatName, Format] = {cls.name: cls() for cls in _CLASSES}
 
 
 def detect_format(fields: Fields) -> Format:
-    """Return the format of ``fields``.
-
-    Raises:
-        RecordError: none fits.
-    """
-    for form in _ORDERED:
+    """Return the format of ``fields``; RecordError if none fits."""
+    for form in FORMATS.values():
         if form.matches(fields):
             return form
     raise RecordError(f"the fields {', '.join(sorted(fields)[:12]) or '(none)'} fit no format; name one with --format")

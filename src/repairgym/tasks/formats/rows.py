@@ -1,7 +1,8 @@
 """Data sets of rows as text: JSON lines and JSON.
 
 Reads and makes files. Guarantees: JSON lines are read one at a time, whatever the file's size; a bad line is a `Row`
-with its reason, and reading continues; files appear whole or not at all.
+with its reason, and reading continues; a file that cannot be opened is an `InputError`; files appear whole or not at
+all.
 """
 
 import json
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from repairgym.errors import InputError
 from repairgym.records import Split
@@ -30,11 +31,7 @@ class Row:
 
 
 def read_json_lines(path: Path) -> Iterator[Row]:
-    """Yield each line that is not blank.
-
-    Raises:
-        InputError: the file cannot be opened.
-    """
+    """Yield each line that is not blank."""
     with _opened(path) as stream:
         for number, line in enumerate(stream, 1):
             if line.strip():
@@ -42,32 +39,28 @@ def read_json_lines(path: Path) -> Iterator[Row]:
 
 
 def read_json(path: Path) -> Iterator[Row]:
-    """Yield the items of a list, or the values of a table by id.
-
-    Raises:
-        InputError: the file cannot be opened, or is neither.
-    """
+    """Yield the items of a list, or the values of a table by id; InputError for anything else."""
     with _opened(path) as stream:
-        row = _parse(path.name, b"[" + stream.read() + b"]", is_table=False)
-    if row.fields is None:
-        raise InputError(f"{path} is no JSON: {row.error}")
-    content = row.fields["items"][0] if len(row.fields["items"]) == 1 else None
+        try:
+            content = json.load(stream, parse_constant=_reject)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path} is no JSON: {error}") from error
     if isinstance(content, dict) and content and all(isinstance(item, dict) for item in content.values()):
         content = list(content.values())
     if not isinstance(content, list):
         raise InputError(f"{path} holds neither a list of records nor a table of them by id; write one record per line")
     for number, item in enumerate(content, 1):
-        place = f"{path.name} item {number}"
-        yield Row(place, item) if isinstance(item, dict) else Row(place, None, "it is no table of fields")
+        yield _row(f"{path.name} item {number}", item)
 
 
-def _parse(place: str, text: bytes, is_table: bool = True) -> Row:
+def _parse(place: str, text: bytes) -> Row:
     try:
-        value = json.loads(text, parse_constant=_reject)
+        return _row(place, json.loads(text, parse_constant=_reject))
     except (ValueError, RecursionError) as error:
         return Row(place, None, f"it is no JSON: {error}")
-    if not is_table:
-        return Row(place, {"items": value})
+
+
+def _row(place: str, value: Any) -> Row:
     return Row(place, value) if isinstance(value, dict) else Row(place, None, "it is no table of fields")
 
 
@@ -85,22 +78,14 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_json_lines(path: Path, rows: Iterable[Fields]) -> None:
-    """Write one record per line.
-
-    Raises:
-        DiskFullError: no room; the old content is intact.
-    """
+    """Write one record per line."""
     with written_whole(path) as stream:
         for fields in rows:
             stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
 
 
 def write_json(path: Path, rows: Iterable[Fields]) -> None:
-    """Write a list of records.
-
-    Raises:
-        DiskFullError: no room; the old content is intact.
-    """
+    """Write a list of records."""
     with written_whole(path) as stream:
         separator = b"[\n"
         for fields in rows:

@@ -10,6 +10,7 @@
   ``swesmith/OWNER__NAME.COMMIT``, which give owner, name and the start of the commit.
 """
 
+import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -18,8 +19,8 @@ from repairgym.diffs.apply import reverse_patch
 from repairgym.diffs.parse import PatchError
 from repairgym.tasks.formats.base import (
     Fields,
+    Format,
     RecordError,
-    as_json,
     get_commands,
     get_names,
     get_scores,
@@ -29,18 +30,51 @@ from repairgym.tasks.formats.base import (
     keep_filled,
     text_or_empty,
 )
-from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
+from repairgym.tasks.unbuilt import UnbuiltTask
+
+_COLUMNS = {
+    "id": "instance_id",
+    "repository": "repo",
+    "base_commit": "base_commit",
+    "version": "version",
+    "issue": "problem_statement",
+    "hints": "hints_text",
+    "gold_patch": "patch",
+    "test_patch": "test_patch",
+    "fail_to_pass": "FAIL_TO_PASS",
+    "pass_to_pass": "PASS_TO_PASS",
+    "created_at": "created_at",
+}
+"""Field of `UnbuiltTask` -> column of SWE-bench and its descendants."""
+_TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
+_REQUIRED = ("instance_id", "repo", "base_commit", "patch")
 
 
-class SweBench:
-    """Reads and writes rows of SWE-bench."""
+def read_core(fields: Fields) -> dict[str, Any]:
+    """Read the common columns as fields of `UnbuiltTask`."""
+    return {
+        name: get_names(fields, column)
+        if column in _TESTS
+        else get_text(fields, column, None if column in _REQUIRED else "")
+        for name, column in _COLUMNS.items()
+    }
 
-    name: FormatName = "swe_bench"
-    is_folder = False
+
+def write_core(task: UnbuiltTask) -> Fields:
+    """Write the common columns; test lists as lists."""
+    values = {column: getattr(task, name) for name, column in _COLUMNS.items()}
+    return values | {column: list(values[column]) for column in _TESTS}
+
+
+class SweBench(Format):
+    """Rows of SWE-bench: test lists are JSON in a text."""
+
+    name = "swe_bench"
+    required = ("instance_id", "patch", "test_patch")
 
     def matches(self, fields: Fields) -> bool:
-        """SWE-bench writes its test lists as text."""
-        return has(fields, "instance_id", "patch", "test_patch") and isinstance(fields.get("FAIL_TO_PASS"), str)
+        """See `Format.matches`."""
+        return super().matches(fields) and isinstance(fields.get("FAIL_TO_PASS"), str)
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
@@ -54,64 +88,24 @@ class SweBench:
 
     def write(self, task: UnbuiltTask) -> Fields:
         """See `Format.write`."""
-        optional = {"image": task.image, "difficulty": task.labels.get("difficulty", "")}
+        core = write_core(task)
         return {
-            **write_core(task),
-            "FAIL_TO_PASS": as_json(task.fail_to_pass),
-            "PASS_TO_PASS": as_json(task.pass_to_pass),
+            **core,
+            **{column: json.dumps(core[column]) for column in _TESTS},
             "environment_setup_commit": task.base_commit,
-            **keep_filled(optional),
+            **keep_filled({"image": task.image, "difficulty": task.labels.get("difficulty", "")}),
         }
 
 
-def read_core(fields: Fields) -> dict[str, Any]:
-    """Read the common fields of SWE-bench and its descendants, as fields of `UnbuiltTask`.
+class SweGym(Format):
+    """Rows of SWE-Gym: test lists are lists."""
 
-    Raises:
-        RecordError: the id, a patch or a test list is missing or has the wrong type.
-    """
-    return {
-        "id": get_text(fields, "instance_id", None),
-        "repository": get_text(fields, "repo", None),
-        "base_commit": get_text(fields, "base_commit", None),
-        "version": get_text(fields, "version"),
-        "issue": get_text(fields, "problem_statement"),
-        "hints": get_text(fields, "hints_text"),
-        "gold_patch": get_text(fields, "patch", None),
-        "test_patch": get_text(fields, "test_patch"),
-        "fail_to_pass": get_names(fields, "FAIL_TO_PASS"),
-        "pass_to_pass": get_names(fields, "PASS_TO_PASS"),
-        "created_at": get_text(fields, "created_at"),
-    }
-
-
-def write_core(task: UnbuiltTask) -> Fields:
-    """Write the fields of `read_core`; test lists as lists."""
-    return {
-        "instance_id": task.id,
-        "repo": task.repository,
-        "base_commit": task.base_commit,
-        "version": task.version,
-        "problem_statement": task.issue,
-        "hints_text": task.hints,
-        "patch": task.gold_patch,
-        "test_patch": task.test_patch,
-        "FAIL_TO_PASS": list(task.fail_to_pass),
-        "PASS_TO_PASS": list(task.pass_to_pass),
-        "created_at": task.created_at,
-    }
-
-
-class SweGym:
-    """Reads and writes rows of SWE-Gym."""
-
-    name: FormatName = "swe_gym"
-    is_folder = False
+    name = "swe_gym"
+    required = ("instance_id", "base_commit", "patch", "test_patch")
 
     def matches(self, fields: Fields) -> bool:
-        """The common fields, with lists."""
-        is_list = isinstance(fields.get("FAIL_TO_PASS"), list)
-        return has(fields, "instance_id", "base_commit", "patch", "test_patch") and is_list
+        """See `Format.matches`."""
+        return super().matches(fields) and isinstance(fields.get("FAIL_TO_PASS"), list)
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
@@ -122,15 +116,11 @@ class SweGym:
         return write_core(task)
 
 
-class SweRebench:
-    """Reads and writes rows of SWE-rebench."""
+class SweRebench(Format):
+    """Rows of SWE-rebench: an installation as well."""
 
-    name: FormatName = "swe_rebench"
-    is_folder = False
-
-    def matches(self, fields: Fields) -> bool:
-        """The common fields and how to install."""
-        return has(fields, "instance_id", "base_commit", "patch", "test_patch", "install_config")
+    name = "swe_rebench"
+    required = ("instance_id", "base_commit", "patch", "test_patch", "install_config")
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
@@ -162,15 +152,11 @@ class SweRebench:
         }
 
 
-class SweRebenchV2:
-    """Reads and writes rows of SWE-rebench V2."""
+class SweRebenchV2(Format):
+    """Rows of SWE-rebench V2: an installation, and the language that version 1 lacks."""
 
-    name: FormatName = "swe_rebench_v2"
-    is_folder = False
-
-    def matches(self, fields: Fields) -> bool:
-        """See `Format.matches`: an install configuration, and the language that version 1 lacks."""
-        return has(fields, "instance_id", "base_commit", "patch", "install_config", "language")
+    name = "swe_rebench_v2"
+    required = ("instance_id", "base_commit", "patch", "install_config", "language")
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
@@ -197,11 +183,7 @@ class SweRebenchV2:
 
 
 def _to_time(milliseconds: Any) -> str:
-    """Unix time in milliseconds as RFC 3339; a text stays as it is.
-
-    Raises:
-        RecordError: neither, or a time outside the calendar.
-    """
+    """Return a Unix time in milliseconds as RFC 3339; a text stays as it is."""
     if milliseconds is None:
         return ""
     if isinstance(milliseconds, str):
@@ -215,7 +197,7 @@ def _to_time(milliseconds: Any) -> str:
 
 
 def _to_milliseconds(time: str) -> int | str:
-    """RFC 3339 as Unix time in milliseconds; what is no time stays a text."""
+    """Return an RFC 3339 time as Unix time in milliseconds; other text stays as it is."""
     try:
         return round(datetime.fromisoformat(time).timestamp() * 1000)
     except ValueError:
@@ -226,15 +208,15 @@ _MIRROR = re.compile(r"(?:[^/]+/)?(?P<owner>[^/]+?)__(?P<name>[^/]+)\.(?P<commit
 _COMMIT_CHARACTERS = 8
 
 
-class SweSmith:
-    """Reads and writes rows of SWE-smith."""
+class SweSmith(Format):
+    """Rows of SWE-smith: an image, a patch, and no patch of tests, which are in the repository."""
 
-    name: FormatName = "swe_smith"
-    is_folder = False
+    name = "swe_smith"
+    required = ("instance_id", "patch", "repo", "image_name")
 
     def matches(self, fields: Fields) -> bool:
-        """An image, a patch, and no patch of tests: the tests are in the repository."""
-        return has(fields, "instance_id", "patch", "repo", "image_name") and not has(fields, "test_patch")
+        """See `Format.matches`."""
+        return super().matches(fields) and not has(fields, "test_patch")
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
@@ -268,12 +250,6 @@ class SweSmith:
             bug = task.bug_patch or reverse_patch(task.gold_patch)
         except PatchError as error:
             raise RecordError(f"swe_smith needs the reverse of the gold patch: {error}") from error
-        return {
-            "instance_id": task.id,
-            "patch": bug,
-            "FAIL_TO_PASS": list(task.fail_to_pass),
-            "PASS_TO_PASS": list(task.pass_to_pass),
-            "image_name": task.image,
-            "repo": mirror,
-            "problem_statement": task.issue,
-        }
+        core = write_core(task) | {"patch": bug, "repo": mirror}
+        columns = ("instance_id", "patch", *_TESTS, "repo", "problem_statement")
+        return {column: core[column] for column in columns} | {"image_name": task.image}

@@ -7,14 +7,12 @@
 import json
 import shlex
 from collections.abc import Iterable
-from typing import Any
 
 import yaml
 
-from repairgym.records import Split
-from repairgym.tasks.formats.base import Fields, RecordError, get_names, get_text, keep_filled, split_of
-from repairgym.tasks.formats.folders import command_of, dockerfile, get_file, restore_lines
-from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
+from repairgym.tasks.formats.base import Fields, Format, RecordError, get_names, get_text, keep_filled, split_of
+from repairgym.tasks.formats.folders import command_of, dockerfile, get_file, parse_file, restore_lines
+from repairgym.tasks.unbuilt import UnbuiltTask
 
 TASK_FILE, TESTS_FILE, REPO_FILE = "task.yaml", "tests.json", "sweb.yaml"
 DATASET = "repairgym"
@@ -23,21 +21,16 @@ LOG_PARSER = "parse_log_pytest"
 _PATCH_END = "END_OF_TEST_PATCH"
 
 
-class SweBench5:
-    """Reads and writes task folders of SWE-bench 5."""
+class SweBench5(Format):
+    """Task folders of SWE-bench 5."""
 
-    name: FormatName = "swe_bench_5"
+    name = "swe_bench_5"
     is_folder = True
-
-    def matches(self, fields: Fields) -> bool:
-        """Its two files with fields."""
-        return TASK_FILE in fields and TESTS_FILE in fields
+    required = (TASK_FILE, TESTS_FILE)
 
     def read(self, fields: Fields) -> UnbuiltTask:
         """See `Format.read`."""
-        short = _load(TASK_FILE, yaml.safe_load, get_file(fields, TASK_FILE, None))
-        tests = _load(TESTS_FILE, json.loads, get_file(fields, TESTS_FILE, None))
-        split: Split | None = split_of(get_text(short, "split"))
+        short, tests = parse_file(fields, TASK_FILE, yaml.safe_load), parse_file(fields, TESTS_FILE, json.loads)
         return UnbuiltTask(
             id=get_text(short, "instance_id", None),
             format=self.name,
@@ -52,7 +45,7 @@ class SweBench5:
             pass_to_pass=get_names(tests, "PASS_TO_PASS"),
             created_at=str(short.get("created_at", "")),
             image=get_text(short, "image"),
-            split=split,
+            split=split_of(get_text(short, "split")),
         )
 
     def write(self, task: UnbuiltTask) -> Fields:
@@ -99,15 +92,5 @@ exit $status
 
 
 def task_repo_file(splits: Iterable[str]) -> str:
-    """``sweb.yaml``, which makes a folder with ``tasks/`` a task repository."""
+    """Return ``sweb.yaml``, which makes a folder with ``tasks/`` a task repository."""
     return yaml.safe_dump({"datasets": [DATASET], "splits": sorted(set(splits))})
-
-
-def _load(name: str, parse: Any, text: str) -> Fields:
-    try:
-        table = parse(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise RecordError(f"{name} cannot be read: {error}") from error
-    if not isinstance(table, dict):
-        raise RecordError(f"{name} holds no fields")
-    return table

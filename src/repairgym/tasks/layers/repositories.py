@@ -25,8 +25,8 @@ COMMIT_TREE_FORMAT = 1
 GIT_TIMEOUT_S = 600.0
 MAX_TREE_BYTES = 256 << 20
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
-_SAFE = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-_SAFE_PATHS = ("-c", "core.quotePath=false", "-c", "protocol.ext.allow=never")
+_SETTINGS = ("safe.directory=*", "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false")
+_SAFE = [part for setting in (*_SETTINGS, "protocol.ext.allow=never") for part in ("-c", setting)]
 
 
 class UnsupportedTreeError(TaskError):
@@ -58,9 +58,10 @@ class Commit:
 class GitRepository:
     """A repository on this machine's disk."""
 
-    def __init__(self, folder: Path, subdirectory: str = "") -> None:
-        """Use the clone (bare or not) in ``folder``."""
+    def __init__(self, folder: Path, subdirectory: str = "", is_offline: bool = False) -> None:
+        """Use the clone (bare or not) in ``folder``; with ``is_offline`` a partial clone fetches nothing."""
         self.folder = folder
+        self.is_offline = is_offline
         self.subdirectory = subdirectory.strip("/")
 
     @classmethod
@@ -84,13 +85,13 @@ class GitRepository:
         return cls(store.build_once("repositories", digest, lambda place: _clone(url, place)), subdirectory)
 
     def git(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """Return the output of a git command.
-
-        Raises:
-            InputError: git fails.
-        """
-        argv = ["git", "--no-replace-objects", *_SAFE, *_SAFE_PATHS, "-C", str(self.folder), *arguments]
-        done = subprocess.run(argv, input=stdin, capture_output=True, timeout=GIT_TIMEOUT_S, env=_environ())
+        """Return the output of a git command; InputError if it fails or does not end in time."""
+        argv = ["git", "--no-replace-objects", *_SAFE, "-C", str(self.folder), *arguments]
+        environ = {**_environ(), **({"GIT_NO_LAZY_FETCH": "1"} if self.is_offline else {})}
+        try:
+            done = subprocess.run(argv, input=stdin, capture_output=True, timeout=GIT_TIMEOUT_S, env=environ)
+        except subprocess.TimeoutExpired as error:
+            raise InputError(f"git did not answer within {GIT_TIMEOUT_S:.0f} s in {self.folder}") from error
         if done.returncode:
             detail = " ".join(done.stderr.decode(errors="replace").split())[-300:]
             raise InputError(
@@ -99,11 +100,7 @@ class GitRepository:
         return done.stdout
 
     def resolve(self, revision: str) -> str:
-        """Return the full id of the commit ``revision``.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the full id of the commit ``revision``; InputError if there is none."""
         return self.git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
 
     def commits(self, revision: str) -> Iterator[Commit]:
@@ -154,11 +151,7 @@ class GitRepository:
         return f"{self.subdirectory}/{path}" if self.subdirectory else path
 
     def write_tree(self, commit_id: str, place: Path) -> None:
-        """Write the files of a commit below ``place``.
-
-        Raises:
-            UnsupportedTreeError: submodules, LFS pointers, links that leave the tree, or too many bytes.
-        """
+        """Write the files of a commit below ``place``; `UnsupportedTreeError` if they cannot be pinned."""
         listing = self.git("ls-tree", "-r", "-z", "-l", f"{commit_id}:{self.subdirectory}").decode("utf-8", "replace")
         entries = [_parse_entry(line) for line in listing.split("\0") if line]
         for mode, _, _, path in entries:
@@ -166,25 +159,26 @@ class GitRepository:
                 raise UnsupportedTreeError("submodules", path)
         if sum(size for _, _, size, _ in entries) > MAX_TREE_BYTES:
             raise UnsupportedTreeError("too_large", f"{commit_id[:12]} (more than {MAX_TREE_BYTES >> 20} MiB)")
-        blobs = self._blobs([blob_id for _, blob_id, _, _ in entries])
+        blobs = self.read_blobs([blob_id for _, blob_id, _, _ in entries])
         for mode, blob_id, _, path in entries:
             _write_entry(place, mode, path, blobs[blob_id])
 
-    def _blobs(self, blob_ids: list[str]) -> dict[str, bytes]:
-        raw = self.git("cat-file", "--batch", stdin="".join(f"{blob_id}\n" for blob_id in blob_ids).encode())
+    def read_blobs(self, names: list[str]) -> dict[str, bytes]:
+        """Return the content of each of ``names`` (ids, or ``COMMIT:PATH``) that exists; InputError for a folder."""
+        raw = self.git("cat-file", "--batch", stdin="".join(f"{name}\n" for name in names).encode())
         blobs: dict[str, bytes] = {}
         place = 0
-        for blob_id in blob_ids:
+        for name in names:
             end = raw.index(b"\n", place)
-            num_bytes = int(raw[place:end].split()[2])
-            blobs[blob_id] = raw[end + 1 : end + 1 + num_bytes]
-            place = end + 2 + num_bytes
+            kind, _, size = raw[place:end].rpartition(b" ")
+            place = end + 1
+            if size == b"missing":
+                continue
+            if not kind.endswith(b" blob"):
+                raise InputError(f"{name} in {self.folder} is no file")
+            blobs[name] = raw[place : place + int(size)]
+            place += int(size) + 1
         return blobs
-
-
-def commit_tree_digest(tree_id: str, name: str, version: str) -> str:
-    """Return the content address of the tree layer of a commit."""
-    return hashlib.sha256(f"commit-tree:{COMMIT_TREE_FORMAT}:{tree_id}:{name}:{version}".encode()).hexdigest()
 
 
 def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, name: str, version: str) -> Path:
@@ -194,6 +188,7 @@ def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, na
         InputError: the commit is not in the repository.
         UnsupportedTreeError: the files cannot be pinned.
     """
+    address = f"commit-tree:{COMMIT_TREE_FORMAT}:{repository.tree_id(commit_id)}:{name}:{version}"
 
     def build(place: Path) -> None:
         repository.write_tree(commit_id, place)
@@ -202,7 +197,7 @@ def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, na
         folder.mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
-    return store.build_once("trees", commit_tree_digest(repository.tree_id(commit_id), name, version), build)
+    return store.build_once("trees", hashlib.sha256(address.encode()).hexdigest(), build)
 
 
 def _write_version_files(tree: Path, version: str) -> None:
@@ -249,7 +244,7 @@ def _write_entry(place: Path, mode: str, path: str, content: bytes) -> None:
 
 
 def _clone(url: str, place: Path) -> None:
-    argv = ["git", *_SAFE, *_SAFE_PATHS, "clone", "--quiet", "--bare", "--", url, str(place)]
+    argv = ["git", *_SAFE, "clone", "--quiet", "--bare", "--", url, str(place)]
     done = subprocess.run(argv, capture_output=True, timeout=GIT_TIMEOUT_S, env=_environ())
     if done.returncode:
         detail = " ".join(done.stderr.decode(errors="replace").split())[-300:]
