@@ -10,8 +10,8 @@ from pathlib import Path
 
 from repairgym.diffs.parse import PatchError, num_changed_lines, num_edits
 from repairgym.records import Record, Task
-from repairgym.tasks.layers.gc import use_path
-from repairgym.tasks.layers.store import METADATA_FOLDER
+from repairgym.tasks.layers.gc import describe_layer
+from repairgym.tasks.layers.licenses import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 NUM_OPERATORS_SHOWN = 4
@@ -63,13 +63,13 @@ class _Facts(Record):
     split: str
     num_fail_to_pass: int
     num_pass_to_pass: int
-    test_s: float | None
     num_edits: int
     num_lines: int
     labels: dict[str, str]
-    license: str
     num_bytes: int
-    layers: tuple[str, ...]
+    test_s: float | None = None
+    license: str = ""
+    layers: tuple[str, ...] = ()
 
 
 def _facts(task: Task | UnbuiltTask) -> _Facts:
@@ -77,22 +77,19 @@ def _facts(task: Task | UnbuiltTask) -> _Facts:
         edits, lines = num_edits(task.gold_patch), num_changed_lines(task.gold_patch)
     except PatchError:
         edits = lines = 0
-    return _Facts(
+    facts = _Facts(
         split=task.split or "none",
         num_fail_to_pass=len(task.fail_to_pass),
         num_pass_to_pass=len(task.pass_to_pass),
-        test_s=task.certificate.gold_duration_s if isinstance(task, Task) else None,
         num_edits=edits,
         num_lines=lines,
         labels={name: value for name, value in task.labels.items() if name != "package"},
-        license=task.license if isinstance(task, UnbuiltTask) else "",
         num_bytes=len(task.model_dump_json().encode()) + 1,
-        layers=_layer_names(task) if isinstance(task, Task) else (),
     )
-
-
-def _layer_names(task: Task) -> tuple[str, ...]:
-    return f"trees/{task.base_tree}", f"environments/{task.environment.digest}"
+    if isinstance(task, UnbuiltTask):
+        return facts.model_copy(update={"license": task.license})
+    layers = f"trees/{task.base_tree}", f"environments/{task.environment.digest}"
+    return facts.model_copy(update={"test_s": task.certificate.gold_duration_s, "layers": layers})
 
 
 def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], layers: Path) -> PackageStatistics:
@@ -102,7 +99,7 @@ def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], lay
             labels[name][value] += 1
     used = [layers / name for name in sorted({name for fact in facts for name in fact.layers})]
     built = [layer for layer in used if layer.is_dir()]
-    licenses = {fact.license for fact in facts if fact.license} | {name for name in map(read_license, built) if name}
+    licenses = {fact.license for fact in facts if fact.license} | {name for name in map(license_of, built) if name}
     times = [fact.test_s for fact in facts if fact.test_s is not None]
     return PackageStatistics(
         package=package,
@@ -118,15 +115,12 @@ def _row(package: str, source: str, is_built: bool, facts: Sequence[_Facts], lay
         labels={name: dict(sorted(counts.items())) for name, counts in sorted(labels.items())},
         license=", ".join(sorted(licenses)),
         record_bytes=sum(fact.num_bytes for fact in facts),
-        layer_bytes=sum(map(_layer_bytes, built)) if built else None,
+        layer_bytes=sum(describe_layer(layer).num_bytes for layer in built) if built else None,
     )
 
 
 def markdown_table(rows: Iterable[PackageStatistics]) -> str:
-    """Return one line per package: tasks by source, time of their tests, and counts of operators.
-
-    Seconds are means over the tasks: the tests of one task on the repaired code, from its certificate.
-    """
+    """Return one line per package: tasks by source, mean seconds of one task's tests (`test_s`), and operators."""
     by_package: dict[str, list[PackageStatistics]] = defaultdict(list)
     for row in rows:
         by_package[row.package].append(row)
@@ -146,10 +140,7 @@ def markdown_table(rows: Iterable[PackageStatistics]) -> str:
 
 def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequence[int]) -> str:
     splits = ", ".join(sorted({split for row in rows for split in row.splits}))
-    licenses = (
-        ", ".join(sorted({license_name for row in rows for license_name in row.license.split(", ") if license_name}))
-        or "?"
-    )
+    licenses = ", ".join(sorted({name for row in rows for name in row.license.split(", ") if name})) or "?"
     timed = [(row.test_s, row.num_tasks) for row in rows if row.test_s is not None]
     seconds = f"{sum(s * n for s, n in timed) / sum(n for _, n in timed):.2f}" if timed else ""
     operators: Counter[str] = Counter()
@@ -163,25 +154,3 @@ def _markdown_line(package: str, rows: Sequence[PackageStatistics], counts: Sequ
 
 def _mean(values: Sequence[float]) -> float:
     return round(sum(values) / len(values), 3)
-
-
-def _layer_bytes(layer: Path) -> int:
-    """Return the size that the layer store recorded, or else measure it."""
-    try:
-        return int(use_path(layer).read_text())
-    except (OSError, ValueError):
-        return sum(path.lstat().st_size for path in layer.rglob("*") if not path.is_dir())
-
-
-def read_license(tree: Path) -> str:
-    """Return the license in the metadata of a tree: expression, name or classifier; empty for none."""
-    for path in sorted(tree.glob(f"{METADATA_FOLDER}/*.dist-info/METADATA")):
-        head = path.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-        fields = [line.partition(":") for line in head.split("\n") if line[:1].strip()]
-        values = {name.lower(): value.strip() for name, _, value in fields}
-        classified = [value.rpartition("::")[2].strip() for name, _, value in fields if "License ::" in value]
-        license = values.get("license-expression") or values.get("license") or ", ".join(classified)
-        if license and license != "UNKNOWN":
-            # Some projects put the whole license text there; its first line names it.
-            return license.splitlines()[0][:60]
-    return ""

@@ -8,12 +8,11 @@ Reads and writes::
     manifest.json    format of the folder, catalogue digest, seed, config, tool versions
     units/           finished units (one source on one package) of a build, from which a killed one resumes
 
-Guarantees: every file appears whole or not at all; a unit counts only for the key (catalogue entry, config, seed, lock)
-that it was made with; a folder of another format is rejected.
+Guarantees: every file appears whole or not at all (`DiskFullError` without room); a unit counts only for the key
+(catalogue entry, config, seed, lock) that it was made with; a broken file or one of another format is an `InputError`.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +20,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.errors import InputError
 from repairgym.records import Record, SourceKind, Split, Task
+from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 TASKS_FILE, FUNNEL_FILE, MANIFEST_FILE, UNITS_FOLDER = "tasks.jsonl", "funnel.json", "manifest.json", "units"
@@ -55,11 +55,7 @@ class TaskStore:
     def load(
         self, split: Split | None = None, source: SourceKind | None = None, ids: Iterable[str] = ()
     ) -> tuple[Task, ...]:
-        """Return the tasks that match every given filter, in file order.
-
-        Raises:
-            InputError: there is no task file, it has another format, a line is broken, or an id is unknown.
-        """
+        """Return the tasks that match every given filter, in file order; InputError for an unknown id."""
         wanted = frozenset(ids)
         matching = tuple(
             task
@@ -74,38 +70,22 @@ class TaskStore:
         return matching
 
     def save(self, tasks: Iterable[Task], funnel: dict[str, Any], manifest: dict[str, Any]) -> None:
-        """Write the whole folder.
-
-        Raises:
-            DiskFullError: no room; the old content is intact.
-        """
+        """Write the whole folder."""
         ordered = sorted(tasks, key=lambda task: (task.split, task.provenance.package, task.id))
         self._write(TASKS_FILE, (task.model_dump_json() + "\n" for task in ordered))
         self.save_document(FUNNEL_FILE, funnel)
         self.save_document(MANIFEST_FILE, {**manifest, "format": FOLDER_FORMAT})
 
     def save_document(self, name: str, content: dict[str, Any]) -> None:
-        """Write one JSON object next to the tasks.
-
-        Raises:
-            DiskFullError: no room; the old content is intact.
-        """
+        """Write one JSON object next to the tasks."""
         self._write(name, [json.dumps(content, indent=2, sort_keys=True) + "\n"])
 
     def save_unbuilt(self, tasks: Iterable[UnbuiltTask]) -> None:
-        """Write all imported tasks, one at a time.
-
-        Raises:
-            DiskFullError: no room; the old content is intact.
-        """
+        """Write all imported tasks, one at a time."""
         self._write(UNBUILT_FILE, (task.model_dump_json() + "\n" for task in tasks))
 
     def iter_unbuilt(self) -> Iterator[UnbuiltTask]:
-        """Yield the imported tasks; none without their file.
-
-        Raises:
-            InputError: a line is broken.
-        """
+        """Yield the imported tasks; none without their file."""
         path = self.folder / UNBUILT_FILE
         if path.is_file():
             yield from _read_lines(path, UnbuiltTask, "import the tasks again")
@@ -116,20 +96,12 @@ class TaskStore:
         return any((self.folder / name).is_file() for name in (TASKS_FILE, UNBUILT_FILE))
 
     def load_certified(self) -> tuple[Task, ...]:
-        """Return every certified task; none for a folder with imported tasks only.
-
-        Raises:
-            InputError: the folder has neither, or a line is broken.
-        """
+        """Return every certified task; none for a folder with imported tasks only, InputError for an empty one."""
         has_unbuilt = (self.folder / UNBUILT_FILE).is_file()
         return () if has_unbuilt and not (self.folder / TASKS_FILE).is_file() else self.load()
 
     def load_document(self, name: str) -> dict[str, Any]:
-        """Return `FUNNEL_FILE` or `MANIFEST_FILE`; empty when it is missing.
-
-        Raises:
-            InputError: it is no JSON object.
-        """
+        """Return `FUNNEL_FILE` or `MANIFEST_FILE`; empty when it is missing."""
         path = self.folder / name
         if not path.is_file():
             return {}
@@ -176,18 +148,8 @@ class TaskStore:
         yield from _read_lines(path, Task, "build the tasks again")
 
     def _write(self, name: str, parts: Iterable[str]) -> None:
-        path = self.folder / name
-        with disk_full_as_repairgym_error(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                with temporary.open("w", encoding="utf-8", newline="\n") as stream:
-                    stream.writelines(parts)
-                    stream.flush()
-                    os.fsync(stream.fileno())
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with written_whole(self.folder / name) as stream:
+            stream.writelines(part.encode() for part in parts)
 
 
 def _read_lines(path: Path, cls: type[RecordT], remedy: str) -> Iterator[RecordT]:

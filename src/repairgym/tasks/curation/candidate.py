@@ -133,10 +133,7 @@ def _digest(text: str) -> int:
 
 
 def find_unmentioned(gold_patch: str, test_patch: str, issue: str) -> tuple[str, ...]:
-    """Return new names of ``gold_patch`` that ``test_patch`` uses and ``issue`` omits, sorted.
-
-    Compares text and runs no code. A repair with other names would fail such tests.
-    """
+    """Return new names of ``gold_patch`` that ``test_patch`` uses and ``issue`` omits, sorted; compares text only."""
     try:
         gold, tests = parse_patch(gold_patch), parse_patch(test_patch)
     except PatchError:
@@ -144,14 +141,8 @@ def find_unmentioned(gold_patch: str, test_patch: str, issue: str) -> tuple[str,
     lines = [line for file in gold for hunk in file.hunks for line in hunk.lines]
     before = {word for line in lines if line[0] != "+" for word in _WORD.findall(line[1:])}
     defined = {match[1] or match[2] for line in lines if line[0] == "+" and (match := _DEFINED.match(line[1:]))}
-    used = {
-        word
-        for file in tests
-        for hunk in file.hunks
-        for line in hunk.lines
-        if line[0] == "+"
-        for word in _WORD.findall(line[1:])
-    }
+    added = (line[1:] for file in tests for hunk in file.hunks for line in hunk.lines if line[0] == "+")
+    used = {word for line in added for word in _WORD.findall(line)}
     return tuple(sorted((defined & used) - before - set(_WORD.findall(issue))))
 
 

@@ -8,9 +8,8 @@ memory holds candidates and not records.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,12 @@ from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe
 from repairgym.tasks.curation.filters import FILTERS
 from repairgym.tasks.layers.atomic_write import folder_written_whole
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
-from repairgym.tasks.unbuilt import UnbuiltTask
 
 _SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 
 
 def assign_splits(candidates: Sequence[Candidate], config: SplitConfig) -> list[Candidate]:
-    """Return ``candidates`` in their order, with splits.
-
-    Raises:
-        InputError: the split is by time and a task has none.
-    """
+    """Return ``candidates`` in their order, with splits; InputError if the split is by time and a task has none."""
     if config.by == "keep":
         return list(candidates)
     if config.by == "package":
@@ -118,10 +112,8 @@ class CurationFunnel(Record):
 
 def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tuple[list[Candidate], CurationFunnel]:
     """Apply the filters of ``config``; return the remaining candidates and the outcome of each filter."""
-    first: dict[str, Candidate] = {}
-    for candidate in candidates:
-        first.setdefault(candidate.id, candidate)
-    remaining = list(first.values())
+    first = {candidate.id: candidate for candidate in reversed(candidates)}
+    remaining = [candidate for candidate in candidates if first[candidate.id] is candidate]
     num_repeated_ids = len(candidates) - len(remaining)
     outcomes = []
     for name in config.filters:
@@ -166,14 +158,10 @@ def curate(
     evidence: Mapping[str, TaskEvidence] | None = None,
     solve_rates: Mapping[str, SolveRate] | None = None,
 ) -> CurationFunnel:
-    """Write the tasks of ``store`` that pass the filters to ``folder``.
+    """Write the tasks of ``store`` that pass the filters to the empty or missing ``folder``.
 
-    Args:
-        store: The tasks.
-        folder: An empty or missing folder.
-        config: Filters and their bounds.
-        evidence: Task id -> evidence of `repairgym tasks verify`; ignored if the task changed since.
-        solve_rates: Task id -> solve rate of a policy.
+    ``evidence`` (of `repairgym tasks verify`) and ``solve_rates`` (of a policy) are by task id; evidence of a task that
+    changed since is ignored.
 
     Raises:
         InputError: ``folder`` is not empty, a task is broken, or splits by time lack times.
@@ -188,10 +176,9 @@ def curate(
     ]
     unbuilt = (describe(task, None, rates.get(task.id)) for task in store.iter_unbuilt())
     kept, funnel = run_filters(assign_splits([*described, *unbuilt], config.split), config)
+    splits = {candidate.id: candidate.split for candidate in kept}
     with folder_written_whole(folder) as place:
-        _write(
-            TaskStore(place), store, certified, {candidate.id: candidate.split for candidate in kept}, funnel, config
-        )
+        _write(TaskStore(place), store, certified, splits, funnel, config)
     return funnel
 
 
@@ -214,20 +201,15 @@ def _write(
         target.save_document(FUNNEL_FILE, counts)
         target.save_document(MANIFEST_FILE, manifest)
     if len(certified) < funnel.num_candidates:
-        target.save_unbuilt(_kept_unbuilt(store, splits))
+        unbuilt = (task for task in store.iter_unbuilt() if task.id in splits)
+        target.save_unbuilt(task.model_copy(update={"split": splits[task.id]}) for task in unbuilt)
     target.save_document(CURATION_FILE, funnel.model_dump(mode="json"))
-
-
-def _kept_unbuilt(store: TaskStore, splits: Mapping[str, Split | None]) -> Iterator[UnbuiltTask]:
-    for task in store.iter_unbuilt():
-        if task.id in splits:
-            yield task.model_copy(update={"split": splits[task.id]})
 
 
 def _with_curation(store: TaskStore, funnel: CurationFunnel) -> dict[str, Any]:
     """Return the funnel of the source folder with this curation added."""
     before = store.load_document(FUNNEL_FILE)
     totals = before.get("total", {})
-    names = chain(["curation"], (f"curation_{number}" for number in range(2, len(totals) + 3)))
+    names = ["curation", *(f"curation_{number}" for number in range(2, len(totals) + 3))]
     name = next(name for name in names if name not in totals)
     return {**before, "total": {**totals, name: funnel.counts()}, "splits": funnel.splits}

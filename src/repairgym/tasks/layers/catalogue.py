@@ -10,6 +10,7 @@ import hashlib
 import tomllib
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError, model_validator
 
@@ -42,19 +43,11 @@ class Project(Record):
         return (self.root, METADATA_FOLDER)
 
     def source_files(self, tree: Path) -> tuple[str, ...]:
-        """Return relative paths of the files that may be broken, sorted.
-
-        Raises:
-            TaskError: the patterns match nothing.
-        """
+        """Return relative paths of the files that may be broken, sorted; TaskError without any."""
         return self._match(tree, self.sources, "sources")
 
     def test_files(self, tree: Path) -> tuple[str, ...]:
-        """Return relative paths of the selected test files, sorted.
-
-        Raises:
-            TaskError: the patterns match nothing.
-        """
+        """Return relative paths of the selected test files, sorted; TaskError without any."""
         return self._match(tree, self.tests, "tests")
 
     def _match(self, tree: Path, patterns: tuple[str, ...], field: str) -> tuple[str, ...]:
@@ -91,8 +84,7 @@ class Package(Project):
         """Return this package with only ``version``, ``releases`` and ``aged``: the input of one unit of a build."""
         needed = {version, *aged, *(paired for pair in releases for paired in pair)}
         sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
-        changes = {"version": version, "releases": releases, "aged": aged, "sdists": sdists}
-        return self.model_copy(update=changes)
+        return self.model_copy(update={"version": version, "releases": releases, "aged": aged, "sdists": sdists})
 
     def sdist(self, version: str = "") -> Sdist:
         """Return the pin of ``version`` (default: the mutated version)."""
@@ -113,6 +105,9 @@ class Repository(Project):
     """Glob patterns of files with added lines about a fix."""
     issues: str = ""
     """JSON file of issues: ``{"12": {"title": ..., "body": ...}}``, or a list of such objects with ``number``."""
+
+
+ProjectT = TypeVar("ProjectT", bound=Project)
 
 
 class Catalogue(Record):
@@ -137,28 +132,19 @@ class Catalogue(Record):
         return self
 
     def select(self, names: tuple[str, ...] = ()) -> tuple[Package, ...]:
-        """Return the named packages; all for no names.
-
-        Raises:
-            InputError: a name is not in the catalogue.
-        """
-        self._check_known(names)
-        return tuple(p for p in self.package if p.name in names) if names else self.package
+        """Return the named packages (all for no names); InputError for a name that is not in the catalogue."""
+        return self._select(self.package, names)
 
     def select_repositories(self, names: tuple[str, ...] = ()) -> tuple[Repository, ...]:
-        """Return the named repositories; all for no names.
+        """Return the named repositories (all for no names); InputError for a name that is not in the catalogue."""
+        return self._select(self.repository, names)
 
-        Raises:
-            InputError: a name is not in the catalogue.
-        """
-        self._check_known(names)
-        return tuple(r for r in self.repository if r.name in names) if names else self.repository
-
-    def _check_known(self, names: tuple[str, ...]) -> None:
+    def _select(self, projects: tuple[ProjectT, ...], names: tuple[str, ...]) -> tuple[ProjectT, ...]:
         known = {project.name for project in (*self.package, *self.repository)}
         unknown = [name for name in names if name not in known]
         if unknown:
             raise InputError(f"no package {', '.join(unknown)} in the catalogue; it holds {', '.join(sorted(known))}")
+        return tuple(project for project in projects if project.name in names) if names else projects
 
     def requirement_sets(self) -> tuple[tuple[str, ...], ...]:
         """Return the distinct test requirements: one environment each."""
@@ -173,11 +159,7 @@ def shipped_path(path: Path) -> Path:
 
 
 def load_catalogue(path: Path | None = None) -> Catalogue:
-    """Return the catalogue in ``path`` (default: the demo's; see `shipped_path`).
-
-    Raises:
-        InputError: the file cannot be read or has another form.
-    """
+    """Return the catalogue in ``path`` (default: the demo's; see `shipped_path`); InputError for a broken file."""
     source = shipped_path(path) if path else resources.files("repairgym") / "data" / "catalogue.toml"
     try:
         return Catalogue.model_validate(tomllib.loads(source.read_text(encoding="utf-8")))

@@ -6,7 +6,8 @@ install the same files next year. A lock may end with a *wheelhouse*: more versi
 folder (``wheelhouse/NAME-VERSION``), so that a repair with another version can be tried offline. Guarantees: equal
 requirements share one environment, and an environment holds exactly its lock. Only this module and `package_index` use
 a network, only to resolve or build (`LayersConfig.is_index_allowed`), and no package code runs: only wheels are
-installed.
+installed. An index that does not answer raises `IndexUnavailableError`; versions that are not on it, or that do not fit
+together, raise `PackageNotFoundError`.
 """
 
 import hashlib
@@ -51,11 +52,7 @@ def shipped_locks_folder() -> Path:
 
 
 def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
-    """Read the lock of ``requirements`` in ``folder`` (default: the shipped ones).
-
-    Raises:
-        TaskError: no lock was made for these requirements.
-    """
+    """Read the lock of ``requirements`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
     path = (shipped_path(Path(folder)) if folder else shipped_locks_folder()) / lock_name(requirements)
     if not path.is_file():
         command = "repairgym tasks lock --catalogue FILE --output FOLDER" if folder else "repairgym tasks lock"
@@ -66,14 +63,8 @@ def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
 def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:
     """Resolve pytest and ``requirements`` to a lock with hashes.
 
-    Args:
-        requirements: test requirements beyond pytest.
-        exclude_newer: RFC 3339 time; later uploads are ignored, but for `RUNNER_PACKAGES` (needs an index that gives
-            upload times: without them nothing is found).
-
-    Raises:
-        IndexUnavailableError: the index does not answer.
-        PackageNotFoundError: no versions on it (at that time) fit together.
+    Uploads after ``exclude_newer`` (RFC 3339) are ignored, except for `RUNNER_PACKAGES`; an index without upload times
+    then has no versions.
     """
     argv = ["pip", "compile", "-", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
     argv += ["--no-header", "--no-annotate", "--quiet", "--only-binary", ":all:", *_index_arguments()]
@@ -97,12 +88,7 @@ def describe_environment(lock: str) -> Environment:
 
 
 def build_environment(store: LayerStore, lock: str) -> tuple[Environment, Path]:
-    """Return the environment of ``lock`` and its folder; build a missing one.
-
-    Raises:
-        IndexUnavailableError: a wheel is neither in uv's cache nor on an index that answers.
-        DiskFullError: no room.
-    """
+    """Return the environment of ``lock`` and its folder; build a missing one from uv's cache or an index."""
     environment = describe_environment(lock)
     main, _, wheelhouse = lock.partition(WHEELHOUSE_HEAD)
     # Layers are read-only: the same files serve the environment with and without a wheelhouse.

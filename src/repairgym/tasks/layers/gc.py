@@ -51,8 +51,7 @@ def use_path(layer: Path) -> Path:
 def mark_used(layer: Path, num_bytes: int | None = None) -> None:
     """Hold ``layer`` for the rest of this process; wait while another process removes it.
 
-    ``num_bytes``, when known, is noted as its size. Where the store cannot be written, nothing can be removed either,
-    and nothing is done.
+    ``num_bytes`` is recorded as its size. In a store that cannot be written nothing is removed, and nothing is done.
     """
     path = use_path(layer)
     with _holding:
@@ -67,11 +66,7 @@ def mark_used(layer: Path, num_bytes: int | None = None) -> None:
 
 
 def _lock(path: Path, kind: int) -> int:
-    """Return a descriptor of ``path`` that holds the lock; make a missing file.
-
-    Raises:
-        BlockingIOError: it is held otherwise (with ``LOCK_NB``).
-    """
+    """Return a descriptor of ``path`` that holds the lock; with ``LOCK_NB`` BlockingIOError if another holds it."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -95,26 +90,23 @@ def _is_same_file(fd: int, path: Path) -> bool:
 def list_layers(root: Path) -> list[LayerUse]:
     """Return every layer of the store at ``root``, the longest unused first."""
     layers = (path for kind in KINDS for path in (root / kind).glob("[!.]*") if path.is_dir())
-    return sorted(map(_describe, layers), key=lambda layer: (layer.last_use_s, str(layer.path)))
+    return sorted(map(describe_layer, layers), key=lambda layer: (layer.last_use_s, str(layer.path)))
 
 
-def _describe(layer: Path) -> LayerUse:
+def describe_layer(layer: Path) -> LayerUse:
+    """Return size and last use of ``layer``; an unrecorded size is measured and recorded."""
     # Layers of older versions have only the lock of their build.
     marks = (use_path(layer), layer.with_name(f".{layer.name}.lock"), layer)
     last_use_s = next(mark.stat().st_mtime for mark in marks if mark.exists())
     try:
         num_bytes = int(use_path(layer).read_text())
     except (OSError, ValueError):
-        num_bytes = _measure(layer)
+        num_bytes = sum(Path(folder, name).lstat().st_size for folder, _, names in os.walk(layer) for name in names)
         with suppress(OSError):
             # Stored, because measuring reads every folder of the layer.
             use_path(layer).write_text(str(num_bytes))
             os.utime(use_path(layer), (last_use_s, last_use_s))
     return LayerUse(path=layer, num_bytes=num_bytes, last_use_s=last_use_s)
-
-
-def _measure(layer: Path) -> int:
-    return sum(Path(folder, name).lstat().st_size for folder, _, names in os.walk(layer) for name in names)
 
 
 def collect(root: Path, config: LayersConfig, now_s: float | None = None) -> Collection:

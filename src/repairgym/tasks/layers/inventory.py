@@ -40,11 +40,7 @@ def manifest_path(layer: Path) -> Path:
 
 
 def scan_layer(layer: Path) -> Manifest:
-    """Return the manifest of the present content of ``layer``; read every byte.
-
-    Raises:
-        OSError: something in it cannot be read.
-    """
+    """Return the manifest of the present content of ``layer``; read every byte."""
     entries: dict[str, str] = {}
     num_bytes = 0
     for folder, folders, files in os.walk(layer):
@@ -91,10 +87,7 @@ def read_manifest(layer: Path) -> Manifest | None:
 
 
 def find_damage(layer: Path) -> tuple[str, ...]:
-    """Return the damage to ``layer``, one line per path; empty for none.
-
-    A layer without a manifest (of an older version) gives one line that says so.
-    """
+    """Return the damage to ``layer``, one line per path; one line for a layer without a manifest; empty for none."""
     manifest = read_manifest(layer)
     if manifest is None:
         is_there = manifest_path(layer).exists()

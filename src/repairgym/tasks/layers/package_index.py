@@ -62,7 +62,7 @@ class SdistIndex(Protocol):
         """Return the file of ``sdist``, in ``folder`` or elsewhere on this machine.
 
         Raises:
-            IndexUnavailableError: no answer.
+            IndexUnavailableError: no answer after all attempts.
             PackageNotFoundError: not there, or with another hash.
         """
         ...
@@ -84,12 +84,7 @@ class PackageIndex:
             self._wheels.add_index_url(url)
 
     def fetch(self, sdist: Sdist, folder: Path) -> Path:
-        """Download ``sdist`` into ``folder`` and verify its hash.
-
-        Raises:
-            IndexUnavailableError: no index answers after all attempts.
-            PackageNotFoundError: the index has no such sdist, or one with another hash.
-        """
+        """Download ``sdist`` into ``folder`` and verify its hash (see `SdistIndex.fetch`)."""
         path = self._persist(f"{sdist.name}=={sdist.version}", lambda: self._download(sdist, self._find(sdist), folder))
         digest = sha256_of(path)
         if digest != sdist.sha256:
@@ -97,15 +92,10 @@ class PackageIndex:
         return path
 
     def wheel_versions(self, name: str) -> tuple[str, ...]:
-        """Return released versions of ``name`` with a wheel for this Python, the newest first; none if it is unknown.
-
-        Raises:
-            IndexUnavailableError: no index answers after all attempts.
-        """
+        """Return released versions of ``name`` with a wheel for this Python, newest first; none if it is unknown."""
         packages = self._persist(name, lambda: list(self._wheels.find_matches(name, allow_yanked=False)))
-        return tuple(
-            dict.fromkeys(package.version for package in packages if package.version and package.link.is_wheel)
-        )
+        wheels = (package for package in packages if package.link.is_wheel)
+        return tuple(dict.fromkeys(package.version for package in wheels if package.version))
 
     def _persist(self, what: str, attempt: Callable[[], ResultT]) -> ResultT:
         for wait_s in (*BACK_OFF_S, None):
@@ -140,9 +130,8 @@ class PackageIndex:
         except HashMismatchError as error:
             raise _wrong_hash(sdist, "another digest") from error
         except UnpackError as error:
-            raise PackageNotFoundError(
-                f"the sdist of {sdist.name}=={sdist.version} cannot be fetched: {error}"
-            ) from error
+            text = f"the sdist of {sdist.name}=={sdist.version} cannot be fetched: {error}"
+            raise PackageNotFoundError(text) from error
 
 
 def _raise_when_not_served(response: httpx2.Response) -> None:

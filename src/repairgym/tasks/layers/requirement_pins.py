@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from repairgym.tasks.mutation.settings_operators import Entry, parse_entries
+from repairgym.tasks.mutation.settings_operators import Entry, parse_entries, replace_value
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)\s*(?:;(?P<marker>[^\\]+))?")
 
@@ -64,11 +64,8 @@ def runtime_requirements(tree: Path) -> tuple[str, ...]:
     declared = re.findall(r"^Requires-Dist: (.+)$", head, flags=re.MULTILINE)
     if declared:
         return tuple(text for text in declared if "extra ==" not in text)
-    return tuple(
-        str(requirement)
-        for name, section, key in _KEYS["runtime"]
-        for requirement in _listed(tree / name, section, key)
-    )
+    listed = (_listed(tree / name, section, key) for name, section, key in _KEYS["runtime"])
+    return tuple(str(requirement) for requirements in listed for requirement in requirements)
 
 
 def _read(path: Path) -> str:
@@ -78,10 +75,7 @@ def _read(path: Path) -> str:
 def _listed(path: Path, section: str, key: str) -> Iterator[Requirement]:
     for entry in parse_entries(_read(path)):
         if (entry.section, entry.key) == (section, key):
-            for text in _items(entry, path.name):
-                requirement = _parse(text)
-                if requirement:
-                    yield requirement
+            yield from filter(None, map(_parse, _items(entry, path.name)))
 
 
 def _items(entry: Entry, file_name: str) -> list[str]:
@@ -112,16 +106,10 @@ def bound_edit(
         text = files.get(path) or _read(tree / path)
         for entry in parse_entries(text):
             if (entry.section, entry.key) == (section, key) and _items(entry, path):
-                return path, _replaced(text, entry, _bounded(entry, path, name, bound))
+                return path, replace_value(text, entry, _bounded(entry, path, name, bound))
     if place == "build":
         return "pyproject.toml", _with_build_system(_read(tree / "pyproject.toml"), name, bound)
     return None
-
-
-def _replaced(text: str, entry: Entry, value: str) -> str:
-    lines = text.splitlines(keepends=True)
-    old = "".join(lines[entry.first : entry.end])
-    return "".join([*lines[: entry.first], old[: len(old) - len(entry.value)], value, *lines[entry.end :]])
 
 
 def _bounded(entry: Entry, path: str, name: str, bound: str) -> str:

@@ -9,7 +9,9 @@ Reads pinned sdists and locks. Makes folders under ``$REPAIRGYM_CACHE`` (default
 
 Guarantees: a layer appears under its name only when it is whole; concurrent processes build it once (file lock); a
 built layer never changes and needs no network; only building may use one (`repairgym.config.sandbox`). Next to each
-layer lie its manifest (`inventory`) and its last use (`gc`).
+layer lie its manifest (`inventory`) and its last use (`gc`). Building raises `IndexUnavailableError` (an sdist is not
+here and no index answers), `PackageNotFoundError` (no index has it), `InputError` (a broken or unsafe archive) or
+`DiskFullError`.
 """
 
 from __future__ import annotations
@@ -49,12 +51,7 @@ def tree_digest(sdist: Sdist) -> str:
 
 
 def tree_with_files(store: LayerStore, sdist: Sdist, files: Mapping[str, str]) -> Path:
-    """Return a separate layer: the tree of ``sdist`` with additional ``files`` (relative path -> text).
-
-    Raises:
-        IndexUnavailableError: the sdist is not there and no index answers.
-        InputError: the archive is broken or unsafe.
-    """
+    """Return a separate layer: the tree of ``sdist`` with additional ``files`` (relative path -> text)."""
     origin = store.tree(sdist)
     content = json.dumps(dict(files), sort_keys=True)
     digest = hashlib.sha256(f"{origin.name}:files:{content}".encode()).hexdigest()
@@ -80,22 +77,12 @@ class LayerStore:
         self._index = index
 
     def sdist(self, sdist: Sdist) -> Path:
-        """Return the sdist file; fetch a missing one.
-
-        Raises:
-            IndexUnavailableError: it is not there and no index answers.
-            PackageNotFoundError: the index does not have it.
-        """
+        """Return the sdist file; fetch a missing one."""
         folder = self.build_once("sdists", sdist.sha256, lambda place: self._fetch(sdist, place))
         return next(path for path in folder.iterdir() if path.is_file())
 
     def tree(self, sdist: Sdist) -> Path:
-        """Return the unpacked tree of ``sdist``.
-
-        Raises:
-            IndexUnavailableError: the sdist is not there and no index answers.
-            InputError: the archive is broken or unsafe.
-        """
+        """Return the unpacked tree of ``sdist``."""
         return self.build_once("trees", tree_digest(sdist), lambda place: _unpack(self.sdist(sdist), sdist, place))
 
     def has(self, kind: str, digest: str) -> bool:
@@ -128,11 +115,7 @@ class LayerStore:
         gc.release(self.root / kind / digest)
 
     def build_once(self, kind: str, digest: str, build: Callable[[Path], None]) -> Path:
-        """Return the layer ``kind/digest``; ``build`` fills the folder of a missing one.
-
-        Raises:
-            DiskFullError: no room for the layer.
-        """
+        """Return the layer ``kind/digest``; ``build`` fills the folder of a missing one."""
         final = self.root / kind / digest
         if self._is_usable(final):
             return final

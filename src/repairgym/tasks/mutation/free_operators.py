@@ -23,11 +23,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find_free_sites(source: str) -> list[Site]:
-    """Return all free sites of a module, by line, column and family.
-
-    Raises:
-        SyntaxError: the source does not parse.
-    """
+    """Return all free sites of a module that parses, by line, column and family."""
     tree, tokens = ast.parse(source), SourceTokens(source)
     inside_texts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
     nodes = (node for node in ast.walk(tree) if id(node) not in inside_texts)

@@ -14,13 +14,14 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeGuard
 
 
 class SourceTokens:
     """Tokens of a module by position, with columns in characters (the syntax tree counts UTF-8 bytes)."""
 
     def __init__(self, source: str) -> None:
-        """Read ``source``; raises ``SyntaxError`` when it has no tokens."""
+        """Read ``source``; SyntaxError when it has no tokens."""
         self.lines = source.splitlines(keepends=True)
         skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
         try:
@@ -55,11 +56,6 @@ class SourceTokens:
         line, offset = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
         number = self.index.get(self.position(line, offset)) if line else None
         return None if number is None else self.tokens[number]
-
-    def before(self, token: tokenize.TokenInfo) -> tokenize.TokenInfo | None:
-        """Return the token before ``token``."""
-        number = self.index[token.start]
-        return self.tokens[number - 1] if number else None
 
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
@@ -142,11 +138,7 @@ class FunctionSpan:
 
 
 def apply(source: str, *mutations: Mutation) -> str:
-    """Apply the mutations to ``source``.
-
-    Raises:
-        ValueError: the site's old text is not at its place.
-    """
+    """Apply the mutations to ``source``; ValueError if the old text of a site is not at its place."""
     lines = source.splitlines(keepends=True)
     for mutation in sorted(mutations, key=lambda m: (m.site.line, -m.site.column)):
         site = mutation.site
@@ -158,11 +150,7 @@ def apply(source: str, *mutations: Mutation) -> str:
 
 
 def find_functions(source: str) -> list[FunctionSpan]:
-    """Return module-level functions and methods, in source order.
-
-    Raises:
-        SyntaxError: the source does not parse.
-    """
+    """Return module-level functions and methods of a module that parses, in source order."""
     return list(_walk_functions(ast.parse(source), ""))
 
 
@@ -171,29 +159,23 @@ def _walk_functions(node: ast.AST, prefix: str) -> Iterator[FunctionSpan]:
         if isinstance(child, ast.ClassDef):
             yield from _walk_functions(child, f"{prefix}{child.name}.")
         elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield FunctionSpan(prefix + child.name, child.lineno, child.end_lineno or child.lineno, _docstring(child))
-
-
-def _docstring(node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
-    docstring = docstring_of(node)
-    return (docstring.lineno, docstring.end_lineno or docstring.lineno) if docstring else (0, 0)
+            text = docstring_of(child)
+            text_lines = (text.lineno, text.end_lineno or text.lineno) if text else (0, 0)
+            yield FunctionSpan(prefix + child.name, child.lineno, child.end_lineno or child.lineno, text_lines)
 
 
 def docstring_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> ast.Expr | None:
     """Return the docstring statement of ``node``; None without one or without other statements."""
-    first = node.body[0]
-    is_text = (
-        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    )
-    return first if isinstance(first, ast.Expr) and is_text and len(node.body) > 1 else None
+    return node.body[0] if is_text(node.body[0]) and len(node.body) > 1 else None
+
+
+def is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
+    """Return True for a statement that is a text alone: a docstring."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def find_sites(source: str) -> list[Site]:
-    """Return all sites of a module, by line and column.
-
-    Raises:
-        SyntaxError: the source does not parse.
-    """
+    """Return all sites of a module that parses, by line and column."""
     tree = ast.parse(source)
     tokens = SourceTokens(source)
     sites = {(site.line, site.column): site for node in ast.walk(tree) for site in _node_sites(node, tokens)}

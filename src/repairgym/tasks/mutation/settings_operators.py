@@ -106,7 +106,7 @@ def find_edits(path: str, text: str) -> list[SettingsEdit]:
         for entry in entries:
             is_meant = re.fullmatch(operator.section, entry.section) and re.fullmatch(operator.key, entry.key)
             for value in operator.change(entry) if is_meant else ():
-                new = _replace(text, entry, value)
+                new = replace_value(text, entry, value)
                 recipe = (
                     f"{operator.name}: [{entry.section}] {entry.key} = {' '.join(value.split())[:60] or '(removed)'}"
                 )
@@ -115,7 +115,8 @@ def find_edits(path: str, text: str) -> list[SettingsEdit]:
     return list(edits.values())
 
 
-def _replace(text: str, entry: Entry, value: str) -> str:
+def replace_value(text: str, entry: Entry, value: str) -> str:
+    """Return ``text`` with another value of ``entry``; without the entry for an empty one."""
     lines = text.splitlines(keepends=True)
     old = "".join(lines[entry.first : entry.end])
     new = old[: len(old) - len(entry.value)] + value if value else ""

@@ -16,7 +16,7 @@ from repairgym.diffs.lines import line_edits, split_lines
 from repairgym.records import Location, Provenance, TestRun
 from repairgym.tasks.build.assembly import Visibility, failing_tests_issue
 from repairgym.tasks.build.test_files import functions_of, test_sources
-from repairgym.tasks.mutation.operators import FunctionSpan, find_functions
+from repairgym.tasks.mutation.operators import FunctionSpan, find_functions, is_text
 from repairgym.tasks.sources.changelog import Clues
 
 Texts = Mapping[str, str | None]
@@ -100,12 +100,8 @@ def _code(text: str) -> str:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [child for child in body if not _is_text(child)]  # type: ignore[attr-defined]
+            node.body = [child for child in body if not is_text(child)]  # type: ignore[attr-defined]
     return ast.dump(tree)
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 @dataclass(frozen=True)
