@@ -57,9 +57,8 @@ def failing_tests_issue(test_names: tuple[str, ...], message: str, generator: ra
 
 def build_issue(name: str, message: str, generator: random.Random) -> str:
     """Report a failing build or a wrong wheel of ``name``."""
-    return generator.choice(_BUILD_WORDINGS).format(
-        name=name, message=_first_line(message).removeprefix("AssertionError: ")
-    )
+    line = _first_line(message).removeprefix("AssertionError: ")
+    return generator.choice(_BUILD_WORDINGS).format(name=name, message=line)
 
 
 def _first_line(message: str) -> str:
@@ -84,10 +83,7 @@ class Visibility:
 
 
 def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun) -> Visibility:
-    """Show one failing test function and some passing tests; hide the other failing functions.
-
-    A single failing function is hidden.
-    """
+    """Show one failing test function and some passing tests; hide the other failing functions, or the only one."""
     functions = functions_of(failing)
     with_message = [i for i in failing if run.results[i].message]
     reported = (with_message or list(failing))[0] if len(functions) > 1 else ""
@@ -124,11 +120,7 @@ class Bug:
 
 
 def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -> Task:
-    """Return the task of ``bug``.
-
-    Raises:
-        TaskError: a hidden test cannot be cut out of its file.
-    """
+    """Return the task of ``bug``; TaskError if a hidden test cannot be cut out of its file."""
     seen = set(bug.visibility.visible)
     ordered = sorted(bug.pass_to_pass, key=lambda test_id: test_id not in seen)
     passing = set(ordered[:num_passing_kept])
@@ -163,11 +155,7 @@ def assemble(bug: Bug, issue: str, config: TasksConfig, num_passing_kept: int) -
 
 
 def files_without(tree: Path, test_ids: Sequence[str]) -> dict[str, str]:
-    """Return the test files of ``tree`` without the functions of ``test_ids``.
-
-    Raises:
-        TaskError: a function cannot be cut out.
-    """
+    """Return the test files of ``tree`` without the functions of ``test_ids``; TaskError if one cannot be cut out."""
     names: dict[str, list[str]] = defaultdict(list)
     for test_id in functions_of(test_ids):
         path, _, name = test_id.partition("::")

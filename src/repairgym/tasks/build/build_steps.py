@@ -34,13 +34,7 @@ def changed_python_files(sources: Mapping[str, str | None]) -> tuple[str, ...]:
 async def run_build_steps(sandbox: Sandbox, task: Task, sources: Mapping[str, str | None]) -> tuple[StepResult, ...]:
     """Run the steps of ``task`` that are commands, up to the first failure.
 
-    Args:
-        sandbox: Holds the tree with ``sources`` over it.
-        task: Task with steps.
-        sources: Difference from the pinned tree.
-
-    Raises:
-        SandboxError: the sandbox could not do its work.
+    ``sandbox`` holds the tree with ``sources``, the difference from the pinned tree, over it.
     """
     results: list[StepResult] = []
     for step in task.build:
@@ -107,11 +101,7 @@ def has_commands(task: Task) -> bool:
 
 
 def with_checks(request: TestRequest, task: Task, sources: Mapping[str, str | None]) -> TestRequest:
-    """Add the steps of ``task`` without a command to ``request``.
-
-    Raises:
-        TaskError: the task's runner cannot do steps.
-    """
+    """Add the steps of ``task`` without a command to ``request``; TaskError if its runner cannot do them."""
     own = [step for step in task.build if not step.command]
     if own and not task.runner.is_signed:
         kinds = ", ".join(step.kind for step in own)
@@ -151,12 +141,7 @@ def _check_error(message: str) -> MainError:
 async def check_gold_builds(
     task: Task, layers: TaskLayers, backend: SandboxBackend, limits: SandboxLimits | None = None
 ) -> None:
-    """Check that the gold state of ``task`` passes its own build.
-
-    Raises:
-        TaskError: a step fails (with its main error) or does not run.
-        SandboxError: the sandbox could not do its work.
-    """
+    """Check that the gold state of ``task`` passes its own build; TaskError (with the main error) if it does not."""
     sources = graded_files(task, task.gold_files)
     results: list[StepResult] = []
     if has_commands(task):
@@ -226,9 +211,6 @@ async def with_build_steps(
     """Add to ``tasks`` the candidate steps that their gold state passes; count dropped steps by kind.
 
     A task with steps keeps them. Tasks of one tree with the same import name share one trial.
-
-    Raises:
-        SandboxError: the sandbox could not do its work.
     """
     chosen: dict[tuple[str, str, str], tuple[BuildStep, ...]] = {}
     dropped: Counter[str] = Counter()

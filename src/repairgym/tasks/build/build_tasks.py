@@ -30,7 +30,7 @@ from repairgym.errors import (
     TaskError,
 )
 from repairgym.process_pool import ProcessPool, WorkerEnded, WorkerFailure, answer_requests, run_worker
-from repairgym.records import SourceKind, Split, Task
+from repairgym.records import SourceKind, Split
 from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
@@ -52,14 +52,11 @@ SOURCES: dict[SourceKind, TaskSource[Any]] = {
     "history": HistorySource(),
     "breakages": BreakageSource(),
 }
-
-
 UNIT_FORMAT = 3
 """Part of each unit key; grows when sources make other tasks from the same input."""
 _IRRELEVANT: Mapping[str, bool | set[str]] = {
     **dict.fromkeys(("sources", "packages", "catalogue", "splits", "limits", "num_workers", "num_concurrent"), True),
-    "layers": True,
-    "locks": True,
+    **dict.fromkeys(("layers", "locks"), True),
     "sandbox": {"bubblewrap", "container", "is_degraded_evaluation_allowed"},
 }
 """Settings without influence on a unit's tasks: no part of its key."""
@@ -108,8 +105,7 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
         InputError: the catalogue is broken, or a package or commit is unknown.
     """
     catalogue = load_catalogue(Path(config.catalogue) if config.catalogue else None)
-    packages = catalogue.select(config.packages)
-    packages = tuple(package for package in packages if package.split in config.splits)
+    packages = [package for package in catalogue.select(config.packages) if package.split in config.splits]
     jobs: list[Job] = []
     if "mutations" in config.sources:
         quotas = spread(packages, config.limits, config.mutations.num_per_package)
@@ -238,10 +234,7 @@ def _run_jobs(config: TasksConfig, jobs: list[Job], root: Path) -> Iterator[tupl
     if num_workers <= 1:
         yield from ((job, asyncio.run(_try_unit(job, config, root))) for job in jobs)
         return
-    with (
-        ProcessPool(_build_worker, (config, root), num_workers) as pool,
-        closing(pool.map(jobs)) as results,
-    ):
+    with ProcessPool(_build_worker, (config, root), num_workers) as pool, closing(pool.map(jobs)) as results:
         for index, result in results:
             if isinstance(result, WorkerFailure):
                 raise result.as_error()
@@ -283,12 +276,8 @@ def _funnel(units: list[Unit]) -> dict[str, Any]:
     return {
         "total": {source: dict(counts) for source, counts in totals.items()},
         "units": {unit.name: {**unit.funnel, **({"error": unit.error} if unit.error else {})} for unit in units},
-        "splits": dict(Counter(f"{task.source}/{task.split}" for task in _all_tasks(units))),
+        "splits": dict(Counter(f"{task.source}/{task.split}" for unit in units for task in unit.tasks)),
     }
-
-
-def _all_tasks(units: list[Unit]) -> Iterator[Task]:
-    return (task for unit in units for task in unit.tasks)
 
 
 def _manifest(config: TasksConfig, jobs: list[Job]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from repairgym.records import Location, Task
-from repairgym.tasks.build.test_files import file_of, function_id, functions_of
+from repairgym.tasks.build.test_files import file_of, function_id, functions_of, walk_functions
 
 FirstWindow = Literal["source", "test"]
 """Place of the episode's first window: the cached place of the bug, or the failing test."""
@@ -21,12 +21,9 @@ _Tree = dict[str, "list[str] | _Tree"]
 
 
 def expose(task: Task, first_window: FirstWindow = "source", tree: Path | None = None) -> Task | None:
-    """Return ``task`` with every test visible; None when ``tree`` does not define the test for the window.
+    """Return ``task`` with every test visible; None when the pinned ``tree`` does not define the test for the window.
 
-    Args:
-        task: Any task; its hidden tests were cut out of the agent's copy of the test files.
-        first_window: Place of the first window.
-        tree: Root of the pinned tree; needed for ``first_window="test"``.
+    ``tree`` is needed for ``first_window="test"``.
     """
     location, fail_to_pass = task.location, task.fail_to_pass
     if first_window == "test":
@@ -49,21 +46,13 @@ def expose(task: Task, first_window: FirstWindow = "source", tree: Path | None =
 
 def find_test_place(tree: Path, test_ids: Iterable[str]) -> Location | None:
     """Return the place of the first of these test functions that its file defines; None without one."""
-    for name in functions_of(test_ids):
-        path, *parts = name.split("::")
-        file = tree / path
-        if not file.is_file():
-            continue
-        node = _find(ast.parse(file.read_text(encoding="utf-8")), parts)
-        if node is not None:
-            return Location(path=path, name=".".join(parts), first_line=node.lineno, last_line=node.end_lineno or 0)
-    return None
-
-
-def _find(node: ast.AST, parts: list[str]) -> ast.stmt | None:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and child.name == parts[0]:
-            return child if len(parts) == 1 else _find(child, parts[1:])
+    for test_id in functions_of(test_ids):
+        path, _, name = test_id.partition("::")
+        source = (tree / path).read_text(encoding="utf-8") if (tree / path).is_file() else ""
+        for defined, node, _ in walk_functions(ast.parse(source)):
+            if defined == name:
+                place, last_line = name.replace("::", "."), node.end_lineno or 0
+                return Location(path=path, name=place, first_line=node.lineno, last_line=last_line)
     return None
 
 

@@ -36,12 +36,9 @@ def conftest_paths(test_paths: Iterable[str]) -> set[str]:
 
 def cuttable_names(source: str) -> frozenset[str]:
     """Return functions (``test_a``, ``TestB::test_c``) that ``source`` defines and never names; none if broken."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return frozenset()
+    tree = _parse(source)
     mentions = _mentions(tree)
-    return frozenset(name for name, node, _ in _walk(tree, "") if node.name not in mentions)
+    return frozenset(name for name, node, _ in walk_functions(tree) if node.name not in mentions)
 
 
 def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
@@ -49,18 +46,20 @@ def inherited_tests(source: str) -> frozenset[tuple[str, str]]:
 
     Base classes of the file are left out: a mask would act on their subclasses, too.
     """
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return frozenset()
+    tree = _parse(source)
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     bases = {base.id for node in classes.values() for base in node.bases if isinstance(base, ast.Name)}
     mentions = _mentions(tree)
-    inherited: set[tuple[str, str]] = set()
-    for name, node in classes.items():
-        if name not in bases:
-            inherited |= {(name, test) for test in _methods_of_bases(node, classes) if test not in mentions}
-    return frozenset(inherited)
+    tests = {name: _methods_of_bases(node, classes) - mentions for name, node in classes.items() if name not in bases}
+    return frozenset((name, test) for name, own_tests in tests.items() for test in own_tests)
+
+
+def _parse(source: str) -> ast.Module:
+    """Return the tree of ``source``; an empty one if it does not parse."""
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return ast.Module([], [])
 
 
 def _methods_of_bases(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
@@ -79,7 +78,7 @@ def test_sources(tree: Path, test_ids: Iterable[str]) -> str:
     for test_id in functions_of(test_ids):
         path, _, wanted = test_id.partition("::")
         source = (tree / path).read_text(encoding="utf-8", errors="replace")
-        for name, node, _ in _walk(ast.parse(source), ""):
+        for name, node, _ in walk_functions(ast.parse(source)):
             if name == wanted:
                 first, last = _line_range(node)
                 sources.append("\n".join(source.splitlines()[first - 1 : last]))
@@ -101,7 +100,7 @@ def cut_functions(source: str, names: Iterable[str]) -> str:
     tree = ast.parse(source)
     inherited = {name for name in names if tuple(name.split("::")) in inherited_tests(source)}
     wanted = set(names) - inherited
-    functions = {name: (node, parent) for name, node, parent in _walk(tree, "") if name in wanted}
+    functions = {name: (node, parent) for name, node, parent in walk_functions(tree) if name in wanted}
     if set(functions) != wanted:
         raise TaskError(f"test functions not defined in the file itself: {', '.join(sorted(wanted - set(functions)))}")
     lines = source.splitlines(keepends=True)
@@ -127,10 +126,11 @@ def _mask(tree: ast.Module, lines: list[str], class_name: str, test: str) -> Non
     lines[first - 1] = f"{' ' * body[0].col_offset}{test} = None\n{lines[first - 1]}"
 
 
-def _walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, FunctionNode, ast.AST]]:
+def walk_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, FunctionNode, ast.AST]]:
+    """Yield (name, node, parent) of each function and method, named as in node ids (``TestB::test_c``)."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
-            yield from _walk(child, f"{prefix}{child.name}::")
+            yield from walk_functions(child, f"{prefix}{child.name}::")
         elif isinstance(child, FunctionNode):
             yield prefix + child.name, child, node
 

@@ -49,12 +49,9 @@ async def trace_suite(
     max_test_s: float,
     is_inherited_usable: bool = False,
 ) -> SuiteMap:
-    """Run ``request`` (whole test files, with ``traced_paths``) once and map its usable tests.
+    """Run ``request`` (whole test files, with ``traced_paths``) once and map its usable tests; TaskError without any.
 
     An inherited test is usable only with ``is_inherited_usable``: it can be masked, not cut.
-
-    Raises:
-        TaskError: the suite did not end in time or no test is usable.
     """
     run = await run_fresh(backend, spec, request)
     usable = tuple(_usable_ids(run, spec.tree, max_test_s, is_inherited_usable))

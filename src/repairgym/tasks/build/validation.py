@@ -27,11 +27,7 @@ NUM_SANDBOX_ATTEMPTS = 2
 
 
 async def run_fresh(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
-    """Run ``request`` once in its own sandbox.
-
-    Raises:
-        SandboxError: the sandbox could not do its work, twice.
-    """
+    """Run ``request`` once in its own sandbox; SandboxError if that could not do its work, twice."""
     for attempt in range(NUM_SANDBOX_ATTEMPTS):
         try:
             sandbox = await backend.create(spec)
@@ -184,11 +180,7 @@ def task_request(task: Task, test_ids: tuple[str, ...] | None = None, is_cold: b
 
 
 def check_tests(task: Task) -> None:
-    """Check that the test lists of ``task`` fit together.
-
-    Raises:
-        TaskError: a test is in both lists, a visible test is in none, or nothing fails.
-    """
+    """Check the test lists of ``task``; TaskError if a test is in both, a visible test in none, or nothing fails."""
     both = set(task.fail_to_pass) & set(task.pass_to_pass)
     stray = set(task.visible_tests) - set(task.fail_to_pass) - set(task.pass_to_pass)
     if both or stray or not task.fail_to_pass:
@@ -199,11 +191,7 @@ def check_tests(task: Task) -> None:
 
 
 async def gather_evidence(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Evidence:
-    """Repeat the certifying runs of ``task``: ``num_runs`` empty and gold runs in fresh sandboxes.
-
-    Raises:
-        TaskError: the test lists do not fit together.
-    """
+    """Repeat the certifying runs of ``task``: ``num_runs`` empty and gold runs in fresh sandboxes."""
     check_tests(task)
     layers = task_layers(task, store)
     request = task_request(task)
@@ -215,10 +203,6 @@ async def gather_evidence(task: Task, store: LayerStore, backend: SandboxBackend
 
 
 async def verify(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Certificate:
-    """Certify ``task`` with new runs.
-
-    Raises:
-        TaskError: the test lists do not fit together.
-    """
+    """Certify ``task`` with new runs."""
     evidence = await gather_evidence(task, store, backend, num_runs)
     return evidence.certificate(task.fail_to_pass, task.pass_to_pass)

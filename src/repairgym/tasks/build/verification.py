@@ -56,19 +56,14 @@ class EvidenceFile:
         self._path = path
 
     def load(self) -> dict[str, TaskEvidence]:
-        """Return evidence by task id; empty without a file.
-
-        Raises:
-            InputError: the file cannot be read, or a whole line is broken.
-        """
+        """Return evidence by task id; empty without a file, InputError for a broken one."""
         by_id = {}
         for number, line in enumerate(self._whole_lines(), 1):
             try:
                 evidence = TaskEvidence.model_validate_json(line)
             except ValueError as error:
-                raise InputError(
-                    f"{self._path} line {number} is no evidence: {error}; verify the tasks again"
-                ) from error
+                text = f"{self._path} line {number} is no evidence: {error}; verify the tasks again"
+                raise InputError(text) from error
             by_id[evidence.task_id] = evidence
         return by_id
 
@@ -81,11 +76,7 @@ class EvidenceFile:
             raise InputError(f"cannot read the evidence {self._path}: {error.strerror}") from error
 
     def add(self, evidence: TaskEvidence) -> None:
-        """Append one line.
-
-        Raises:
-            DiskFullError: no room; the lines before are intact.
-        """
+        """Append one line; without room (`DiskFullError`) the lines before are intact."""
         with disk_full_as_repairgym_error(self._path):
             num_whole = sum(len(line) + 1 for line in self._whole_lines())
             with self._path.open("ab") as stream:
@@ -102,9 +93,7 @@ async def verify_tasks(
     layers: LayerStore | None = None,
     record: Callable[[TaskEvidence], None] = lambda evidence: None,
 ) -> AsyncGenerator[tuple[Task, str], None]:
-    """Yield each task with the reason of its failure, empty for none.
-
-    ``record`` gets the evidence of each task.
+    """Yield each task with the reason of its failure, empty for none; ``record`` gets the evidence of each task.
 
     Raises:
         SandboxError: the sandbox could not do its work.

@@ -39,19 +39,11 @@ class BuildContext:
         return self.pinned_tree(self.lock(package.requirements), self.store.tree(package.sdist(version)))
 
     def lock(self, requirements: tuple[str, ...]) -> str:
-        """Return the lock of ``requirements`` from the configured folder.
-
-        Raises:
-            TaskError: there is none.
-        """
+        """Return the lock of ``requirements`` from the configured folder; TaskError without one."""
         return read_lock(requirements, self.config.locks)
 
     def pinned_tree(self, lock: str, tree: Path) -> tuple[Environment, SandboxSpec]:
-        """Return the environment of ``lock`` and a sandbox of ``tree``.
-
-        Raises:
-            IndexUnavailableError: a wheel is missing and no index answers.
-        """
+        """Return the environment of ``lock`` and a sandbox of ``tree``."""
         environment, folder = build_environment(self.store, lock)
         return environment, SandboxSpec(environment=folder, tree=tree, limits=self.config.sandbox.limits)
 

@@ -34,11 +34,7 @@ def build_request(package: Package, context: BuildContext, path: str) -> TestReq
 
 
 def build_task(bug: Bug, evidence: Evidence, recipe: str, context: BuildContext) -> Task:
-    """Return the task of a broken build; its issue is the first line of the failure.
-
-    Raises:
-        TaskError: a hidden test cannot be cut out of its file.
-    """
+    """Return the task of a broken build; its issue is the first line of the failure."""
     reported = bug.visibility.reported or bug.fail_to_pass[0]
     issue = build_issue(bug.project.name, evidence.empty[0].results[reported].message, random.Random(recipe))
     return with_check(assemble(bug, issue, context.config, len(bug.pass_to_pass)), context.config.breakages.max_build_s)

@@ -18,40 +18,10 @@ _BULLET = re.compile(r"^(\s*)(?:[-*+•]|\d+[.)])\s+(.*)$")
 _ISSUE_NUMBER = re.compile(r"(?:issue|gh|bug|pr|#)[\s_#:-]*(\d{2,6})", re.IGNORECASE)
 _WORD = re.compile(r"[a-z]{4,}")
 _COMMON_WORDS = frozenset(
-    {
-        "test",
-        "tests",
-        "testing",
-        "with",
-        "from",
-        "that",
-        "this",
-        "when",
-        "into",
-        "have",
-        "does",
-        "issue",
-        "regression",
-        "should",
-        "only",
-        "also",
-        "more",
-        "added",
-        "support",
-        "function",
-        "method",
-        "class",
-        "return",
-        "returns",
-        "value",
-        "values",
-        "case",
-        "cases",
-        "fixed",
-        "changed",
-        "python",
-        "version",
-    }
+    _WORD.findall(
+        "test tests testing with from that this when into have does issue regression should only also more added "
+        "support function method class return returns value values case cases fixed changed python version"
+    )
 )
 ISSUE_SCORE, NAME_SCORE, WORD_SCORE = 6, 3, 1
 MIN_SCORE = 2

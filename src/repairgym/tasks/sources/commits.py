@@ -45,17 +45,13 @@ class Candidate:
 def find_candidates(
     repository: Repository, clone: GitRepository, config: HistoryConfig
 ) -> tuple[list[Candidate], Counter[str]]:
-    """Return candidates, newest first, at most ``config.num_commits``, and counts of drop reasons.
-
-    Raises:
-        InputError: the revision is not in the clone.
-    """
+    """Return candidates, newest first, at most ``config.num_commits``, and counts of drop reasons."""
     candidates: list[Candidate] = []
     funnel: Counter[str] = Counter()
     for commit in clone.commits(repository.revision):
         funnel["commits"] += 1
         candidate = _as_candidate(repository, commit)
-        reason = _drop_reason(candidate, config) or _no_fix_reason(clone, commit, config)
+        reason = _drop_reason(candidate, clone, config)
         if reason:
             funnel[reason] += 1
         elif len(candidates) < config.num_commits:
@@ -88,7 +84,7 @@ def _matches(path: str, pattern: str) -> bool:
     return len(names) == len(wanted) and all(map(fnmatchcase, names, wanted))
 
 
-def _drop_reason(candidate: Candidate, config: HistoryConfig) -> str:
+def _drop_reason(candidate: Candidate, clone: GitRepository, config: HistoryConfig) -> str:
     commit = candidate.commit
     if not commit.parents:
         return "root_commit"
@@ -98,10 +94,6 @@ def _drop_reason(candidate: Candidate, config: HistoryConfig) -> str:
         return "no_tests"
     if len(candidate.sources) > config.max_files:
         return "too_many_files"
-    return ""
-
-
-def _no_fix_reason(clone: GitRepository, commit: Commit, config: HistoryConfig) -> str:
     if config.is_any_message:
         return ""
     # Only the merged commits describe the changes of a merge.
@@ -110,11 +102,7 @@ def _no_fix_reason(clone: GitRepository, commit: Commit, config: HistoryConfig) 
 
 
 def load_issues(path: str) -> dict[str, str]:
-    """Return issue texts by number from a JSON file; empty without one.
-
-    Raises:
-        InputError: the file cannot be read or has another form.
-    """
+    """Return issue texts by number from a JSON file; empty without one."""
     if not path:
         return {}
     try:

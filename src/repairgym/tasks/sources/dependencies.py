@@ -64,11 +64,6 @@ async def aged_task(package: Package, version: str, context: BuildContext, funne
     """Return the task of an older release with today's dependencies, or the reason of its drop.
 
     ``funnel`` gets the number of runs that the search took.
-
-    Raises:
-        IndexUnavailableError: no index answers.
-        SandboxError: the sandbox could not do its work.
-        TaskError: the test patterns match no file of the release.
     """
     try:
         release = AgedRelease.set_up(package, version, context)
@@ -117,13 +112,7 @@ class AgedRelease:
 
     @classmethod
     def set_up(cls, package: Package, version: str, context: BuildContext) -> AgedRelease:
-        """Pin the tree and lock its newest allowed dependencies.
-
-        Raises:
-            IndexUnavailableError: no index answers.
-            PackageNotFoundError: no versions fit together.
-            TaskError: the test patterns match nothing.
-        """
+        """Pin the tree and lock its newest allowed dependencies; PackageNotFoundError if none fit together."""
         sdist = package.sdist(version)
         plain = context.store.tree(sdist)
         files = {path: check_text(path) for path in (BUILD_TEST, DEPENDENCY_TEST)}
@@ -153,21 +142,13 @@ class AgedRelease:
         return sorted(names, key=lambda name: (f"'{name}" not in messages, name not in messages, name not in declared))
 
     def released(self, name: str) -> list[str]:
-        """See `TrialRelease`.
-
-        Raises:
-            IndexUnavailableError: no index answers.
-        """
+        """See `TrialRelease`."""
         if name not in self.versions:
             self.versions[name] = [version for version in self.index.wheel_versions(name) if _is_release(version)]
         return self.versions[name]
 
     def older_versions(self, pins: Pins) -> dict[str, str]:
-        """See `TrialRelease`.
-
-        Raises:
-            IndexUnavailableError: no index answers.
-        """
+        """See `TrialRelease`."""
         pinned = [f"{pin.name}=={version}" for pin, version in pins.items()]
         if not all(self.has_list(pin.place) for pin in pins):
             return {}
@@ -233,20 +214,17 @@ class AgedRelease:
 
     async def _evidence(self, folder: Path, gold: Files) -> Evidence:
         """Run the whole check without ``gold`` and with it; only once each if that already shows no repair."""
-        backend, request = self.context.backend, self._request()
         broken = self.spec.model_copy(update={"environment": folder})
         repaired = broken.model_copy(update={"files": gold})
-        evidence = Evidence(
-            await run_times(backend, broken, request, 1), await run_times(backend, repaired, request, 1)
-        )
-        first, second = _failures(evidence.empty[0]).keys(), _failures(evidence.gold[0]).keys()
-        if not second < first:
-            return evidence
-        more = self.context.config.num_certificate_runs - 1
-        return Evidence(
-            [*evidence.empty, *await run_times(backend, broken, request, more)],
-            [*evidence.gold, *await run_times(backend, repaired, request, more)],
-        )
+        empty, fixed = await self._run_times(broken, 1), await self._run_times(repaired, 1)
+        if _failures(fixed[0]).keys() < _failures(empty[0]).keys():
+            more = self.context.config.num_certificate_runs - 1
+            empty += await self._run_times(broken, more)
+            fixed += await self._run_times(repaired, more)
+        return Evidence(empty, fixed)
+
+    async def _run_times(self, spec: SandboxSpec, num_runs: int) -> list[TestRun]:
+        return await run_times(self.context.backend, spec, self._request(), num_runs)
 
     def _assemble(
         self,

@@ -71,12 +71,7 @@ class CommitMiner:
 
     @classmethod
     def open(cls, repository: Repository, context: BuildContext) -> CommitMiner:
-        """Open the clone and read the issues.
-
-        Raises:
-            IndexUnavailableError: the repository cannot be cloned.
-            InputError: there is no repository, or the issues cannot be read.
-        """
+        """Open the clone and read the issues."""
         clone = GitRepository.open(repository.url, context.store, repository.subdirectory)
         return cls(repository, context, clone, load_issues(repository.issues))
 
@@ -104,13 +99,7 @@ class CommitMiner:
         return await pair.make_task(fix, stable, fixed, self._issue_writer(candidate))
 
     def _pin(self, candidate: Candidate) -> _PinnedCommit:
-        """Pin tree and environment of a commit.
-
-        Raises:
-            IndexUnavailableError: the index does not answer.
-            PackageNotFoundError: nothing can be locked at the commit's date.
-            TaskError: the files cannot be pinned, or the patterns match none of them.
-        """
+        """Pin tree and environment of a commit."""
         commit = candidate.commit
         version = self.clone.version(commit.id)
         tree = commit_tree(self.context.store, self.clone, commit.id, self.repository.name, version)
@@ -172,12 +161,7 @@ class CommitMiner:
 
 
 def commit_lock(repository: Repository, tree: Path, date: str) -> str:
-    """Lock the configured test requirements and those of the tree, without uploads after ``date``.
-
-    Raises:
-        IndexUnavailableError: the index does not answer.
-        PackageNotFoundError: the index gives no upload times, or had no wheels that fit at that date.
-    """
+    """Lock the configured test requirements and those of the tree, without uploads after ``date``."""
     requirements = tuple(sorted({*repository.requirements, *declared_requirements(tree)}))
     return resolve_lock(requirements, exclude_newer=date)
 

@@ -86,17 +86,11 @@ class Pair:
     async def set_up(
         cls, origin: Origin, context: BuildContext, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
     ) -> Pair:
-        """Trace ``test_files`` in the newer state, the tree of ``spec``.
-
-        Raises:
-            SandboxError: the sandbox could not do its work.
-            TaskError: no test is usable.
-        """
-        sources = origin.project.source_files(spec.tree)
-        newer = {path: read_text(spec.tree / path) for path in sources}
+        """Trace ``test_files`` in the newer state, the tree of ``spec``; TaskError if no test is usable."""
+        newer = texts_of(origin.project, spec.tree)
         request = context.request(origin.project, test_files, context.config.suite_timeout_s)
         spec = await context.compiled(spec, request)
-        traced = request.model_copy(update={"traced_paths": sources})
+        traced = request.model_copy(update={"traced_paths": tuple(newer)})
         suite = await trace_suite(
             context.backend, spec, traced, context.config.mutations.max_test_s, is_inherited_usable=True
         )
@@ -231,11 +225,11 @@ class Pair:
 
 def _exception_label(run: TestRun, failing: tuple[str, ...]) -> dict[str, str]:
     """Return the label ``exception`` if all failing tests raise the same one."""
-    names = {name for i in failing for name in [exception_of(run.results[i].message if i in run.results else "")]}
+    names = {_exception_of(run.results[i].message if i in run.results else "") for i in failing}
     return {"exception": name} if len(names) == 1 and (name := names.pop()) else {}
 
 
-def exception_of(message: str) -> str:
+def _exception_of(message: str) -> str:
     """Return the exception name at the start of a failure message; ``AssertionError`` for a bare ``assert``."""
     match = _EXCEPTION.search(message[:200])
     return match.group(1) if match else "AssertionError" if message.startswith("assert") else ""

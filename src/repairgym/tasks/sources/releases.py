@@ -34,13 +34,7 @@ class ReleaseSource:
 
 
 async def release_pair(package: Package, context: BuildContext, base_version: str, version: str) -> Pair:
-    """Return the pair of two releases, ready to run.
-
-    Raises:
-        IndexUnavailableError: a layer is missing and no index answers.
-        SandboxError: the sandbox could not do its work.
-        TaskError: the newer release has no usable test.
-    """
+    """Return the pair of two releases, ready to run; TaskError if the newer one has no usable test."""
     older = texts_of(package, context.store.tree(package.sdist(base_version)))
     environment, spec = context.pinned(package, version)
     origin = Origin(
