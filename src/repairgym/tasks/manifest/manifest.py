@@ -7,7 +7,8 @@ Reads and writes::
     locks/               the locks of the tasks' environments
 
 Guarantees: adding entries changes no existing entry and no number of a test id. A rebuilt task has the digest of its
-entry on any machine: the digest covers all of a task but its durations and the place of its interpreter.
+entry on any machine: the digest covers all of a task but its durations and the place of its interpreter. A missing or
+broken file is an `InputError`.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from repairgym.errors import InputError
-from repairgym.records import BuildStep, Certificate, Record, SourceKind, Task
+from repairgym.records import Certificate, Record, SourceKind, Task
+from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.tasks.layers.catalogue import Package, shipped_path
 from repairgym.tasks.sources.build_checks import BUILD_TEST, DEPENDENCY_TEST, check_text
 
@@ -123,11 +125,7 @@ class TaskManifest:
     """A manifest on disk."""
 
     def __init__(self, path: Path) -> None:
-        """Read the settings in ``path`` (see `shipped_path`).
-
-        Raises:
-            InputError: the file cannot be read or has another form.
-        """
+        """Read the settings in ``path`` (see `shipped_path`)."""
         self.path = path = shipped_path(path)
         try:
             self.settings = ManifestSettings.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -148,40 +146,27 @@ class TaskManifest:
         return sorted(path.stem for path in (self.path.parent / self.settings.entries).glob("*.jsonl"))
 
     def load(self, name: str) -> PackageEntries:
-        """Read the entries of one package.
-
-        Raises:
-            InputError: there are none, or a line is broken.
-        """
+        """Read the entries of one package."""
         path = self.package_path(name)
         try:
             head, shared, *lines = path.read_text(encoding="utf-8").splitlines()
             entries = [TaskEntry.model_validate_json(line) for line in lines if line]
             content = PackageEntries(Package.model_validate_json(head), SharedParts.model_validate_json(shared))
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path} is no part of a task manifest: {error}; restore it from its repository"
-            ) from error
+            text = f"{path} is no part of a task manifest: {error}; restore it from its repository"
+            raise InputError(text) from error
         content.entries = {entry.id: entry for entry in entries}
         return content
 
     def lock(self, entry: TaskEntry) -> str:
-        """Text of the lock of ``entry``.
-
-        Raises:
-            InputError: it is missing.
-        """
+        """Text of the lock of ``entry``."""
         path = self.locks / entry.lock
         if not path.is_file():
             raise InputError(f"{entry.id}: no lock {entry.lock} in {self.locks}; restore it from its repository")
         return path.read_text(encoding="utf-8")
 
     def add(self, tasks: Iterable[Task], packages: dict[str, Package]) -> Counter[str]:
-        """Add entries for ``tasks`` of ``packages``; count the tasks by outcome.
-
-        Raises:
-            InputError: a file of the manifest is broken.
-        """
+        """Add entries for ``tasks`` of ``packages``; count the tasks by outcome."""
         counts: Counter[str] = Counter()
         contents: dict[str, PackageEntries] = {}
         for task in tasks:
@@ -220,11 +205,9 @@ class TaskManifest:
     def with_deadlines(self, task: Task) -> Task:
         """Return ``task`` with the deadlines of this manifest."""
         bounds = self.settings
-        is_build = task.source == "breakages"
-        test_timeout_s, timeout_s = (
-            (bounds.max_build_s, bounds.max_build_s) if is_build else (bounds.test_timeout_s, bounds.timeout_s)
-        )
-        return task.model_copy(update={"test_timeout_s": test_timeout_s, "timeout_s": timeout_s})
+        if task.source == "breakages":
+            return task.model_copy(update={"test_timeout_s": bounds.max_build_s, "timeout_s": bounds.max_build_s})
+        return task.model_copy(update={"test_timeout_s": bounds.test_timeout_s, "timeout_s": bounds.timeout_s})
 
     def _save_lock(self, task: Task) -> str:
         text = task.environment.lock
@@ -235,13 +218,9 @@ class TaskManifest:
         return path.name
 
     def _write(self, name: str, content: PackageEntries) -> None:
-        path = self.package_path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
         records: list[Record] = [content.package, content.shared, *content.entries.values()]
-        lines = [record.model_dump_json(exclude_defaults=True) + "\n" for record in records]
-        temporary = path.with_suffix(".part")
-        temporary.write_text("".join(lines), encoding="utf-8")
-        temporary.replace(path)
+        with written_whole(self.package_path(name)) as stream:
+            stream.writelines(record.model_dump_json(exclude_defaults=True).encode() + b"\n" for record in records)
 
 
 def text_key(text: str) -> str:
@@ -286,11 +265,6 @@ def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
 def pinned_files(entry: TaskEntry, shared: SharedParts) -> dict[str, str]:
     """Path -> text of the files that the pinned tree holds in addition to those of its sdist."""
     return {path: shared.files[key] if key else check_text(path) for path, key in entry.files.items()}
-
-
-def build_steps(entry: TaskEntry) -> tuple[BuildStep, ...]:
-    """Return the steps of the build."""
-    return tuple(BuildStep.model_validate(step) for step in entry.build)
 
 
 def recorded_certificate(entry: TaskEntry, shared: SharedParts) -> Certificate:

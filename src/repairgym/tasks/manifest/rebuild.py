@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.errors import InputError, RepairGymError, TaskError
-from repairgym.records import Location, Task
+from repairgym.records import BuildStep, Location, Task
 from repairgym.tasks.build.assembly import Bug, Visibility, assemble, read_text, sdist_provenance
 from repairgym.tasks.build.build_tasks import skip_reason
 from repairgym.tasks.build.test_files import function_id
@@ -22,7 +22,6 @@ from repairgym.tasks.manifest.manifest import (
     PackageEntries,
     TaskEntry,
     TaskManifest,
-    build_steps,
     content_digest,
     parse_ranges,
     pinned_files,
@@ -78,11 +77,11 @@ def rebuild_manifest(
         RepairGymError: no task could be rebuilt; the first reason.
     """
     layers = layers or LayerStore(config=config.layers)
-    names = manifest.names()
-    unknown = sorted(set(config.packages) - set(names))
+    known = manifest.names()
+    unknown = sorted(set(config.packages) - set(known))
     if unknown:
-        raise InputError(f"no tasks of {', '.join(unknown)} in {manifest.path}; it has {', '.join(names)}")
-    names = [name for name in names if not config.packages or name in config.packages]
+        raise InputError(f"no tasks of {', '.join(unknown)} in {manifest.path}; it has {', '.join(known)}")
+    names = [name for name in known if not config.packages or name in config.packages]
     tasks: list[Task] = []
     funnel: Counter[str] = Counter()
     errors: list[RepairGymError] = []
@@ -122,19 +121,14 @@ class Rebuilder:
     """(older version, version) -> the whole difference."""
 
     def rebuild(self, entry: TaskEntry) -> Task:
-        """Return the task of ``entry``.
-
-        Raises:
-            IndexUnavailableError: its sdist is not here and no index answers.
-            InputError: an archive or the manifest is broken.
-            TaskError: this version makes another task of it.
-        """
+        """Return the task of ``entry``; TaskError if this version makes another task of it."""
         package, settings = self.content.package, self.manifest.settings
         pinned = pinned_files(entry, self.content.shared)
         bug, issue = self._bug(entry, pinned)
         task = assemble(bug, issue, TasksConfig(), len(bug.pass_to_pass))
         task = with_check(task, settings.max_build_s) if pinned else task
-        task = self.manifest.with_deadlines(task).model_copy(update={"build": build_steps(entry)})
+        steps = tuple(BuildStep.model_validate(step) for step in entry.build)
+        task = self.manifest.with_deadlines(task).model_copy(update={"build": steps})
         if content_digest(task) != entry.content:
             raise TaskError(
                 f"{entry.id} of {package.name} comes out as {content_digest(task)}, its entry says {entry.content}: "
