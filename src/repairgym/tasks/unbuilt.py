@@ -10,7 +10,15 @@ from typing import Any, Literal
 from repairgym.records import SCHEMA_VERSION, Record, Split
 
 FormatName = Literal[
-    "swe_bench", "swe_rebench", "swe_rebench_v2", "swe_smith", "swe_gym", "r2e_gym", "multi_swe", "swe_bench_5", "harbor"
+    "swe_bench",
+    "swe_rebench",
+    "swe_rebench_v2",
+    "swe_smith",
+    "swe_gym",
+    "r2e_gym",
+    "multi_swe",
+    "swe_bench_5",
+    "harbor",
 ]
 
 

@@ -32,7 +32,7 @@ from repairgym.agent.tools.shell import cut_middle
 from repairgym.config.pipeline import FullConfig, SimplifiedConfig
 from repairgym.errors import SandboxContentError, TaskError
 from repairgym.records import Attempt, AttemptOutcome, MainError, StopReason, Task
-from repairgym.tasks.logs.similarity import is_same_error
+from repairgym.tasks.logs.main_error import is_same_error
 
 ConfigT = TypeVar("ConfigT", bound=SimplifiedConfig)
 

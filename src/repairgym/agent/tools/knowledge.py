@@ -26,7 +26,7 @@ from typing import Self
 from repairgym.config.pipeline import KnowledgeConfig
 from repairgym.errors import InputError, KnowledgeUnavailableError, TaskError
 from repairgym.records import MainError, Record, Task
-from repairgym.tasks.logs.similarity import normalize
+from repairgym.tasks.logs.main_error import normalize
 
 APPLICATION_ID = 0x4D4B4231
 SUCCESS_WEIGHT = 0.5

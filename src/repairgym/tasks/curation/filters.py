@@ -1,7 +1,7 @@
 """Curation filters: each drops tasks for one reason.
 
-A new filter is a function and one line in `FILTERS`; its bounds are a section of `config.curation`. Guarantees: a filter
-decides from candidates and configuration alone, in the order of the candidates.
+A new filter is a function and one line in `FILTERS`; its bounds are a section of `config.curation`. Guarantees: a
+filter decides from candidates and configuration alone, in the order of the candidates.
 """
 
 import re

@@ -82,9 +82,10 @@ def certified_in(task: UnbuiltTask) -> Task | None:
     covered = ("id", "issue", "gold_patch", "fail_to_pass", "pass_to_pass")
     changed = [name for name in covered if getattr(task, name) != getattr(certified, name)]
     if changed:
+        names = ", ".join(changed).replace("_", " ")
         raise RecordError(
-            f"{', '.join(changed).replace('_', ' ')} changed since the export, which the certificate does not cover; remove "
-            f"{CERTIFIED_FIELD} to import it as an unbuilt task"
+            f"{names} changed since the export, which the certificate does not cover; remove {CERTIFIED_FIELD} to "
+            "import it as an unbuilt task"
         )
     return certified
 

@@ -100,8 +100,8 @@ def import_dataset(
 ) -> ImportSummary:
     """Add the records of ``source`` to the tasks in ``folder``; ``report`` gets the number of records so far.
 
-    ``source`` is a file, a task folder, or a folder of task folders or of a data set. Without ``form`` the format of each
-    record is detected. Base files are pinned from ``clones``.
+    ``source`` is a file, a task folder, or a folder of task folders or of a data set. Without ``form`` the format of
+    each record is detected. Base files are pinned from ``clones``.
 
     Raises:
         InputError: ``source`` holds nothing that can be read, or ``folder`` is broken.

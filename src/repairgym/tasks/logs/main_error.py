@@ -1,9 +1,11 @@
-"""The one main error of a log or a test run, and its class (paper A, full pipeline and error table).
+"""The one main error of a log or a test run, its class, and equality of two (paper A, full pipeline and error table).
 
 Reads the output of a build or test command, or a test run. Makes a :class:`~repairgym.records.MainError`. Guarantees:
 rules are tried in order and the first match decides, so that a compiler's words inside of a failed installation precede
 the installer's own; every log with a printed line has a main error. Classes are keywords in the paper's order, so that
-a missing package in a test's message is a dependency error; like the paper's, they are no diagnosis.
+a missing package in a test's message is a dependency error; like the paper's, they are no diagnosis. Equality is
+symmetric and reflexive: differences between equal runs (numbers, versions, addresses, folders, lines) and other values
+in a failed assertion never make errors different; another name (a module, a symbol, a test) or another assertion does.
 """
 
 import re
@@ -49,11 +51,9 @@ _PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _KEYW
 
 
 def classify(message: str, likely: ErrorClass = "other") -> ErrorClass:
-    """Return the first class with keywords in ``message``; ``likely`` matches at its own place in the order.
+    """Return the first class with keywords in ``message``, one line of a log.
 
-    Args:
-        message: One line of a log.
-        likely: Class that the form of the log suggests: a linter's line, a test's failure.
+    ``likely``, the class that the form of the log suggests (a linter's line), matches at its own place in the order.
     """
     for name in ERROR_CLASSES:
         if name == likely or (name in _PATTERNS and _PATTERNS[name].search(message)):
@@ -180,3 +180,49 @@ def error_of_test(run: TestRun, test_id: str) -> MainError:
     result = run.results.get(test_id)
     message = (result.message if result else "") or str(run.outcome(test_id))
     return MainError(error_class=classify(message, "test"), message=message, path=test_id)
+
+
+# --- equality (paper A, outer loop: another error keeps the progress, the same one reverts it) ---------------------
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_FOLDERS = re.compile(r"(?:(?<=[\s'\"(=])|^)(?:[\w.@+~-]*/)+(?=[\w.@+-])")
+_NUMBER = re.compile(r"(?<![\w])\d+(?:\.\d+)*(?![\w])")
+_ASSERTION = re.compile(r"^(?:AssertionError\b(?:: )?|(?=assert\b))")
+_VALUE = re.compile(
+    r"[bru]{0,2}(?:'(?:[^'\\]|\\.)*(?:'|$)|\"(?:[^\"\\]|\\.)*(?:\"|$))"  # texts; the last one may be cut off
+    r"|(?<![\w#])[-+]?\d[\d_]*(?:\.\d*)?(?:e[-+]?\d+)?j?(?!\w)|\b(?:True|False|None|nan|inf)\b"
+)
+_DISPLAY = re.compile(r"[\[({][#\s,:.]*[\])}]")
+"""A list, tuple, dictionary or set of values alone."""
+
+
+def normalize(message: str) -> str:
+    """Return ``message`` without addresses, folders, numbers and white space, which differ between equal errors."""
+    text = _ADDRESS.sub("#", message)
+    text = _FOLDERS.sub("", text)
+    return " ".join(_NUMBER.sub("#", text).split())
+
+
+def shape(message: str) -> str:
+    """Return the identity of ``message``: `normalize`, and ``#`` for each value of a failed assertion.
+
+    ``assert 3 == 4`` and ``assert [1, 'a'] == []`` are both ``assert # == #``, ``assert 3 in [4]`` is not.
+    """
+    match = _ASSERTION.match(message)
+    if match is None:
+        return normalize(message)
+    text = _VALUE.sub("#", _ADDRESS.sub("#", message[match.end() :]))
+    while (shorter := _DISPLAY.sub("#", text)) != text:
+        text = shorter
+    return " ".join(text.split())
+
+
+def is_same_error(left: MainError, right: MainError) -> bool:
+    """Return True for errors of one class, place and shape."""
+    if left.error_class != right.error_class:
+        return False
+    # Sandboxes move folders, so that only the names of files count; test ids stay.
+    places = {path if "::" in path else normalize(path) for path in (left.path, right.path) if path}
+    if len(places) > 1:
+        return False
+    return shape(left.message) == shape(right.message)
