@@ -11,10 +11,9 @@ import typer
 from repairgym.cli.display import ProgressDisplay
 from repairgym.errors import ConfigError, InputError, Interrupted
 from repairgym.tasks.formats.base import Format
-from repairgym.tasks.formats.clones import CloneFolder
 from repairgym.tasks.formats.datasets import Layout
 from repairgym.tasks.formats.exporting import export_dataset
-from repairgym.tasks.formats.importing import REJECTED_FILE, import_dataset
+from repairgym.tasks.formats.importing import REJECTED_FILE, CloneFolder, import_dataset
 from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.store import TaskStore
 

@@ -17,9 +17,8 @@ from repairgym.cli.tasks import app
 from repairgym.diffs.apply import apply_patch
 from repairgym.diffs.make import unified_diff
 from repairgym.errors import ConfigError, InputError
-from repairgym.tasks.formats.clones import CloneFolder
 from repairgym.tasks.formats.exporting import CERTIFIED_FIELD, export_dataset
-from repairgym.tasks.formats.importing import import_dataset
+from repairgym.tasks.formats.importing import CloneFolder, import_dataset
 from repairgym.tasks.formats.registry import FORMATS
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TASKS_FILE, UNBUILT_FILE, TaskStore

@@ -165,7 +165,7 @@ def test_harbor_without_a_record_keeps_what_it_says(samples: dict[str, Any]) -> 
         ("r2e_gym", "parsed_commit_content", "{", "no JSON"),
         ("swe_bench_5", "task.yaml", "a: [", "cannot be read"),
         ("swe_bench_5", "tests.json", "[]", "holds no fields"),
-        ("harbor", "task.toml", "=", "no TOML"),
+        ("harbor", "task.toml", "=", "cannot be read"),
     ],
 )
 def test_a_bad_field_is_named(samples: dict[str, Any], name: str, field: str, value: Any, message: str) -> None:

@@ -14,9 +14,15 @@ from repairgym.tasks.build.validation import task_layers
 from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
-from repairgym.tasks.sources.commits import clean_message, find_candidates, load_issues, reveals
 from repairgym.tasks.sources.fixes import Fix, find_hunks
-from repairgym.tasks.sources.history import commit_lock, declared_requirements
+from repairgym.tasks.sources.history import (
+    clean_message,
+    commit_lock,
+    declared_requirements,
+    find_candidates,
+    load_issues,
+    reveals,
+)
 from repairgym.tasks.store import TaskStore
 
 ISSUE = {"number": 12, "title": "count_above is off", "body": "<!-- template -->It counts the bound itself."}

@@ -40,8 +40,7 @@ from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, TaskSource
 from repairgym.tasks.sources.breakages import BreakageSource
-from repairgym.tasks.sources.commits import find_candidates
-from repairgym.tasks.sources.history import HistorySource
+from repairgym.tasks.sources.history import HistorySource, find_candidates
 from repairgym.tasks.sources.mutations import MutationSource
 from repairgym.tasks.sources.releases import ReleaseSource
 from repairgym.tasks.store import TaskStore, Unit

@@ -9,6 +9,7 @@ missing or has the wrong type raises `RecordError`.
 import json
 import re
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any
 
 from repairgym.errors import InputError
@@ -26,6 +27,18 @@ EXTRA_FILE = "record.json"
 
 class RecordError(InputError):
     """An unusable record of a data set."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of a data set, or the reason of its failure."""
+
+    place: str
+    """Place for a person to look at: ``data.jsonl line 3``."""
+    fields: Fields | None
+    error: str = ""
+    split: Split | None = None
+    """From the name of its file or folder."""
 
 
 class Format(ABC):

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from repairgym.errors import ConfigError, InputError, install_hint
-from repairgym.tasks.formats.base import Fields
-from repairgym.tasks.formats.rows import Row
+from repairgym.tasks.formats.base import Fields, Row
 from repairgym.tasks.layers.atomic_write import written_whole
 
 JSON_COLUMNS = b"repairgym.json_columns"

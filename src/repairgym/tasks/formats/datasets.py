@@ -2,36 +2,86 @@
 
 Reads a file, a task folder, a folder of task folders, or a Hugging Face data set folder (shards of JSON lines, JSON,
 Parquet or Arrow; saved by `datasets` or downloaded). Makes `Row` items, or writes one of these. Never uses a network.
-Guarantees: records come in the order of the sorted paths; written files and folders appear whole or not at all
+Guarantees: records come in the order of the sorted paths; JSON lines are read one at a time, whatever the file's size;
+a bad line is a `Row` with its reason, and reading continues; written files and folders appear whole or not at all
 (`DiskFullError`).
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import IO, Any, Literal
 
 from repairgym.errors import InputError
-from repairgym.tasks.formats.base import Fields, RecordError, split_of
+from repairgym.tasks.formats.base import Fields, RecordError, Row, split_of
 from repairgym.tasks.formats.columns import plan_columns, read_arrow, read_parquet, write_parquet
 from repairgym.tasks.formats.folders import find_task_folders, read_folder, write_folder
-from repairgym.tasks.formats.rows import Row, read_json, read_json_lines, write_json, write_json_lines
-from repairgym.tasks.layers.atomic_write import folder_written_whole
+from repairgym.tasks.layers.atomic_write import folder_written_whole, written_whole
 
 Layout = Literal["jsonl", "json", "parquet", "dataset", "folders"]
 """Layout on disk; ``dataset`` is a folder of Parquet shards by split, ``folders`` one folder per task."""
 
-_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".json": read_json,
-    ".parquet": read_parquet,
-    ".arrow": read_arrow,
-}
 _NO_RECORDS = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "package.json")
 """Files that `datasets` writes next to the shards."""
 NUM_ROWS_PER_SHARD = 5000
+
+
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    """Yield each line that is not blank."""
+    with _opened(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if line.strip():
+                yield _parse(f"{path.name} line {number}", line)
+
+
+def _read_json(path: Path) -> Iterator[Row]:
+    """Yield the items of a list, or the values of a table by id; InputError for anything else."""
+    with _opened(path) as stream:
+        try:
+            content = json.load(stream, parse_constant=_reject)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path} is no JSON: {error}") from error
+    if isinstance(content, dict) and content and all(isinstance(item, dict) for item in content.values()):
+        content = list(content.values())
+    if not isinstance(content, list):
+        raise InputError(f"{path} holds neither a list of records nor a table of them by id; write one record per line")
+    for number, item in enumerate(content, 1):
+        yield _row(f"{path.name} item {number}", item)
+
+
+def _parse(place: str, text: bytes) -> Row:
+    try:
+        return _row(place, json.loads(text, parse_constant=_reject))
+    except (ValueError, RecursionError) as error:
+        return Row(place, None, f"it is no JSON: {error}")
+
+
+def _row(place: str, value: Any) -> Row:
+    return Row(place, value) if isinstance(value, dict) else Row(place, None, "it is no table of fields")
+
+
+def _reject(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+_READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".json": _read_json,
+    ".parquet": read_parquet,
+    ".arrow": read_arrow,
+}
 
 
 def read_dataset(path: Path) -> Iterator[Row]:
@@ -102,6 +152,23 @@ def _read_file(path: Path, root: Path) -> Iterator[Row]:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
+def write_json_lines(path: Path, rows: Iterable[Fields]) -> None:
+    """Write one record per line."""
+    with written_whole(path) as stream:
+        for fields in rows:
+            stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+
+
+def _write_json(path: Path, rows: Iterable[Fields]) -> None:
+    """Write a list of records."""
+    with written_whole(path) as stream:
+        separator = b"[\n"
+        for fields in rows:
+            stream.write(separator + json.dumps(fields, ensure_ascii=False).encode())
+            separator = b",\n"
+        stream.write(b"\n]\n" if separator == b",\n" else b"[]\n")
+
+
 def write_rows(path: Path, layout: Layout, rows: Iterable[tuple[str, Fields]]) -> None:
     """Write rows, each with the name of its split, in any layout but ``folders``; InputError for an existing folder."""
     if layout == "dataset":
@@ -113,7 +180,7 @@ def write_rows(path: Path, layout: Layout, rows: Iterable[tuple[str, Fields]]) -
     if layout == "parquet":
         write_parquet(path, list(plain))
     else:
-        (write_json_lines if layout == "jsonl" else write_json)(path, plain)
+        (write_json_lines if layout == "jsonl" else _write_json)(path, plain)
 
 
 def _write_shards(folder: Path, rows: Iterable[tuple[str, Fields]]) -> None:

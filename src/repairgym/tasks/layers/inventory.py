@@ -18,7 +18,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from repairgym.records import Record
-from repairgym.tasks.layers.atomic_write import written_whole
 
 MANIFEST_VERSION = 1
 
@@ -70,9 +69,11 @@ def _digest(entries: dict[str, str]) -> str:
 def write_manifest(layer: Path, final: Path) -> Manifest:
     """Write the manifest of ``layer`` for its later place ``final``."""
     manifest = scan_layer(layer)
-    with written_whole(manifest_path(final)) as stream:
-        # Names that are no UTF-8 are lone surrogates: JSON can escape them, UTF-8 cannot hold them.
-        stream.write(json.dumps(manifest.model_dump()).encode("ascii"))
+    target = manifest_path(final)
+    temporary = target.with_suffix(".part")
+    # Names that are no UTF-8 are lone surrogates: JSON can escape them, UTF-8 cannot hold them.
+    temporary.write_text(json.dumps(manifest.model_dump()), encoding="ascii")
+    temporary.replace(target)
     return manifest
 
 
