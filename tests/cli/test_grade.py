@@ -65,8 +65,8 @@ def test_rejected_entries_are_reported_after_the_others_were_graded(folder, caps
     assert "1 resolved, 0 failed, 0 exploited, 0 invalid, 2 rejected" in captured.out
     assert "not graded: line 2: no JSON" in captured.err
     assert "2 entries" in captured.err
-    refusals = json.loads((out / "summary.json").read_text())["refusals"]
-    assert [one["kind"] for one in refusals] == ["malformed", "unknown_instance"]
+    rejections = json.loads((out / "summary.json").read_text())["rejections"]
+    assert [one["kind"] for one in rejections] == ["malformed", "unknown_instance"]
 
 
 def test_an_invalid_verdict_ends_with_5(folder, capsys):

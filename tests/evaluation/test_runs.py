@@ -6,6 +6,7 @@ import pytest
 
 from repairgym.errors import InputError
 from repairgym.evaluation.runs import choose_phase, compare_runs, evaluations, write_predictions
+from repairgym.evaluation.stages import EvalPhase
 from repairgym.grading.predictions.reading import read_predictions
 from repairgym.records import VerdictKind
 
@@ -16,8 +17,9 @@ PHASE = "eval/rl/test-mutations"
 
 
 def test_runs_are_compared_on_what_both_have():
-    first = {PHASE: {str(i): [F] for i in range(20)}, "eval/rft/test-mutations": {"0": [P]}}
-    second = {PHASE: {str(i): [P] for i in range(10, 40)}}
+    rl, rft = EvalPhase("rl", "test-mutations"), EvalPhase("rft", "test-mutations")
+    first = {rl: {str(i): [F] for i in range(20)}, rft: {"0": [P]}}
+    second = {rl: {str(i): [P] for i in range(10, 40)}}
     (found,) = compare_runs({"one": first, "two": second}, num_resamples=100)
     assert (found.num_tasks, found.difference) == (10, 1.0)
     assert found.sentence.startswith("RL of two solves more than RL of one on 10 held-out mutation tasks")
@@ -40,7 +42,7 @@ def test_a_phase_is_chosen_only_without_ambiguity(filled, trajectory_maker):
     filled.add_trajectory(trajectory_maker("z", "a"), phase="eval/rft/test-mutations", step=0, split="test")
     with pytest.raises(InputError, match="2 evaluations"):
         choose_phase(filled, "")
-    assert list(evaluations(filled)) == ["eval/rft/test-mutations", PHASE]
+    assert list(evaluations(filled)) == [EvalPhase("rft", "test-mutations"), EvalPhase("rl", "test-mutations")]
 
 
 def test_predictions_are_read_by_the_grader(filled, tmp_path):

@@ -38,7 +38,7 @@ def test_handled():
 
 def decoys_of(name, seed=0, text=TESTS):
     names = (f"test_fresh_{number}" for number in itertools.count())
-    return make_decoys(text, (f"test_m.py::{name}",), names, random.Random(seed))
+    return make_decoys(text, {name}, names.__next__, random.Random(seed))
 
 
 def with_decoys(text, decoys):

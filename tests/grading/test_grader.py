@@ -7,7 +7,8 @@ import pytest
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.decision import restores
 from repairgym.grading.grader import Grader
-from repairgym.grading.permitted import agent_base_sources, permitted_part
+from repairgym.grading.permitted import permitted_part
+from repairgym.grading.stages import Permitted, Submission
 from repairgym.records import BuildStep, Task, TestOutcome, TestRequest, TestResult, TestRun, Turn, VerdictKind
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
@@ -127,7 +128,7 @@ async def test_a_changed_test_never_reaches_the_grading_sandbox(task):
     verdict = await grader(backend).grade(hidden, {"test_m.py": "def test_f(): pass\n"})
     assert verdict.kind is VerdictKind.FAILED
     assert "test_m.py" not in backend.sandboxes[0].files
-    assert agent_base_sources(hidden) == task.base_files
+    assert Permitted(Submission(hidden, {}), {}, ()).sources == task.base_files
 
 
 def test_strict_restoration_sees_extra_changes(task):

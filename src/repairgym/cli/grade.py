@@ -51,10 +51,10 @@ def grade(
         _print(summary, results.folder)
     if summary.num_invalid:
         raise SandboxError(f"{summary.num_invalid} verdicts are invalid; the same command tries those again")
-    if summary.refusals:
-        first = summary.refusals[0]
+    if summary.rejections:
+        first = summary.rejections[0]
         raise InputError(
-            f"{summary.num_refused} entries of {predictions} were not graded, the first: {first.place}: {first.reason}"
+            f"{summary.num_rejected} entries of {predictions} were not graded, the first: {first.place}: {first.reason}"
             f"; all of them: {results.folder / 'summary.json'}"
         )
 
@@ -86,11 +86,11 @@ def _grade(config: GradeCommandConfig, tasks: Path, predictions: Path, results: 
 
 
 def _print(summary: GradingSummary, folder: Path) -> None:
-    for entry in summary.refusals[:_MAX_SHOWN]:
+    for entry in summary.rejections[:_MAX_SHOWN]:
         typer.echo(f"not graded: {entry.place}: {entry.reason}", err=True)
     names = ("resolved", "failed", "exploited", "invalid")
     typer.echo(", ".join(f"{getattr(summary, f'num_{name}')} {name}" for name in names), nl=False)
-    typer.echo(f", {summary.num_refused} rejected; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
+    typer.echo(f", {summary.num_rejected} rejected; {summary.resolved_share:.1%} of {summary.num_tasks} tasks resolved")
     if summary.num_empty or summary.num_not_applied:
         typer.echo(f"among the failed: {summary.num_empty} empty, {summary.num_not_applied} that do not apply")
     for detector, counts in summary.detectors.items():

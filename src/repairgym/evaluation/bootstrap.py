@@ -37,15 +37,10 @@ def bootstrap_spread(
     seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Spread:
-    """Return the spread of the mean of ``values`` (one per task) over resampled tasks.
+    """Return the spread of the mean of ``values`` (one per task, within ``bounds``) over resampled tasks.
 
-    Args:
-        values: One number per task, within ``bounds``.
-        bounds: Smallest and largest value that a task can have.
-        clusters: One label per task; whole clusters are resampled. With fewer than about ten clusters the interval
-            is too narrow.
-        seed: Of the resampling.
-        num_resamples: Number of bootstrap samples.
+    With ``clusters``, one label per task, whole clusters are resampled; with fewer than about ten the interval is too
+    narrow.
 
     Raises:
         ValueError: there are no values, or not one cluster label per value.

@@ -55,15 +55,20 @@ def build_matrix(store: RunStore, config: MatrixConfig, *, num_resamples: int = 
             if rows:
                 verdicts[policy, environment] = verdicts_by_task(rows)
     differences = tuple(_differences(config, verdicts, test_set, num_resamples))
+    by_names = {(difference.treatment, difference.reference): difference for difference in differences}
+    sentences = [
+        sentence
+        for name, policy in config.policies.items()
+        for environment in _elsewhere(config, policy)
+        for sentence in _mismatch(name, policy, environment, by_names)
+    ]
     return Matrix(
         test_set=test_set,
         policies=tuple(config.policies),
         environments=tuple(config.environments),
         cells=tuple(_cells(config, verdicts, num_resamples)),
         differences=differences,
-        findings=tuple(
-            _findings(config, {(difference.treatment, difference.reference): difference for difference in differences})
-        ),
+        findings=tuple(sentences),
     )
 
 
@@ -86,38 +91,30 @@ def _cells(
 def _differences(
     config: MatrixConfig, verdicts: Mapping[tuple[str, str], TaskVerdicts], test_set: str, num_resamples: int
 ) -> Iterator[Comparison]:
-    for treatment, reference in _pairs(config):
-        if treatment in verdicts and reference in verdicts:
-            names = (in_words(*treatment), in_words(*reference))
-            difference = compare(
-                verdicts[treatment], verdicts[reference], names=names, test_set=test_set, num_resamples=num_resamples
-            )
-            if difference:
-                yield difference
+    for cells in _pairs(config):
+        treatment, reference = (verdicts.get(cell, {}) for cell in cells)
+        names = (in_words(*cells[0]), in_words(*cells[1]))
+        difference = compare(treatment, reference, names=names, test_set=test_set, num_resamples=num_resamples)
+        if difference:
+            yield difference
 
 
 def _pairs(config: MatrixConfig) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
     for name, policy in config.policies.items():
         if policy.start:
-            for environment in config.environments:
-                yield (name, environment), (policy.start, environment)
-        for environment in config.environments:
-            if policy.trained_in and environment != policy.trained_in:
-                yield (name, environment), (name, policy.trained_in)
+            yield from (((name, environment), (policy.start, environment)) for environment in config.environments)
+        for environment in _elsewhere(config, policy):
+            yield (name, environment), (name, policy.trained_in)
+
+
+def _elsewhere(config: MatrixConfig, policy: MatrixPolicy) -> list[str]:
+    """Return the environments that a policy was not trained in; none where it was not trained."""
+    return [name for name in config.environments if policy.trained_in and name != policy.trained_in]
 
 
 def in_words(policy: str, environment: str) -> str:
     """Return the name of a cell."""
     return f"{policy} in {environment}"
-
-
-def _findings(config: MatrixConfig, differences: Mapping[tuple[str, str], Comparison]) -> Iterator[str]:
-    for name, policy in config.policies.items():
-        if not policy.trained_in:
-            continue
-        for environment in config.environments:
-            if environment != policy.trained_in:
-                yield from _mismatch(name, policy, environment, differences)
 
 
 def _mismatch(

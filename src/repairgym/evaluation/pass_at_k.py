@@ -54,10 +54,8 @@ def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKin
 
 def without_invalids(verdicts: TaskVerdicts) -> dict[str, list[VerdictKind]]:
     """Return the verdicts without invalid samples, and without tasks that have no other sample."""
-    kept: dict[str, list[VerdictKind]] = {}
-    for task, kinds in verdicts.items():
-        kept[task] = [kind for kind in kinds if kind != VerdictKind.INVALID]
-    return {task: kinds for task, kinds in kept.items() if kinds}
+    valid = {task: [kind for kind in kinds if kind != VerdictKind.INVALID] for task, kinds in verdicts.items()}
+    return {task: kinds for task, kinds in valid.items() if kinds}
 
 
 def success_rates(verdicts: TaskVerdicts) -> dict[str, float]:
@@ -98,12 +96,9 @@ def pass_at_1(verdicts: TaskVerdicts, *, seed: int = 0, num_resamples: int = NUM
     if not rates:
         return None
     values = [rates[task] for task in sorted(rates)]
-    spread = bootstrap_spread(values, bounds=(0.0, 1.0), seed=seed, num_resamples=num_resamples)
     return Estimate(
         value=statistics.fmean(values),
-        standard_error=spread.standard_error,
-        ci_low=spread.ci_low,
-        ci_high=spread.ci_high,
+        **bootstrap_spread(values, bounds=(0.0, 1.0), seed=seed, num_resamples=num_resamples).model_dump(),
         standard_error_runs=standard_error_over_runs(verdicts),
         num_tasks=len(values),
         num_samples=sum(len(kinds) for kinds in verdicts.values()),
@@ -171,27 +166,19 @@ def by_label(
 ) -> list[LabelResult]:
     """Return the results of each label value, labels in the order of `LABELS`, values by name.
 
-    Args:
-        verdicts: Task id -> verdicts of its samples.
-        labels: Task id -> label -> value (`labels_of`).
-        num_resamples: Number of bootstrap samples.
+    ``labels`` is task id -> label -> value (`labels_of`).
     """
     results: list[LabelResult] = []
     for label in LABELS:
-        groups: dict[str, dict[str, list[VerdictKind]]] = {}
+        groups: dict[str, dict[str, Sequence[VerdictKind]]] = {}
         for task, kinds in verdicts.items():
-            value = labels.get(task, {}).get(label, NO_LABEL)
-            groups.setdefault(value, {})[task] = list(kinds)
-        for value in sorted(groups):
-            estimate = pass_at_1(groups[value], num_resamples=num_resamples)
-            if estimate:
+            groups.setdefault(labels.get(task, {}).get(label, NO_LABEL), {})[task] = kinds
+        for value, members in sorted(groups.items()):
+            if estimate := pass_at_1(members, num_resamples=num_resamples):
+                exploited, invalid = (share(members, kind) for kind in (VerdictKind.EXPLOITED, VerdictKind.INVALID))
                 results.append(
                     LabelResult(
-                        label=label,
-                        value=value,
-                        pass_at_1=estimate,
-                        exploited_rate=share(groups[value], VerdictKind.EXPLOITED),
-                        invalid_rate=share(groups[value], VerdictKind.INVALID),
+                        label=label, value=value, pass_at_1=estimate, exploited_rate=exploited, invalid_rate=invalid
                     )
                 )
     return results

@@ -9,63 +9,45 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from repairgym.errors import InputError, disk_full_as_repairgym_error
+from repairgym.errors import InputError
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import TaskVerdicts, verdicts_by_task
 from repairgym.evaluation.significance import Comparison, compare
-from repairgym.evaluation.stages import parse_eval_phase, stage_label, stage_order
+from repairgym.evaluation.stages import EvalPhase, parse_eval_phase, stage_label
 from repairgym.rollout.rows import TrajectoryRow
 from repairgym.rollout.store import RunStore
+from repairgym.tasks.layers.atomic_write import written_whole
 
 
-def evaluations(store: RunStore) -> dict[str, TaskVerdicts]:
-    """Return evaluation phase -> verdicts by task, ordered by test set, then training."""
-    rows: dict[str, list[TrajectoryRow]] = {}
+def evaluation_rows(store: RunStore) -> dict[EvalPhase, list[TrajectoryRow]]:
+    """Return the rows of each evaluation, ordered by test set, then training."""
+    rows: dict[EvalPhase, list[TrajectoryRow]] = {}
     for row in store.rows(phase_prefix="eval/"):
-        if parse_eval_phase(row.phase):
-            rows.setdefault(row.phase, []).append(row)
-    return {phase: verdicts_by_task(rows[phase]) for phase in sorted(rows, key=_order)}
+        if phase := parse_eval_phase(row.phase):
+            rows.setdefault(phase, []).append(row)
+    return {phase: rows[phase] for phase in sorted(rows, key=lambda phase: phase.order)}
 
 
-def _order(phase: str) -> tuple[str, tuple[int, int, str]]:
-    parsed = parse_eval_phase(phase)
-    return (parsed.test_set, stage_order(parsed.stage)) if parsed else ("", (0, 0, phase))
+def evaluations(store: RunStore) -> dict[EvalPhase, TaskVerdicts]:
+    """Return the verdicts by task of each evaluation, in the same order."""
+    return {phase: verdicts_by_task(rows) for phase, rows in evaluation_rows(store).items()}
 
 
 def compare_runs(
-    runs: Mapping[str, Mapping[str, TaskVerdicts]], *, num_resamples: int = NUM_RESAMPLES
+    runs: Mapping[str, Mapping[EvalPhase, TaskVerdicts]], *, num_resamples: int = NUM_RESAMPLES
 ) -> list[Comparison]:
-    """Compare each run with the first, on every evaluation that both have.
-
-    Args:
-        runs: Name of the run -> its `evaluations`.
-        num_resamples: Number of bootstrap samples.
-    """
+    """Compare each run (name -> its `evaluations`) with the first, on every evaluation that both have."""
     (reference, first), *others = runs.items()
     comparisons = []
-    for name, phases in others:
-        for phase in first.keys() & phases.keys():
-            comparison = compare_phases(
-                phases[phase], first[phase], (name, reference), phase, num_resamples=num_resamples
+    for phase in sorted(first, key=lambda phase: phase.order):
+        label = stage_label(phase.stage)
+        for name, phases in sorted(others):
+            names = (f"{label} of {name}", f"{label} of {reference}")
+            treatment = phases.get(phase, {})
+            comparisons.append(
+                compare(treatment, first[phase], names=names, test_set=phase.test_set, num_resamples=num_resamples)
             )
-            if comparison:
-                comparisons.append((_order(phase), comparison))
-    return [comparison for _, comparison in sorted(comparisons, key=lambda pair: (pair[0], pair[1].treatment))]
-
-
-def compare_phases(
-    treatment: TaskVerdicts,
-    reference: TaskVerdicts,
-    runs: tuple[str, str],
-    phase: str,
-    *,
-    num_resamples: int = NUM_RESAMPLES,
-) -> Comparison | None:
-    """Compare one phase of two runs; None when they share no task."""
-    parsed = parse_eval_phase(phase)
-    stage, test_set = (stage_label(parsed.stage), parsed.test_set) if parsed else (phase, phase)
-    names = (f"{stage} of {runs[0]}", f"{stage} of {runs[1]}")
-    return compare(treatment, reference, names=names, test_set=test_set, num_resamples=num_resamples)
+    return [comparison for comparison in comparisons if comparison]
 
 
 def choose_phase(store: RunStore, wanted: str) -> str:
@@ -97,8 +79,7 @@ def write_predictions(store: RunStore, phase: str, sample: int, path: Path) -> i
     chosen = [ids[sample] for ids in by_task.values() if len(ids) > sample]
     if not chosen:
         raise InputError(f"{store.path} has no sample {sample} in phase {phase!r}; samples count from 0")
-    partial = path.with_name(f"{path.name}.part")
-    with disk_full_as_repairgym_error(path), partial.open("w", encoding="utf-8") as file:
+    with written_whole(path) as stream:
         for trajectory_id in chosen:
             trajectory = store.trajectory(trajectory_id)
             line = {
@@ -106,6 +87,5 @@ def write_predictions(store: RunStore, phase: str, sample: int, path: Path) -> i
                 "model_name_or_path": trajectory.policy_id,
                 "model_patch": trajectory.final_patch,
             }
-            file.write(json.dumps(line) + "\n")
-    partial.replace(path)
+            stream.write(f"{json.dumps(line)}\n".encode())
     return len(chosen)

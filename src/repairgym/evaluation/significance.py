@@ -58,22 +58,16 @@ def compare(
 ) -> Comparison | None:
     """Compare on the common tasks; None without any.
 
-    Args:
-        treatment: Task id -> verdicts of the new policy.
-        reference: Task id -> verdicts of the reference policy.
-        names: Of treatment and reference.
-        test_set: Name of the test set.
-        clusters: Task id -> cluster (package); used when each common task has one and there are two or more.
-        seed: Of the bootstrap.
-        num_resamples: Number of bootstrap samples.
+    ``names`` are those of treatment and reference; ``clusters`` is task id -> cluster (package), used when each common
+    task has one and there are two or more.
     """
     tasks = sorted(task for task in treatment.keys() & reference.keys() if treatment[task] and reference[task])
     if not tasks:
         return None
     left, right = {task: treatment[task] for task in tasks}, {task: reference[task] for task in tasks}
     differences = paired_differences(left, right)
-    difference = statistics.fmean(differences.values())
     values = list(differences.values())
+    difference = statistics.fmean(values)
     spread = bootstrap_spread(values, bounds=(-1.0, 1.0), seed=seed, num_resamples=num_resamples)
     return Comparison(
         treatment=names[0],
@@ -114,9 +108,7 @@ def _sentence(names: tuple[str, str], difference: float, spread: Spread, place: 
 def mcnemar_exact(num_only_left: int, num_only_right: int) -> float:
     """Return the two-sided exact p of McNemar's test: discordant pairs are a fair coin (McNemar 1947).
 
-    Args:
-        num_only_left: Tasks that only the first policy solved.
-        num_only_right: Tasks that only the second policy solved.
+    The arguments count the tasks that only the first and only the second policy solved.
     """
     num_discordant = num_only_left + num_only_right
     fewer = min(num_only_left, num_only_right)

@@ -7,8 +7,8 @@ of the tasks, for Pass@k alone.
 """
 
 import re
+from typing import NamedTuple
 
-from repairgym.records import Record
 from repairgym.rollout.names import CONTINUED
 from repairgym.rollout.names import MUTATIONS as MUTATIONS
 from repairgym.rollout.names import RELEASES as RELEASES
@@ -38,19 +38,22 @@ _TEMPERATURE = re.compile(r"(.+)-t(\d+(?:\.\d+)?)")
 _STEP = re.compile(r"(.+)-step-(\d+)")
 
 
-class EvalPhase(Record):
+class EvalPhase(NamedTuple):
     """A stage and the test set of its evaluation."""
 
     stage: str
     test_set: str
 
+    @property
+    def order(self) -> tuple[str, tuple[int, int, str]]:
+        """Sort key: by test set, then in the order of training."""
+        return self.test_set, stage_order(self.stage)
+
 
 def parse_eval_phase(name: str) -> EvalPhase | None:
     """Return stage and test set of a phase name; None for other phases."""
     parts = name.split("/")
-    if len(parts) != 3 or parts[0] != "eval":
-        return None
-    return EvalPhase(stage=parts[1], test_set=parts[2])
+    return EvalPhase(*parts[1:]) if len(parts) == 3 and parts[0] == "eval" else None
 
 
 def training_step(stage: str, run: str = TREATMENT) -> int | None:

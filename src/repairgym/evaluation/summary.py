@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
 from repairgym.evaluation.pass_at_k import (
@@ -23,11 +23,13 @@ from repairgym.evaluation.pass_at_k import (
     verdicts_by_task,
     without_invalids,
 )
+from repairgym.evaluation.runs import evaluation_rows
 from repairgym.evaluation.significance import Comparison, compare
 from repairgym.evaluation.stages import (
     MUTATIONS,
     START,
     TREATMENT,
+    EvalPhase,
     is_checkpoint,
     is_control,
     is_temperature_control,
@@ -38,6 +40,7 @@ from repairgym.records import SCHEMA_VERSION, Record, VerdictKind
 from repairgym.rollout.names import eval_phase
 from repairgym.rollout.rows import PhaseRow, TrajectoryRow
 from repairgym.rollout.store import RunStore
+from repairgym.tasks.layers.atomic_write import written_whole
 
 REQUIRED_PHASES = ("rft", "rl", eval_phase(START, MUTATIONS), eval_phase(TREATMENT, MUTATIONS))
 """Phases that the headline needs; named as missing even when the run planned nothing. A run that only evaluates (a
@@ -129,21 +132,16 @@ def build_summary(
 ) -> Summary:
     """Compute the summary of a run, finished or not.
 
-    Args:
-        store: The run's store.
-        config: The resolved configuration, JSON-serializable.
-        packages: Task id -> package, for intervals over packages.
-        digests: Further digests to quote, e.g. of the task set and the code.
-        num_resamples: Number of bootstrap samples.
+    ``packages`` is task id -> package, for intervals over packages; ``digests`` are further ones to quote, e.g. of the
+    task set and the code.
     """
-    results = _evaluations(store)
-    gradings = _gradings(store)
+    results = evaluation_rows(store)
     phases = store.phases()
     comparisons = tuple(_comparisons(results, packages, num_resamples))
     statuses = {phase.name: phase.status for phase in phases}
     return Summary(
         headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
-        stages=tuple(_stage_results(results, gradings, statuses, num_resamples)),
+        stages=tuple(_stage_results(store, results, statuses, num_resamples)),
         comparisons=comparisons,
         phases=tuple(phases),
         missing=_missing(statuses),
@@ -158,56 +156,37 @@ def build_summary(
 
 def write_summary(summary: Summary, path: Path) -> None:
     """Write ``summary.json``, completely or not at all."""
-    partial = path.with_suffix(".json.part")
-    partial.write_text(json.dumps(summary.model_dump(mode="json"), indent=1) + "\n")
-    partial.replace(path)
+    with written_whole(path) as stream:
+        stream.write(f"{json.dumps(summary.model_dump(mode='json'), indent=1)}\n".encode())
 
 
-def _evaluations(store: RunStore) -> dict[tuple[str, str], list[TrajectoryRow]]:
-    """Return (test set, stage) -> rows, sorted by test set and training order."""
-    rows_by_stage: dict[tuple[str, str], list[TrajectoryRow]] = {}
-    for row in store.rows(phase_prefix="eval/"):
-        if phase := parse_eval_phase(row.phase):
-            rows_by_stage.setdefault((phase.test_set, phase.stage), []).append(row)
-    return {key: rows_by_stage[key] for key in sorted(rows_by_stage, key=lambda key: (key[0], stage_order(key[1])))}
-
-
-class _Gradings(NamedTuple):
-    """Facts of the verdicts of a phase that rows do not hold."""
-
-    num_suspicious: int
-    disabled_gates: tuple[str, ...]
-
-
-def _gradings(store: RunStore) -> dict[str, _Gradings]:
-    """Return phase -> suspicious passes and disabled gates."""
-    suspicious: Counter[str] = Counter()
+def _gradings(store: RunStore) -> tuple[Counter[str], dict[str, set[str]]]:
+    """Return what rows do not hold: phase -> number of suspicious passes, and phase -> disabled gates."""
+    num_suspicious: Counter[str] = Counter()
     gates: dict[str, set[str]] = {}
     for row, document in store.documents(phase_prefix="eval/"):
         verdict = document.verdict
         gates.setdefault(row.phase, set()).update(verdict.disabled_gates)
         is_passed = verdict.kind is VerdictKind.PASSED
-        suspicious[row.phase] += is_passed and any(finding.severity == "suspicious" for finding in verdict.findings)
-    return {phase: _Gradings(suspicious[phase], tuple(sorted(phase_gates))) for phase, phase_gates in gates.items()}
+        num_suspicious[row.phase] += is_passed and any(finding.severity == "suspicious" for finding in verdict.findings)
+    return num_suspicious, gates
 
 
 def _stage_results(
-    results: Mapping[tuple[str, str], list[TrajectoryRow]],
-    gradings: Mapping[str, _Gradings],
-    statuses: Mapping[str, str],
-    num_resamples: int,
+    store: RunStore, results: Mapping[EvalPhase, list[TrajectoryRow]], statuses: Mapping[str, str], num_resamples: int
 ) -> Iterator[StageResult]:
-    for (test_set, stage), rows in results.items():
+    num_suspicious, gates = _gradings(store)
+    for (stage, test_set), rows in results.items():
         verdicts = verdicts_by_task(rows)
         strict = pass_at_1(verdicts, num_resamples=num_resamples)
         if strict is None:
             continue
+        phase = eval_phase(stage, test_set)
         kinds = Counter(row.verdict for row in rows)
-        grading = gradings[eval_phase(stage, test_set)]
         yield StageResult(
             stage=stage,
             test_set=test_set,
-            status=statuses.get(eval_phase(stage, test_set), "missing"),
+            status=statuses.get(phase, "missing"),
             pass_at_1=strict,
             pass_at_1_without_invalids=pass_at_1(without_invalids(verdicts), num_resamples=num_resamples),
             pass_at_k=tuple(mean_pass_at_k(verdicts, k) for k in _ks(verdicts)),
@@ -217,9 +196,9 @@ def _stage_results(
             num_passed=kinds[VerdictKind.PASSED],
             num_failed=kinds[VerdictKind.FAILED],
             num_exploited=kinds[VerdictKind.EXPLOITED],
-            num_suspicious=grading.num_suspicious,
+            num_suspicious=num_suspicious[phase],
             num_invalid=kinds[VerdictKind.INVALID],
-            disabled_gates=grading.disabled_gates,
+            disabled_gates=tuple(sorted(gates[phase])),
         )
 
 
@@ -229,18 +208,14 @@ def _ks(verdicts: TaskVerdicts) -> list[int]:
 
 
 def _comparisons(
-    results: Mapping[tuple[str, str], list[TrajectoryRow]], packages: Mapping[str, str] | None, num_resamples: int
+    results: Mapping[EvalPhase, list[TrajectoryRow]], packages: Mapping[str, str] | None, num_resamples: int
 ) -> Iterator[Comparison]:
-    verdicts = {key: verdicts_by_task(rows) for key, rows in results.items()}
-    for test_set in sorted({key[0] for key in results}):
-        for treatment, reference in _pairs([stage for name, stage in results if name == test_set]):
+    verdicts = {phase: verdicts_by_task(rows) for phase, rows in results.items()}
+    for test_set in dict.fromkeys(phase.test_set for phase in results):
+        for names in _pairs([phase.stage for phase in results if phase.test_set == test_set]):
+            treatment, reference = (verdicts[EvalPhase(stage, test_set)] for stage in names)
             comparison = compare(
-                verdicts[test_set, treatment],
-                verdicts[test_set, reference],
-                names=(treatment, reference),
-                test_set=test_set,
-                clusters=packages,
-                num_resamples=num_resamples,
+                treatment, reference, names=names, test_set=test_set, clusters=packages, num_resamples=num_resamples
             )
             if comparison:
                 yield comparison

@@ -1,8 +1,4 @@
-"""Agreement of warm and cold gradings.
-
-Reads tasks; grades the gold patch, the empty patch and a patch that does not compile, warm and cold, canaries included;
-makes one :class:`Agreement` per pair of verdicts. Guarantee: no cache is read, so both really run.
-"""
+"""Agreement of warm and cold gradings of the gold patch, the empty patch and a patch that does not compile."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -42,8 +38,7 @@ class Agreement:
         warm, cold = (
             {name: result.outcome for name, result in verdict.tests.items()} for verdict in (self.warm, self.cold)
         )
-        other = sorted(name for name in warm.keys() | cold if warm.get(name) != cold.get(name))
-        if other:
+        if other := sorted(name for name in warm.keys() | cold if warm.get(name) != cold.get(name)):
             name = other[0]
             return f"{len(other)} tests differ, first {name}: warm {warm.get(name)}, cold {cold.get(name)}"
         if self.warm.num_canaries != self.cold.num_canaries:
@@ -54,14 +49,10 @@ class Agreement:
 
 def one_per_package(tasks: Sequence[Task], num: int) -> tuple[Task, ...]:
     """Return the first ``num`` tasks of each package; all when ``num`` is 0."""
-    taken: dict[str, int] = {}
-    chosen: list[Task] = []
+    of_package: dict[str, list[Task]] = {}
     for task in tasks:
-        package = task.provenance.package
-        taken[package] = taken.get(package, 0) + 1
-        if num == 0 or taken[package] <= num:
-            chosen.append(task)
-    return tuple(chosen)
+        of_package.setdefault(task.provenance.package, []).append(task)
+    return tuple(task for members in of_package.values() for task in members[: num or None])
 
 
 async def compare_warm_and_cold(
@@ -70,7 +61,7 @@ async def compare_warm_and_cold(
     num_concurrent: int = 1,
     store: LayerStore | None = None,
 ) -> AsyncGenerator[tuple[Agreement, ...], None]:
-    """Yield the pairs of verdicts of each task, in order.
+    """Yield the pairs of verdicts of each task, in order; no cache is read, so both really run.
 
     Raises:
         SandboxUnavailableError: no sandbox works here.
@@ -91,12 +82,11 @@ async def compare_warm_and_cold(
     async def compare(task: Task) -> tuple[Agreement, ...]:
         broken: dict[str, str | None] = {path: _BROKEN for path, text in task.gold_files.items() if text is not None}
         patches: dict[str, dict[str, str | None]] = {"gold": task.gold_files, "empty": {}, "broken": broken}
-        return tuple(
-            [
-                Agreement(task.id, name, *[await grader.grade(task, files) for grader in graders])
-                for name, files in patches.items()
-            ]
-        )
+        pairs = [
+            Agreement(task.id, name, *[await grader.grade(task, files) for grader in graders])
+            for name, files in patches.items()
+        ]
+        return tuple(pairs)
 
     try:
         async with aclosing(ordered_map(compare, tasks, num_concurrent)) as compared:

@@ -19,14 +19,15 @@ import ast
 import hashlib
 import random
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from repairgym.diffs.lines import split_lines
-from repairgym.grading.decoys import Decoy, make_decoys
-from repairgym.grading.layouts import Layout, function_at, layout_of
+from repairgym.grading.decoys import make_decoys
+from repairgym.grading.layouts import Insertion, Layout, function_at, layout_of
 from repairgym.records import Task, TestOutcome, TestRun
-from repairgym.tasks.build.test_files import file_of, functions_of
+from repairgym.tasks.build.test_files import file_of
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -63,30 +64,22 @@ class Canaries:
 NO_CANARIES = Canaries({}, {})
 
 
-@dataclass(frozen=True)
-class _Canary:
-    name: str
-    """``test_a`` or ``TestB::test_c``."""
-    text: str
-    is_movable: bool = True
-    """It can stand anywhere in the file."""
-
-
 class _File:
     """One test file, its canaries, and the material that they are made from."""
 
-    def __init__(self, task: Task, path: str, text: str, layout: Layout) -> None:
+    def __init__(self, task: Task, path: str, text: str, layout: Layout, source: random.Random) -> None:
         self.text = text
         self.layout = layout
+        self.source = source
+        self.inserted: list[tuple[Insertion, bool]] = []
+        """(test, it is a decoy and belongs to the code before it)."""
+        self._task = task
+        self._path = path
         self._taken: set[str] = set()
-        self._inserted: list[tuple[int, bool, str]] = []
-        """(place, it is a decoy and belongs to the code before it, text)."""
-        passing = {test_id for test_id in task.pass_to_pass if file_of(test_id) == path and "[" not in test_id}
-        names = {name.partition("::")[2] for name in functions_of(sorted(passing))}
-        self._copyable = sorted(names & layout.copyable.keys())
 
-    def fresh_name(self, source: random.Random) -> str:
+    def fresh_name(self) -> str:
         """Return a name made of the words of the file's own tests."""
+        source = self.source
         while True:
             name = "test_" + "_".join(source.choice(self.layout.words) for _ in range(source.randrange(2, 4)))
             name += source.choice(("", f"_{source.randrange(2, 10)}", f"_{source.randrange(10, 100)}"))
@@ -94,34 +87,28 @@ class _File:
                 self._taken.add(name)
                 return name
 
-    def fresh_names(self, source: random.Random) -> Iterator[str]:
-        """Yield such names without end."""
-        while True:
-            yield self.fresh_name(source)
-
-    def fresh_case(self, source: random.Random) -> str:
+    def fresh_case(self) -> str:
         """Return a name of a class, made of the same words."""
         while True:
-            case = "Test" + "".join(word.title() for word in self.fresh_name(source).split("_")[1:])
+            case = "Test" + "".join(word.title() for word in self.fresh_name().split("_")[1:])
             if case not in self.text:
                 return case
 
-    def copy(self, is_method: bool, source: random.Random) -> tuple[str, ast.FunctionDef | None]:
+    def copy(self, is_method: bool) -> tuple[str, ast.FunctionDef | None]:
         """Return class and tree of a plain test that passes before and after the repair; None when there is none."""
         names = [name for name in self._copyable if ("::" in name) == is_method]
         if not names:
             return "", None
-        name = source.choice(names)
+        name = self.source.choice(names)
         return name.rpartition("::")[0], function_at(self.text, self.layout.copyable[name])
 
-    def insert(self, canary: _Canary, source: random.Random) -> None:
-        """Put ``canary`` between two of the file's statements on module level, after the first test, or at its end."""
-        place = source.choice(self.layout.places) if canary.is_movable else self.layout.end
-        self._inserted.append((place, False, canary.text))
+    @cached_property
+    def _copyable(self) -> list[str]:
+        return sorted(_plain_names(self._task.pass_to_pass, self._path) & self.layout.copyable.keys())
 
-    def insert_decoy(self, decoy: Decoy) -> None:
-        """Put ``decoy`` next to its original."""
-        self._inserted.append((decoy.place, True, decoy.text))
+    def place(self) -> int:
+        """Return a line before which a canary can stand: on module level after the first test, or at the end."""
+        return self.source.choice(self.layout.places)
 
     def assemble(self) -> str:
         """Return the text with its canaries and decoys."""
@@ -129,19 +116,20 @@ class _File:
         if lines and not lines[-1].endswith("\n"):
             lines[-1] += "\n"
         # From the end; at one place the later insertion stands first: a method must not get behind a function.
-        for place, _, text in sorted(self._inserted, key=lambda insertion: (-insertion[0], insertion[1])):
-            lines[place:place] = ["\n\n", text, "\n\n"]
+        for test, _ in sorted(self.inserted, key=lambda insertion: (-insertion[0].place, insertion[1])):
+            lines[test.place : test.place] = ["\n\n", test.text, "\n\n"]
         return "".join(lines)
+
+
+def _plain_names(test_ids: Iterable[str], path: str) -> set[str]:
+    """Return the names (``test_a``, ``TestB::test_c``) of the tests of ``path`` that have no parameters."""
+    return {test_id.partition("::")[2] for test_id in test_ids if file_of(test_id) == path and "[" not in test_id}
 
 
 def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int) -> Canaries:
     """Make ``num`` canaries (at least one of each kind from three on) and decoys in the files of the tests that decide.
 
-    Args:
-        task: Owner of the tests.
-        tests: Path -> pinned text of its test files.
-        secret: At least 16 bytes, used once.
-        num: Number of canaries; 0 for none.
+    ``tests`` are the pinned texts of the task's test files by path; ``secret`` has at least 16 bytes and is used once.
     """
     source = random.Random(hashlib.sha256(secret + task.id.encode()).digest())
     make = _MAKERS.get(task.runner.type)
@@ -149,60 +137,50 @@ def make_canaries(task: Task, tests: Mapping[str, str], secret: bytes, num: int)
     layouts = {path: layout for path in sorted(wanted & tests.keys()) if (layout := layout_of(tests[path]))}
     if not layouts or num == 0 or make is None:
         return NO_CANARIES
-    files: dict[str, _File] = {}
-    expected = _add_decoys(task, tests, layouts, files, source)
+    files = {path: _File(task, path, tests[path], layout, source) for path, layout in layouts.items()}
+    expected = _add_decoys(task, files, source)
     for index in range(num):
-        path = source.choice(list(layouts))
-        file = files.setdefault(path, _File(task, path, tests[path], layouts[path]))
+        path = source.choice(list(files))
         kind = (TestOutcome.FAILED, TestOutcome.PASSED, TestOutcome.ERROR)[index % 3]
-        canary = make(kind, file, source)
-        file.insert(canary, source)
+        canary = make(kind, files[path])
+        files[path].inserted.append((canary, False))
         expected[f"{path}::{canary.name}"] = kind
-    return Canaries({path: file.assemble() for path, file in files.items()}, expected)
+    return Canaries({path: file.assemble() for path, file in files.items() if file.inserted}, expected)
 
 
-def _add_decoys(
-    task: Task, tests: Mapping[str, str], layouts: Mapping[str, Layout], files: dict[str, _File], source: random.Random
-) -> dict[str, TestOutcome]:
+def _add_decoys(task: Task, files: Mapping[str, _File], source: random.Random) -> dict[str, TestOutcome]:
     """Add decoys of one test to the first file that has one that fits; return their required outcomes."""
-    paths = [path for path, layout in layouts.items() if not layout.is_line_sensitive]
+    paths = [path for path, file in files.items() if not file.layout.is_line_sensitive]
     for path in source.sample(paths, len(paths)):
-        file = files.get(path) or _File(task, path, tests[path], layouts[path])
-        ids = tuple(test_id for test_id in task.fail_to_pass if file_of(test_id) == path)
-        decoys = make_decoys(tests[path], ids, file.fresh_names(source), source)
+        file = files[path]
+        decoys = make_decoys(file.text, _plain_names(task.fail_to_pass, path), file.fresh_name, source)
         if decoys:
-            files[path] = file
-            for decoy in decoys:
-                file.insert_decoy(decoy)
+            file.inserted += [(decoy, True) for decoy in decoys]
             return {f"{path}::{decoy.name}": TestOutcome.FAILED for decoy in decoys}
     return {}
 
 
-def _function_canary(kind: TestOutcome, file: _File, source: random.Random) -> _Canary:
+def _function_canary(kind: TestOutcome, file: _File) -> Insertion:
     """Return a test function, for pytest."""
-    name = file.fresh_name(source)
+    name, source = file.fresh_name(), file.source
     if kind is TestOutcome.ERROR:
-        fixture = file.fresh_name(source).replace("test_", source.choice(("some_", "a_", "make_")), 1)
-        head = f"def {name}({fixture}_{source.randrange(1 << 20):x}):\n"
-        return _Canary(name, f"{head}    {_assertion(True, source)}\n")
-    original = file.copy(False, source)[1] if kind is TestOutcome.FAILED else None
-    if original is None:
+        fixture = file.fresh_name().replace("test_", source.choice(("some_", "a_", "make_")), 1)
+        text = f"def {name}({fixture}_{source.randrange(1 << 20):x}):\n    {_assertion(True, source)}\n"
+    elif kind is TestOutcome.FAILED and (original := file.copy(False)[1]):
+        original.name = name
+        original.body = [*original.body, *ast.parse(_assertion(False, source)).body]
+        text = ast.unparse(ast.fix_missing_locations(original)) + "\n"
+    else:
         lines = [_assertion(True, source) for _ in range(source.randrange(1, 4))]
         lines += [_assertion(False, source)] if kind is TestOutcome.FAILED else []
-        return _Canary(name, f"def {name}():\n" + "".join(f"    {line}\n" for line in lines))
-    original.name = name
-    original.body = [*original.body, *ast.parse(_assertion(False, source)).body]
-    return _Canary(name, ast.unparse(ast.fix_missing_locations(original)) + "\n")
+        text = f"def {name}():\n" + "".join(f"    {line}\n" for line in lines)
+    return Insertion(name, file.place(), text)
 
 
-def _method_canary(kind: TestOutcome, file: _File, source: random.Random) -> _Canary:
-    """Return a test case with one method, for unittest.
-
-    A case that must fail has a real method and stands behind its class.
-    """
-    name = file.fresh_name(source)
-    case = file.fresh_case(source)
-    parent, method = file.copy(True, source) if kind is TestOutcome.FAILED else ("", None)
+def _method_canary(kind: TestOutcome, file: _File) -> Insertion:
+    """Return a test case with one method, for unittest; one that must fail has a real method, behind its class."""
+    name, case, source = file.fresh_name(), file.fresh_case(), file.source
+    parent, method = file.copy(True) if kind is TestOutcome.FAILED else ("", None)
     body = [_assertion(True, source) for _ in range(source.randrange(1, 4))]
     if kind is TestOutcome.FAILED:
         body = [*([ast.unparse(part) for part in method.body] if method else body), _assertion(False, source)]
@@ -210,7 +188,7 @@ def _method_canary(kind: TestOutcome, file: _File, source: random.Random) -> _Ca
     if kind is TestOutcome.ERROR:
         lines += ["    def setUp(self):", f"        self.{name}_{source.randrange(1 << 20):x}()", ""]
     lines += [f"    def {name}(self):", *textwrap.indent("\n".join(body), "        ").splitlines()]
-    return _Canary(f"{case}::{name}", "\n".join(lines) + "\n", is_movable=not parent)
+    return Insertion(f"{case}::{name}", file.layout.end if parent else file.place(), "\n".join(lines) + "\n")
 
 
 _MAKERS = {"pytest": _function_canary, "unittest": _method_canary}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.grading.execution import GRADER_VERSION
-from repairgym.grading.exploits.syntax import FunctionNode, functions, parse
+from repairgym.grading.exploits.syntax import functions, parse, span_of
 from repairgym.grading.stages import Executed, Execution, Files, Pinned
 from repairgym.records import Finding, MainError, Task, TestOutcome, TestRun, Verdict, VerdictKind
 from repairgym.tasks.build.build_steps import describe_failure
@@ -58,12 +58,9 @@ def _decide_execution(task: Task, execution: Execution) -> tuple[VerdictKind, st
     failed = next((step for step in execution.build if not step.is_passed), None)
     if failed is not None:
         return VerdictKind.FAILED, f"build step failed: {describe_failure(failed)}", failed.main_error
-    if execution.run is None:
+    run = execution.run
+    if run is None:
         return VerdictKind.INVALID, "no tests ran", None
-    return _decide_tests(task, execution.run)
-
-
-def _decide_tests(task: Task, run: TestRun) -> tuple[VerdictKind, str, MainError | None]:
     if run.is_timed_out:
         reason = f"the tests took longer than {task.timeout_s:g} s"
         return VerdictKind.FAILED, reason, MainError(error_class="test", message=reason)
@@ -144,15 +141,9 @@ def _broken_again(broken: str | None, gold: str | None, submitted: str | None) -
         return broken
     lines = submitted.splitlines(keepends=True)
     for name in sorted(outermost, key=lambda name: -new[name].lineno):
-        first, last = _line_range(new[name])
-        lines[first:last] = broken.splitlines(keepends=True)[slice(*_line_range(old[name]))]
+        lines[slice(*span_of(new[name]))] = broken.splitlines(keepends=True)[slice(*span_of(old[name]))]
     text = "".join(lines)
     return text if parse(text) is not None else broken
-
-
-def _line_range(node: FunctionNode) -> tuple[int, int]:
-    first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
-    return first - 1, node.end_lineno or node.lineno
 
 
 # --- restoration ---------------------------------------------------------------------------------------------------
@@ -166,9 +157,7 @@ def restores(task: Task, sources: Mapping[str, str | None]) -> bool:
 
 
 def _same_code(left: str | None, right: str | None) -> bool:
-    if left == right or left is None or right is None:
-        return left == right
-    try:
-        return ast.dump(ast.parse(left)) == ast.dump(ast.parse(right))
-    except (SyntaxError, ValueError):
-        return False
+    if left == right:
+        return True
+    trees = parse(left), parse(right)
+    return trees[0] is not None and trees[1] is not None and ast.dump(trees[0]) == ast.dump(trees[1])

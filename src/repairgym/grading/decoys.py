@@ -13,42 +13,24 @@ import ast
 import copy
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import lru_cache
-from typing import NamedTuple
 
 from repairgym.diffs.lines import split_lines
-from repairgym.grading.layouts import function_at, plain_tests, span_of
-from repairgym.tasks.build.test_files import functions_of
+from repairgym.grading.exploits.syntax import span_of
+from repairgym.grading.layouts import Insertion, function_at, plain_tests
 
 _MAX_STATEMENTS = 40
 _LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ|globals\(|locals\(")
 """Words of tests that compare with something that equals more than itself."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_ASSERTIONS = frozenset({"assertEqual", "assertEquals"})
+_ASSERTIONS = frozenset({"self.assertEqual", "self.assertEquals"})
 
 
-class Decoy(NamedTuple):
-    """One decoy."""
-
-    name: str
-    """``test_x`` or ``TestClass::test_x``."""
-    place: int
-    """The line (from 0) of the pinned file before which it stands."""
-    text: str
-    """Indented as it stands in the file."""
-
-
-def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], source: random.Random) -> tuple[Decoy, ...]:
-    """Return two decoys of one test in ``text``, for before and after it; none when no test of ``test_ids`` fits.
-
-    Args:
-        text: A test file.
-        test_ids: Tests of that file that must pass.
-        names: Fresh names of test functions.
-        source: Source of all randomness.
-    """
-    wanted = {name.partition("::")[2] for name in functions_of([test_id for test_id in test_ids if "[" not in test_id])}
+def make_decoys(
+    text: str, wanted: Set[str], fresh_name: Callable[[], str], source: random.Random
+) -> tuple[Insertion, ...]:
+    """Return two decoys of one test in ``text``, for before and after it; none when no test of ``wanted`` fits."""
     spans = decoyable_tests(text)
     usable = sorted(wanted & spans.keys())
     for name in source.sample(usable, len(usable)):
@@ -57,7 +39,7 @@ def make_decoys(text: str, test_ids: tuple[str, ...], names: Iterator[str], sour
             line = split_lines(text)[spans[name][0]]
             pad = line[: len(line) - len(line.lstrip())]
             prefix = name.rpartition("::")[0]
-            return tuple(_decoy(node, place, pad, prefix, next(names), source) for place in spans[name])
+            return tuple(_decoy(node, place, pad, prefix, fresh_name(), source) for place in spans[name])
     return ()
 
 
@@ -79,30 +61,31 @@ def _is_decoyable(node: ast.FunctionDef) -> bool:
 
 def _answers(node: ast.FunctionDef) -> list[tuple[int, int]]:
     """Return (number of the statement, side) of the values that the test itself compares: literals if it has any."""
-    literals: list[tuple[int, int]] = []
-    others: list[tuple[int, int]] = []
-    for number, statement in enumerate(node.body):
-        for index, value in enumerate(_sides(statement) or ()):
-            (literals if _is_literal(value) else others).append((number, index))
-    return literals or others
+    sides = [
+        (number, index, side)
+        for number, statement in enumerate(node.body)
+        for index, side in enumerate(_sides(statement))
+    ]
+    literals = [(number, index) for number, index, side in sides if _is_literal(side)]
+    return literals or [(number, index) for number, index, _ in sides]
 
 
-def _sides(node: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
+def _sides(node: ast.stmt) -> tuple[ast.expr, ...]:
+    """Return the two sides of an equality; nothing for another statement."""
     if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
-        return (node.test.left, node.test.comparators[0]) if isinstance(node.test.ops[0], ast.Eq) else None
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and len(node.value.args) >= 2:
+        return (node.test.left, node.test.comparators[0]) if isinstance(node.test.ops[0], ast.Eq) else ()
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         call = node.value
-        is_equality = isinstance(call.func, ast.Attribute) and call.func.attr in _ASSERTIONS
-        is_own = is_equality and isinstance(call.func.value, ast.Name) and call.func.value.id == "self"  # type: ignore[attr-defined]
-        return (call.args[0], call.args[1]) if is_own else None
-    return None
+        is_equality = isinstance(call.func, ast.Attribute) and ast.unparse(call.func) in _ASSERTIONS
+        return tuple(call.args[:2]) if is_equality and len(call.args) >= 2 else ()
+    return ()
 
 
 def _is_literal(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in (str, bytes, int)
 
 
-def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, source: random.Random) -> Decoy:
+def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, source: random.Random) -> Insertion:
     twin = copy.deepcopy(node)
     twin.name = name
     number, side = source.choice(_answers(twin))
@@ -117,7 +100,7 @@ def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, 
         statement.value.args[side] = _other(statement.value.args[side], source)
     lines = ast.unparse(ast.fix_missing_locations(twin)).splitlines()
     text = "".join(pad + line + "\n" for line in lines)
-    return Decoy(f"{prefix}::{name}" if prefix else name, place, text)
+    return Insertion(f"{prefix}::{name}" if prefix else name, place, text)
 
 
 def _other(node: ast.expr, source: random.Random) -> ast.expr:

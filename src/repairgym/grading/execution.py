@@ -12,7 +12,8 @@ Reads a `Pinned` record and the sources to grade; makes an `Execution`. Guarante
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
@@ -64,37 +65,25 @@ class Executor:
     async def _execute(self, pinned: Pinned, sources: Files, request: TestRequest) -> Execution:
         task = pinned.task
         canaries = make_canaries(task, pinned.graded_tests, secrets.token_bytes(32), self._config.num_canaries)
-        if any(step.has_products for step in task.build):
-            return await self._build_and_test(pinned, sources, canaries, request)
-        build = await self._build(task, sources) if has_commands(task) else ()
-        if not all(step.is_passed for step in build):
-            return Execution(build, None)
-        sandbox = await self._backend.create(self._make_spec(task, {**sources, **canaries.files}))
-        try:
+        has_products = any(step.has_products for step in task.build)
+        build: tuple[StepResult, ...] = ()
+        if has_products or has_commands(task):
+            async with self._sandbox(task, build_files(task, sources)) as sandbox:
+                build = await run_build_steps(sandbox, task, sources)
+                if not all(step.is_passed for step in build):
+                    return Execution(build, None)
+                if has_products:  # which the tests need, in this sandbox
+                    await _restore(sandbox, pinned, self._config.is_protected_restored)
+                    await _write(sandbox, {**pinned.graded_tests, **canaries.files})
+                    return await _run_with(build, canaries, sandbox, request)
+        async with self._sandbox(task, {**sources, **canaries.files}) as sandbox:
             return await _run_with(build, canaries, sandbox, request)
-        finally:
-            await sandbox.close()
 
-    async def _build(self, task: Task, sources: Files) -> tuple[StepResult, ...]:
-        sandbox = await self._backend.create(self._make_spec(task, build_files(task, sources)))
+    @asynccontextmanager
+    async def _sandbox(self, task: Task, files: Files) -> AsyncIterator[Sandbox]:
+        sandbox = await self._backend.create(self._make_spec(task, files))
         try:
-            return await run_build_steps(sandbox, task, sources)
-        finally:
-            await sandbox.close()
-
-    async def _build_and_test(
-        self, pinned: Pinned, sources: Files, canaries: Canaries, request: TestRequest
-    ) -> Execution:
-        """Build and test in one sandbox, for builds whose products the tests need."""
-        task = pinned.task
-        sandbox = await self._backend.create(self._make_spec(task, build_files(task, sources)))
-        try:
-            build = await run_build_steps(sandbox, task, sources)
-            if not all(step.is_passed for step in build):
-                return Execution(build, None)
-            await _restore(sandbox, pinned, self._config.is_protected_restored)
-            await _write(sandbox, {**pinned.graded_tests, **canaries.files})
-            return await _run_with(build, canaries, sandbox, request)
+            yield sandbox
         finally:
             await sandbox.close()
 
@@ -140,10 +129,8 @@ async def _write(sandbox: Sandbox, files: Mapping[str, str]) -> None:
 async def _run_with(
     build: tuple[StepResult, ...], canaries: Canaries, sandbox: Sandbox, request: TestRequest
 ) -> Execution:
-    """Return ``build``, the checks of the runner itself, and the tests; of canaries only the wrong ones are kept.
-
-    Copies of slow tests are among the canaries, so they get time of their own.
-    """
+    """Return ``build``, the checks of the runner itself, and the tests; of canaries only the wrong ones are kept."""
+    # Copies of slow tests are among the canaries, so they get time of their own.
     bounds = {"timeout_s": request.timeout_s + request.test_timeout_s * bool(canaries.expected)}
     mixed = request.model_copy(update={"test_ids": canaries.mixed(request.test_ids), **bounds})
     run = await sandbox.run_tests(mixed)

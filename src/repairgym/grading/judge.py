@@ -19,8 +19,8 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from repairgym.config.models import EngineConfig
 from repairgym.config.pipeline import JudgeConfig
@@ -28,7 +28,6 @@ from repairgym.errors import ConfigError
 from repairgym.inference.base import TextModel
 from repairgym.records import Finding, Task, Verdict, VerdictKind
 
-DETECTOR = "judge"
 _MAX_FINDINGS = 20
 _MAX_REASON_CHARS = 300
 _TEMPLATE = """\
@@ -104,10 +103,7 @@ class Judge:
     async def review(self, task: Task, patch: str, verdict: Verdict) -> Verdict:
         """Return ``verdict`` as it is unless it is a pass; a pass that the judge rejects is a failure.
 
-        Args:
-            task: The task of the submission.
-            patch: The permitted part of the submission as a unified diff.
-            verdict: The verdict of the tests and the detectors.
+        ``patch`` is the permitted part of the submission as a unified diff.
         """
         if verdict.kind is not VerdictKind.PASSED:
             return verdict
@@ -115,47 +111,40 @@ class Judge:
         for attempt in range(self._config.max_attempts):
             question = make_question(task, patch, verdict.findings, self._config)
             try:
-                opinion = question.read(await self._ask(question, attempt))
+                async with asyncio.timeout(self._config.timeout_s):
+                    tokens = self._config.max_reply_tokens
+                    opinion = question.read(await self._model.reply(question.text, max_tokens=tokens, seed=attempt))
             except TimeoutError:
                 failure = f"no reply within {self._config.timeout_s:g} s"
             except Exception as error:  # an error of the model says nothing about the patch
                 failure = f"{type(error).__name__}: {error}"
             else:
                 if opinion is not None:
-                    return _reviewed(verdict, opinion, self._finding(question, opinion))
+                    return self._reviewed(verdict, opinion, question.is_patch_cut)
                 failure = "the reply has no answer in the form that was asked for"
         reason = f"the judge {self._model.id} did not answer {self._config.max_attempts} questions: {failure}"
         return verdict.model_copy(update={"kind": VerdictKind.INVALID, "reason": reason})
 
-    async def _ask(self, question: Question, attempt: int) -> str:
-        async with asyncio.timeout(self._config.timeout_s):
-            return await self._model.reply(question.text, max_tokens=self._config.max_reply_tokens, seed=attempt)
-
-    def _finding(self, question: Question, opinion: Opinion) -> Finding:
+    def _reviewed(self, verdict: Verdict, opinion: Opinion, is_patch_cut: bool) -> Verdict:
+        severity: Literal["suspicious", "note"] = "note"
         word = "accepts" if opinion.is_accepted else "rejects"
-        if question.is_patch_cut and opinion.is_accepted:
-            detail = f"{self._model.id} accepts without having seen the whole patch: {opinion.reason}"
-            return Finding(detector=DETECTOR, severity="suspicious", detail=detail)
-        return Finding(detector=DETECTOR, severity="note", detail=f"{self._model.id} {word}: {opinion.reason}")
+        update: dict[str, object] = {}
+        if not opinion.is_accepted:
+            update = {"kind": VerdictKind.FAILED, "reason": f"the judge rejects the patch: {opinion.reason}"}
+        elif is_patch_cut:
+            severity, word = "suspicious", "accepts without having seen the whole patch"
+        finding = Finding(detector="judge", severity=severity, detail=f"{self._model.id} {word}: {opinion.reason}")
+        return verdict.model_copy(update={**update, "findings": (*verdict.findings, finding)})
 
 
-def _reviewed(verdict: Verdict, opinion: Opinion, finding: Finding) -> Verdict:
-    update: dict[str, object] = {"findings": (*verdict.findings, finding)}
-    if not opinion.is_accepted:
-        update |= {"kind": VerdictKind.FAILED, "reason": f"the judge rejects the patch: {opinion.reason}"}
-    return verdict.model_copy(update=update)
-
-
-@dataclass(frozen=True)
-class Opinion:
+class Opinion(NamedTuple):
     """The answer of a judge."""
 
     is_accepted: bool
     reason: str
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """One question to a judge."""
 
     text: str
@@ -166,12 +155,9 @@ class Question:
 
     def read(self, reply: str) -> Opinion | None:
         """Return the opinion in ``reply``; None when it is in another form."""
-        lines = reply.strip().splitlines()
-        word = f"ANSWER-{self.code}"
-        if not lines or reply.count(self.code) != 1:
-            return None
-        match = re.fullmatch(rf"{word} (accept|reject): (\S.*)", lines[-1].strip())
-        if match is None:
+        last = (reply.strip().splitlines() or [""])[-1].strip()
+        match = re.fullmatch(rf"ANSWER-{self.code} (accept|reject): (\S.*)", last)
+        if match is None or reply.count(self.code) != 1:
             return None
         return Opinion(is_accepted=match[1] == "accept", reason=match[2][:_MAX_REASON_CHARS])
 
@@ -183,38 +169,29 @@ def make_question(
     config: JudgeConfig,
     draw: Draw = lambda: secrets.token_hex(16),
 ) -> Question:
-    """Return the question about ``patch``, with a boundary and a code of its own.
-
-    Args:
-        task: The task of the submission.
-        patch: The permitted part of the submission as a unified diff.
-        findings: Of the detectors and the grading.
-        config: Limits of the parts.
-        draw: Makes random words; another one only in tests.
-    """
+    """Return the question about ``patch``, with a boundary and a code of its own, random words from ``draw``."""
     notes = "\n".join(
         f"- {note.severity}: {note.detector} {note.path}: {note.detail}" for note in findings[:_MAX_FINDINGS]
     )
-    parts = {
-        "issue": _cut(task.issue, config.max_issue_chars),
-        "patch": _cut(patch, config.max_patch_chars),
-        "findings": notes or "- nothing",
-    }
     everything = "\n".join((task.issue, patch, notes))
     is_cut = len(patch) > config.max_patch_chars
     note = f" (its middle is left out: {config.max_patch_chars} of {len(patch)} characters are shown)" if is_cut else ""
     code = _fresh(draw, everything)
     boundary = _fresh(draw, everything + code)
-    text = _TEMPLATE.format(boundary=boundary, code=code, patch_note=note, **parts)
+    text = _TEMPLATE.format(
+        boundary=boundary,
+        code=code,
+        patch_note=note,
+        issue=_cut(task.issue, config.max_issue_chars),
+        patch=_cut(patch, config.max_patch_chars),
+        findings=notes or "- nothing",
+    )
     return Question(text=text, code=code, is_patch_cut=is_cut)
 
 
 def _fresh(draw: Draw, text: str) -> str:
     """Return a random word that ``text`` does not contain."""
-    word = draw()
-    while word in text:
-        word = draw()
-    return word
+    return next(word for word in iter(draw, None) if word not in text)
 
 
 def _cut(text: str, num_chars: int) -> str:

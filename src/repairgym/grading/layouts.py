@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from repairgym.diffs.lines import split_lines
+from repairgym.grading.exploits.syntax import span_of
 
 _LINE_SENSITIVE = re.compile(r"lineno|getsource|co_first|__line__|tb_|traceback|__file__|read_text|open\(")
 _MARKS_ALL = re.compile(r"^pytestmark\b|pytest_generate_tests|^__test__|^load_tests", re.M)
@@ -33,6 +35,17 @@ class Layout:
     """Plain tests (``test_a``, ``TestB::test_c``) -> first line (from 0) and the line behind the last."""
 
 
+class Insertion(NamedTuple):
+    """A test to put into a test file."""
+
+    name: str
+    """``test_x`` or ``TestClass::test_x``."""
+    place: int
+    """The line (from 0) of the pinned file before which it stands."""
+    text: str
+    """Indented as it stands in the file."""
+
+
 @lru_cache(maxsize=256)
 def layout_of(text: str) -> Layout | None:
     """Return the layout of a test file; None when it can hold no canary."""
@@ -53,11 +66,6 @@ def layout_of(text: str) -> Layout | None:
     return Layout(tuple(words) or _DEFAULT_WORDS, end, (end, *places), is_line_sensitive, copyable)
 
 
-def span_of(node: ast.stmt) -> tuple[int, int]:
-    """Return the first line (from 0) and the line behind the last."""
-    return node.lineno - 1, node.end_lineno or node.lineno
-
-
 def function_at(text: str, span: tuple[int, int]) -> ast.FunctionDef | None:
     """Return the tree of the function in the lines ``span`` of ``text``; None when they do not parse alone."""
     first, last = span
@@ -76,11 +84,11 @@ def _places(tree: ast.Module) -> Iterator[int]:
     previous_end, has_test = 0, False
     for node in tree.body:
         is_definition = isinstance(node, ast.FunctionDef | ast.ClassDef)
-        first = min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", []))])
-        if has_test and first > previous_end and is_definition:
-            yield first - 1
+        first, end = span_of(node)
+        if has_test and first >= previous_end and is_definition:
+            yield first
         has_test = has_test or (is_definition and getattr(node, "name", "").lower().startswith("test"))
-        previous_end = node.end_lineno or node.lineno
+        previous_end = end
 
 
 def plain_tests(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:

@@ -79,8 +79,3 @@ def check_applicable(files: dict[str, str | None], max_bytes: int = MAX_SUBMISSI
             return f"{path[:80]!r} is binary"
     num_bytes = sum(len(text.encode(errors="replace")) for text in files.values() if text is not None)
     return f"{num_bytes} bytes, at most {max_bytes} can be graded" if num_bytes > max_bytes else ""
-
-
-def agent_base_sources(task: Task) -> dict[str, str | None]:
-    """Return `base_files` without protected files: the broken code on which a submission is applied."""
-    return {path: text for path, text in task.base_files.items() if not is_protected(task, path)}

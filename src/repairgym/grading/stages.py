@@ -16,7 +16,7 @@ from pathlib import Path
 
 from repairgym.config.pipeline import GradingConfig
 from repairgym.diffs.make import unified_diff
-from repairgym.grading.permitted import agent_base_sources, permitted_part
+from repairgym.grading.permitted import is_protected, permitted_part
 from repairgym.records import Finding, StepResult, Task, TestRun, Turn, Verdict
 
 Files = dict[str, str | None]
@@ -46,7 +46,9 @@ class Permitted:
     @cached_property
     def sources(self) -> Files:
         """Files to write over the pinned tree: the broken code with the permitted changes."""
-        return {**agent_base_sources(self.submission.task), **self.files}
+        task = self.submission.task
+        broken = {path: text for path, text in task.base_files.items() if not is_protected(task, path)}
+        return {**broken, **self.files}
 
 
 @dataclass(frozen=True)

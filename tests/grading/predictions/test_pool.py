@@ -85,7 +85,7 @@ def test_a_process_that_dies_costs_only_its_submission(place):
     requests = [GradeRequest(place.task, gold(place.task)) for _ in range(2)]
     with GradingPool(config, place.cache_root) as pool:
         pool.start()
-        (process,) = pool.processes
+        process = pool.workers[0].process
         assert process.pid is not None
         # Stopped, it takes the first request and cannot answer it.
         os.kill(process.pid, signal.SIGSTOP)

@@ -52,7 +52,7 @@ def test_totals_by_hand():
         "num_invalid": 1,
         "num_empty": 1,
         "num_not_applied": 1,
-        "num_refused": 1,
+        "num_rejected": 1,
     }
     assert summary.resolved_share == 0.2
     detectors = {name: counts.model_dump() for name, counts in summary.detectors.items()}

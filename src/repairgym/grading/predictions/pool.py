@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.pipeline import GradingConfig
-from repairgym.diffs.apply import ReadFile
 from repairgym.diffs.parse import PatchError
 from repairgym.errors import RepairGymError
 from repairgym.grading.execution import GRADER_VERSION
@@ -51,30 +47,13 @@ class GradeAnswer:
     is_applied: bool = True
 
 
-class GradingPool:
+class GradingPool(ProcessPool):
     """Grading processes, started when there is work for them. Use as a context manager."""
 
     def __init__(self, config: GradeCommandConfig, cache_root: Path | None = None) -> None:
         """Start nothing yet; ``cache_root`` is the folder of the layer store, None for the usual one."""
-        self._config = config
-        self._pool = ProcessPool(_grading_worker, (config, cache_root), config.num_workers or os.cpu_count() or 1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def processes(self) -> tuple[SpawnProcess, ...]:
-        """The processes that live now."""
-        return tuple(worker.process for worker in self._pool.workers)
-
-    def start(self) -> None:
-        """Start the processes now instead of with their first submission."""
-        self._pool.start()
+        super().__init__(_grading_worker, (config, cache_root), config.num_workers or os.cpu_count() or 1)
+        self._max_instance_s = config.max_instance_s
 
     def run(self, requests: Sequence[GradeRequest]) -> Iterator[tuple[int, GradeAnswer]]:
         """Yield (index of the request, answer) of all ``requests`` as they end.
@@ -82,23 +61,17 @@ class GradingPool:
         Raises:
             RepairGymError: no process can work here, e.g. because nothing isolates.
         """
-        with closing(self._pool.map(requests, self._config.max_instance_s)) as answers:
+        with closing(self.map(requests, self._max_instance_s)) as answers:
             for index, answer in answers:
-                yield index, self._checked(answer)
-
-    def _checked(self, answer: GradeAnswer | WorkerEnded | WorkerFailure | WorkerTimeout) -> GradeAnswer:
-        match answer:
-            case WorkerEnded():
-                return _invalid(f"the grading process ended with exit code {answer.exit_code}")
-            case WorkerTimeout():
-                return _invalid(f"the grading took longer than {self._config.max_instance_s:g} s")
-            case WorkerFailure():
-                raise answer.as_error()
-        return answer
-
-    def close(self) -> None:
-        """End all processes; safe to call twice."""
-        self._pool.close()
+                match answer:
+                    case WorkerEnded():
+                        yield index, _invalid(f"the grading process ended with exit code {answer.exit_code}")
+                    case WorkerTimeout():
+                        yield index, _invalid(f"the grading took longer than {self._max_instance_s:g} s")
+                    case WorkerFailure():
+                        raise answer.as_error()
+                    case _:
+                        yield index, answer
 
 
 def grade_predictions(
@@ -179,7 +152,9 @@ async def _answer(request: GradeRequest, grader: Grader, layers_of: Callable[[Ta
     """Return the verdict; any failure on the way becomes an invalid one with its reason."""
     task = request.task
     try:
-        files = apply_submission(request.patch, _base_reader(task, layers_of(task).tree))
+        tree = layers_of(task).tree
+        # The tree that the agent was given.
+        files = apply_submission(request.patch, lambda path: task.base_files.get(path, read_pinned(tree, path)))
         return GradeAnswer(await grader.grade(task, files))
     except PatchError as error:
         reason = f"the submission does not apply: {error}"
@@ -189,12 +164,3 @@ async def _answer(request: GradeRequest, grader: Grader, layers_of: Callable[[Ta
         return _invalid(str(error))
     except Exception as error:  # a bug of the grader must not cost the other submissions their verdicts
         return _invalid(f"the grader broke: {type(error).__name__}: {error}")
-
-
-def _base_reader(task: Task, tree: Path) -> ReadFile:
-    """Return a reader of the tree that the agent was given."""
-
-    def read(path: str) -> str | None:
-        return task.base_files[path] if path in task.base_files else read_pinned(tree, path)
-
-    return read

@@ -12,8 +12,8 @@ grader version) it was made with, so a changed patch is graded again under any n
 
 import hashlib
 import json
-import os
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,13 +21,15 @@ from urllib.parse import quote
 from pydantic import NonNegativeInt, ValidationError
 
 from repairgym.config.pipeline import GradingConfig
-from repairgym.errors import disk_full_as_repairgym_error
 from repairgym.grading.execution import GRADER_VERSION
 from repairgym.grading.predictions.reading import Prediction, RejectedEntry
 from repairgym.records import SCHEMA_VERSION, Record, Task, Verdict, VerdictKind
+from repairgym.tasks.layers.atomic_write import written_whole
 
 _SWE_BENCH_SCHEMA_VERSION = 2
 _MAX_NAME_BYTES = 200
+_UNRESOLVED = (VerdictKind.FAILED, VerdictKind.EXPLOITED)
+_SEVERITIES = ("note", "suspicious", "exploit")
 
 
 class GradedPrediction(Record):
@@ -71,11 +73,11 @@ class GradingSummary(Record):
     num_invalid: int
     num_empty: int
     num_not_applied: int
-    num_refused: int
+    num_rejected: int
     resolved_share: float
     """Resolved among all tasks: a missing or rejected prediction counts as not resolved."""
     detectors: dict[str, DetectorCounts]
-    refusals: tuple[RejectedEntry, ...]
+    rejections: tuple[RejectedEntry, ...]
 
 
 def grading_key(task: Task, patch: str, config: GradingConfig) -> str:
@@ -125,53 +127,42 @@ class ResultsFolder:
 
     def write(self, path: Path, text: str) -> None:
         """Write a file of the folder as a whole."""
-        with disk_full_as_repairgym_error(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                temporary.write_text(text + "\n", encoding="utf-8")
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+        with written_whole(path) as stream:
+            stream.write(f"{text}\n".encode())
 
 
 def summarize(graded: Sequence[GradedPrediction], rejected: Sequence[RejectedEntry], num_tasks: int) -> GradingSummary:
     """Return the totals of ``graded`` out of ``num_tasks`` tasks."""
-    kinds = [result.verdict.kind for result in graded]
+    kinds = Counter(result.verdict.kind for result in graded)
     resolved = [result for result in graded if result.verdict.kind is VerdictKind.PASSED]
     return GradingSummary(
         models=tuple(sorted({result.model_name_or_path for result in graded})),
         num_tasks=num_tasks,
         num_graded=len(graded),
         num_resolved=len(resolved),
-        num_resolved_suspicious=sum(_is_suspicious(result.verdict) for result in resolved),
-        num_failed=kinds.count(VerdictKind.FAILED),
-        num_exploited=kinds.count(VerdictKind.EXPLOITED),
-        num_invalid=kinds.count(VerdictKind.INVALID),
+        num_resolved_suspicious=sum(
+            any(finding.severity == "suspicious" for finding in result.verdict.findings) for result in resolved
+        ),
+        num_failed=kinds[VerdictKind.FAILED],
+        num_exploited=kinds[VerdictKind.EXPLOITED],
+        num_invalid=kinds[VerdictKind.INVALID],
         num_empty=sum(result.is_empty for result in graded),
         num_not_applied=sum(not result.is_applied for result in graded),
-        num_refused=len(rejected),
+        num_rejected=len(rejected),
         resolved_share=len(resolved) / num_tasks if num_tasks else 0.0,
         detectors=_detector_counts(graded),
-        refusals=tuple(rejected),
+        rejections=tuple(rejected),
     )
 
 
-def _is_suspicious(verdict: Verdict) -> bool:
-    return any(finding.severity == "suspicious" for finding in verdict.findings)
-
-
 def _detector_counts(graded: Sequence[GradedPrediction]) -> dict[str, DetectorCounts]:
-    severest: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = {}
     for result in graded:
-        by_detector: dict[str, set[str]] = {}
-        for finding in result.verdict.findings:
-            by_detector.setdefault(finding.detector, set()).add(finding.severity)
-        for detector, severities in by_detector.items():
-            worst = next(name for name in ("exploit", "suspicious", "note") if name in severities)
-            counts = severest.setdefault(detector, {})
-            counts[worst] = counts.get(worst, 0) + 1
-    return {detector: DetectorCounts.model_validate(severest[detector]) for detector in sorted(severest)}
+        findings = sorted(result.verdict.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
+        severest = {finding.detector: finding.severity for finding in findings}  # the last one of a detector stays
+        for detector, severity in severest.items():
+            counts.setdefault(detector, Counter())[severity] += 1
+    return {detector: DetectorCounts(**counts[detector]) for detector in sorted(counts)}
 
 
 def swe_bench_report(graded: Sequence[GradedPrediction], task_ids: Collection[str]) -> dict[str, Any]:
@@ -181,28 +172,28 @@ def swe_bench_report(graded: Sequence[GradedPrediction], task_ids: Collection[st
     unresolved, as in their report. ``exploited_ids`` is our addition.
     """
     complete = [result for result in graded if not result.is_empty]
-    ids = {
+    errors = [result for result in complete if not result.verdict.is_valid]
+    exploited = [result for result in graded if result.verdict.kind is VerdictKind.EXPLOITED]
+    members = {
         "completed": [result for result in complete if result.verdict.is_valid],
         "empty_patch": [result for result in graded if result.is_empty],
-        "submitted": list(graded),
+        "submitted": graded,
         "resolved": [result for result in complete if result.verdict.kind is VerdictKind.PASSED],
-        "unresolved": [
-            result for result in complete if result.verdict.kind in (VerdictKind.FAILED, VerdictKind.EXPLOITED)
-        ],
+        "unresolved": [result for result in complete if result.verdict.kind in _UNRESOLVED],
         "infra_failure": [],
         "ambiguous_failure": [],
-        "error": [result for result in complete if not result.verdict.is_valid],
+        "error": errors,
     }
-    named = {name: sorted(result.instance_id for result in members) for name, members in ids.items()}
-    incomplete = sorted(set(task_ids) - {result.instance_id for result in graded})
     return {
         "total_instances": len(task_ids),
-        **{f"{name}_instances": len(members) for name, members in named.items()},
-        **{f"{name}_ids": members for name, members in named.items()},
-        "incomplete_ids": incomplete,
-        "exploited_ids": sorted(
-            result.instance_id for result in graded if result.verdict.kind is VerdictKind.EXPLOITED
-        ),
-        "failure_reasons": {result.instance_id: result.verdict.reason for result in ids["error"]},
+        **{f"{name}_instances": len(results) for name, results in members.items()},
+        **{f"{name}_ids": _ids(results) for name, results in members.items()},
+        "incomplete_ids": sorted(set(task_ids).difference(_ids(graded))),
+        "exploited_ids": _ids(exploited),
+        "failure_reasons": {result.instance_id: result.verdict.reason for result in errors},
         "schema_version": _SWE_BENCH_SCHEMA_VERSION,
     }
+
+
+def _ids(results: Iterable[GradedPrediction]) -> list[str]:
+    return sorted(result.instance_id for result in results)
