@@ -52,7 +52,7 @@ def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKin
     return verdicts
 
 
-def without_invalids(verdicts: TaskVerdicts) -> dict[str, list[VerdictKind]]:
+def without_invalids(verdicts: TaskVerdicts) -> TaskVerdicts:
     """Return the verdicts without invalid samples, and without tasks that have no other sample."""
     valid = {task: [kind for kind in kinds if kind != VerdictKind.INVALID] for task, kinds in verdicts.items()}
     return {task: kinds for task, kinds in valid.items() if kinds}
