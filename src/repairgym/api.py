@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from repairgym.agent.scripted import find_script
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.learning import AlgorithmConfig, SftConfig
 from repairgym.config.loading import load_config
@@ -25,7 +26,6 @@ from repairgym.learning.learner import Learner
 from repairgym.records import SourceKind, Split, Task, Trajectory, Verdict
 from repairgym.rollout.jobs import PolicyRef, make_groups
 from repairgym.rollout.names import BASE, RL, SFT
-from repairgym.rollout.policies import is_scripted
 from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.workers import WorkerSetup
@@ -117,7 +117,7 @@ def load_policy(name: str | Path, *, temperature: float = 1.0) -> PolicyRef:
         InputError: there is no such folder or script.
         ModelFolderError: the folder holds no model.
     """
-    if is_scripted(str(name)):
+    if find_script(str(name)) is not None:
         return PolicyRef(str(name))
     folder = shipped_base() if name == BASE else Path(name)
     if not folder.is_dir():

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from repairgym.agent.conversation import InitialPrompt
-from repairgym.agent.pipelines.base import EpisodeRunner
-from repairgym.agent.pipelines.compact import CompactPipeline
+from repairgym.agent.pipelines.base import CompactPipeline, EpisodeRunner
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.scripted import ScriptedPolicy, window_edits
 from repairgym.agent.tools.base import ToolContext, ToolServices

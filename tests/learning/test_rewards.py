@@ -47,7 +47,7 @@ def member(trajectory_maker):
 
 
 def shaped(config, task, group, max_turns=40):
-    return make_shaping(config, max_turns).shape(task, group)
+    return make_shaping(config, max_turns)(task, group)
 
 
 def test_the_registry_holds_every_config():

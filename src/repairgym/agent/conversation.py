@@ -1,4 +1,4 @@
-"""The conversation of one episode in tokens: the prompts that the policy reads, and their ledger.
+"""The conversation of one episode in tokens: the prompts that the policy reads, their ledger, cuts of long histories.
 
 Reads prompts and observations as text, completions as sampled ids; grows a :class:`~repairgym.ledger.LedgerBuilder`.
 Guarantees:
@@ -10,15 +10,21 @@ Guarantees:
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from repairgym.agent.tools.base import ToolContext
+from repairgym.config.pipeline import ElisionConfig, PipelineConfig, SummaryConfig
+from repairgym.diffs.make import unified_diff
 from repairgym.inference.base import Policy, SamplingParams
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION, LedgerBuilder, Span, TokenLedger
+from repairgym.records import Turn
 
 SEED_STRIDE = 1_000_003
 """Distance between the sampling seeds of an episode's turns."""
 _THOUGHT_END = "</think>"
+_MAX_ACTION_CHARS = 200
+_MAX_DIFF_CHARS = 8000
 
 
 @dataclass(frozen=True)
@@ -170,6 +176,58 @@ class Conversation:
         if self._shown_initial is None:
             return list(ids)
         return self._shown_initial + ids[self._num_initial_tokens :]
+
+
+# --- cuts: each forks the ledger, so a completion stays behind exactly the tokens that it was sampled from ---------
+
+
+async def cut_history(
+    config: PipelineConfig,
+    conversation: Conversation,
+    prompt: InitialPrompt,
+    turns: Sequence[Turn],
+    context: ToolContext,
+) -> None:
+    """Cut the history as ``config.context`` says; ``turns`` are those of this attempt.
+
+    Elision shortens old observations to one line each, every few turns. A summary restarts a nearly full history with
+    the initial prompt, the changes so far and the latest actions; an initial prompt of that length stays alone.
+    """
+    choice = config.context
+    if isinstance(choice, ElisionConfig):
+        if conversation.num_observations >= choice.num_kept + choice.every_turns:
+            conversation.elide(choice.num_kept)
+    elif isinstance(choice, SummaryConfig):
+        max_tokens = int(choice.full_share * config.max_len_tokens)
+        if turns and conversation.num_tokens >= max_tokens and conversation.num_observations > 1:
+            await context.workspace.refresh()
+            summary = _summarize(turns[-choice.num_actions :], context)
+            conversation.begin(replace(prompt, text=f"{prompt.text}\n\n{summary}"))
+
+
+def _summarize(turns: Sequence[Turn], context: ToolContext) -> str:
+    """Summarize the work so far: the changes as a diff, the first lines of actions and observations."""
+    workspace = context.workspace
+    diff = unified_diff({path: workspace.base_text(path) for path in workspace.changes}, workspace.changes)
+    lines = [f"- {_first_line(_call(turn))} -> {_first_line(turn.observation)}" for turn in turns]
+    return "\n".join(
+        [
+            "# WHAT WAS DONE SO FAR",
+            "The conversation had grown too long and begins again here. The changes below are in the tree.",
+            diff[:_MAX_DIFF_CHARS] or "(no changes)",
+            "Latest actions and how each answer began:",
+            *lines,
+        ]
+    )
+
+
+def _call(turn: Turn) -> str:
+    arguments = " ".join(str(value) for value in turn.arguments.values())
+    return f"{turn.tool} {arguments}" if turn.tool else "(unreadable action)"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:_MAX_ACTION_CHARS]
 
 
 # --- thoughts: text between <think> and </think> at the start of a completion --------------------------------------

@@ -11,9 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from repairgym.agent.context import cut_history
-from repairgym.agent.conversation import Completion, Conversation, InitialPrompt, is_thinking, without_thought
-from repairgym.agent.formats.base import Action, ActionFormat, ParseError
+from repairgym.agent.conversation import (
+    Completion,
+    Conversation,
+    InitialPrompt,
+    cut_history,
+    is_thinking,
+    without_thought,
+)
+from repairgym.agent.formats import Action, ActionFormat, ParseError
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import PromptTooLongError, SandboxContentError

@@ -12,7 +12,7 @@ from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.commands import StartsConfig
 
 if TYPE_CHECKING:
-    from repairgym.agent.pipelines.starts import Start
+    from repairgym.agent.pipelines.paper_a import Start
 
 app = typer.Typer(help="Fill and query the knowledge base of past fixes.", no_args_is_help=True, add_completion=False)
 
@@ -35,7 +35,7 @@ def add(
 
     Example: repairgym knowledge add fixes.db runs/teacher --tasks tasks
     """
-    from repairgym.agent.pipelines.starts import load_starts
+    from repairgym.agent.pipelines.paper_a import load_starts
     from repairgym.agent.tools.knowledge import KnowledgeBase
     from repairgym.rollout.store import RunStore
     from repairgym.studies.knowledge import add_run
@@ -64,8 +64,7 @@ def search(
 
     Example: repairgym knowledge search fixes.db "no matching distribution found for setuptools>=999"
     """
-    from repairgym.agent.tools.ask_for_help import describe_fix
-    from repairgym.agent.tools.knowledge import KnowledgeBase
+    from repairgym.agent.tools.knowledge import KnowledgeBase, describe_fix
 
     with KnowledgeBase.open(knowledge) as opened:
         matches = opened.search(text, limit=limit)
@@ -106,7 +105,7 @@ def starts(
     Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
     """
     resolved = resolve(StartsConfig, overrides, config, preset, dry_run)
-    from repairgym.agent.pipelines.starts import save_starts
+    from repairgym.agent.pipelines.paper_a import save_starts
 
     task_starts = asyncio.run(_find_starts(resolved, tasks, knowledge))
     save_starts(out, task_starts)

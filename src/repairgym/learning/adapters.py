@@ -47,12 +47,7 @@ def has_adapters(model: PreTrainedModel) -> bool:
 
 
 def merged_state(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Merge ``state`` of an adapted model (whole tensors) into that of a plain model: W + B A * alpha / rank.
-
-    Args:
-        model: Gives the adapted layers and their scales.
-        state: `state_dict` of ``model``.
-    """
+    """Merge ``state``, the whole `state_dict` of an adapted ``model``, into a plain model's: W + B A * alpha / rank."""
     merged = {name: tensor for name, tensor in state.items() if ".lora_" not in name and ".base_layer." not in name}
     for name, module in model.named_modules():
         if not hasattr(module, "lora_A"):

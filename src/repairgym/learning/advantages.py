@@ -22,7 +22,7 @@ conformance tests of `tests/learning/test_advantages.py` then run it.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -62,21 +62,13 @@ class GroupAdvantages:
         return self.drop_reason != ""
 
 
-class Estimator(Protocol):
-    """An advantage estimator; ``config`` is the member of `config.algorithms.AdvantageConfig` it is registered for."""
-
-    def __call__(self, groups: Sequence[Sequence[Outcome]], config: Any, /) -> list[GroupAdvantages]:
-        """Return the advantages of each group, all groups of an iteration at once."""
-        ...
+Estimator = Callable[[Sequence[Sequence[Outcome]], Any], list[GroupAdvantages]]
+"""From all groups of an iteration and the member of `config.algorithms.AdvantageConfig` that it is registered for to
+the advantages of each group."""
 
 
 def group_advantages(rewards: Sequence[float | None], *, delta: float = 1e-6) -> GroupAdvantages:
-    """A_i = (R_i - mean(R)) / (std(R) + delta), population deviation, over the valid members.
-
-    Args:
-        rewards: Reward per member; None for an invalid verdict.
-        delta: Keeps the quotient finite.
-    """
+    """A_i = (R_i - mean(R)) / (std(R) + delta), population deviation, over the valid members (reward not None)."""
 
     def compare(valid: list[float]) -> list[float]:
         centered = minus_mean(valid)
@@ -130,10 +122,7 @@ def estimate_reinforce_pp(
     mean = math.fsum(value * count for value, count in weighted) / num_tokens
     deviation = math.sqrt(math.fsum(count * (value - mean) ** 2 for value, count in weighted) / num_tokens)
     if deviation == 0.0:
-        return [
-            _dropped(len(group), advantages.drop_reason or "equal_rewards")
-            for group, advantages in zip(groups, raw, strict=True)
-        ]
+        return [_zeros(len(advantages.values), advantages.drop_reason or "equal_rewards") for advantages in raw]
     scale = 1.0 / (deviation + config.delta)
     return [_normalized(group, advantages, mean, scale) for group, advantages in zip(groups, raw, strict=True)]
 
@@ -141,9 +130,7 @@ def estimate_reinforce_pp(
 def estimate_gae(groups: Sequence[Sequence[Outcome]], config: GaeAdvantageConfig) -> list[GroupAdvantages]:
     """Return zeros; the trainer replaces them by `token_advantages` of the value head. All valid groups are kept."""
     return [
-        GroupAdvantages(
-            (0.0,) * len(group), "" if any(outcome.reward is not None for outcome in group) else "too_few_valid"
-        )
+        _zeros(len(group), "" if any(outcome.reward is not None for outcome in group) else "too_few_valid")
         for group in groups
     ]
 
@@ -201,14 +188,15 @@ def relative_to_group(
     """
     valid = [reward for reward in rewards if reward is not None]
     if len(valid) < 2:
-        return _dropped(len(rewards), "too_few_valid")
+        return _zeros(len(rewards), "too_few_valid")
     if max(valid) == min(valid):
-        return _dropped(len(rewards), "equal_rewards")
+        return _zeros(len(rewards), "equal_rewards")
     compared = iter(compare(valid))
     return GroupAdvantages(tuple(0.0 if reward is None else next(compared) for reward in rewards), "")
 
 
-def _dropped(size: int, reason: DropReason) -> GroupAdvantages:
+def _zeros(size: int, reason: DropReason) -> GroupAdvantages:
+    """Return zeros; the group is dropped unless ``reason`` is empty."""
     return GroupAdvantages((0.0,) * size, reason)
 
 
@@ -227,18 +215,12 @@ def _rewards_of(group: Sequence[Outcome]) -> list[float | None]:
     return [outcome.reward for outcome in group]
 
 
-_BASELINES: dict[str, Callable[[list[float]], list[float]]] = {
-    "group_mean": minus_mean,
-    "leave_one_out": _minus_mean_of_others,
-}
-
-
 def _without_normalization(group: Sequence[Outcome], baseline: str) -> GroupAdvantages:
     rewards = _rewards_of(group)
-    if baseline in _BASELINES:
-        return relative_to_group(rewards, _BASELINES[baseline])
+    if baseline != "none":
+        return relative_to_group(rewards, minus_mean if baseline == "group_mean" else _minus_mean_of_others)
     if all(reward is None for reward in rewards):
-        return _dropped(len(rewards), "too_few_valid")
+        return _zeros(len(rewards), "too_few_valid")
     return GroupAdvantages(tuple(reward or 0.0 for reward in rewards), "")
 
 

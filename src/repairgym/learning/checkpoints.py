@@ -9,6 +9,8 @@ adapters are also in ``adapter/`` of the model folder, in peft's format.
 import copy
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +46,9 @@ def save_model(learner: Learner, tokenizer: PreTrainedTokenizerFast | None, fold
         return ""
     if not has_adapters(model):
         return save_checkpoint(_with_weights(model, state), tokenizer, folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    try:
-        with disk_full_as_repairgym_error(folder):
-            digest = save_checkpoint(_with_weights(model, merged_state(model, state)), tokenizer, temporary)
-            model.save_pretrained(temporary / ADAPTER_FOLDER, state_dict=state)
-            replace_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _replaced(folder, "tmp") as temporary:
+        digest = save_checkpoint(_with_weights(model, merged_state(model, state)), tokenizer, temporary)
+        model.save_pretrained(temporary / ADAPTER_FOLDER, state_dict=state)
     return digest
 
 
@@ -61,11 +57,8 @@ def save_training_state(
 ) -> str:
     """Write everything a resumed run needs; the old state is replaced only after all is written.
 
-    Args:
-        learner: Model and optimizer; every process of it must call this.
-        tokenizer: Saved with the model.
-        folder: Target; ``folder/model`` is a model folder that any tool can load.
-        extra: Small plain values of the caller (iteration, curriculum).
+    Every process must call it. ``folder/model`` is a model folder that any tool can load; ``extra`` holds small plain
+    values of the caller (iteration, curriculum).
 
     Returns:
         SHA-256 of the weights; empty for processes that do not write.
@@ -73,25 +66,33 @@ def save_training_state(
     Raises:
         DiskFullError: no room; the old state is intact.
     """
+    with _replaced(folder, "state", is_writer=learner.world.is_leader) as temporary:
+        digest = save_model(learner, tokenizer, temporary / MODEL_FOLDER)
+        state = {
+            "optimizer": learner.optimizer.state_dict(),
+            "adapters": whole(adapter_state(dict(learner.model.state_dict()))),
+            "value_head": whole(dict(learner.value_head.state_dict())) if learner.value_head else None,
+            "rng": torch.get_rng_state(),
+            "weights_sha256": digest,
+            "extra": extra or {},
+        }
+        if learner.world.is_leader:
+            torch.save(state, temporary / STATE_FILE)
+    return digest
+
+
+@contextmanager
+def _replaced(folder: Path, kind: str, *, is_writer: bool = True) -> Iterator[Path]:
+    """Yield a temporary folder that replaces ``folder`` at the end if ``is_writer``."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.state")
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.{kind}")
     try:
         with disk_full_as_repairgym_error(folder):
-            digest = save_model(learner, tokenizer, temporary / MODEL_FOLDER)
-            state = {
-                "optimizer": learner.optimizer.state_dict(),
-                "adapters": whole(adapter_state(dict(learner.model.state_dict()))),
-                "value_head": whole(dict(learner.value_head.state_dict())) if learner.value_head else None,
-                "rng": torch.get_rng_state(),
-                "weights_sha256": digest,
-                "extra": extra or {},
-            }
-            if learner.world.is_leader:
-                torch.save(state, temporary / STATE_FILE)
+            yield temporary
+            if is_writer:
                 replace_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return digest
 
 
 def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:
@@ -119,8 +120,7 @@ def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:
         )
     learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["rng"])
-    extra: dict[str, Any] = state["extra"]
-    return extra
+    return dict(state["extra"])
 
 
 def _check_state(learner: Learner, state: dict[str, Any], weights: dict[str, torch.Tensor], folder: Path) -> None:

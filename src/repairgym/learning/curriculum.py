@@ -18,11 +18,7 @@ def task_order(
 ) -> list[str]:
     """Return tasks in their order of use: drawn without replacement with weights `learnability`.
 
-    Args:
-        task_ids: All training tasks.
-        seed: Of the run.
-        iteration: Of the loop.
-        rewards: Latest rewards of each task; None: a uniform order.
+    ``rewards`` are the latest of each task; None: a uniform order.
     """
     generator = random.Random(f"{seed}:{iteration}")
     if rewards is None:

@@ -32,12 +32,10 @@ from repairgym.learning.samples import Sample
 def weigh(
     samples: Sequence[Sample], denominator: Denominator, max_action_tokens: int | None = None
 ) -> tuple[list[Sample], float]:
-    """Multiply the weights of the samples by those of ``denominator``; return them in their order, and the normalizer.
+    """Multiply the weights of the samples of one optimizer batch by those of ``denominator``, by the module's table.
 
-    Args:
-        samples: One optimizer batch.
-        denominator: See the module.
-        max_action_tokens: The budget; for ``constant`` only.
+    Returns:
+        The samples in their order, and the normalizer.
 
     Raises:
         ValueError: ``constant`` without a budget.

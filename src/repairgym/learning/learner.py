@@ -61,15 +61,10 @@ class Learner:
         num_steps: int | None = None,
         value_learning_rate: float | None = None,
     ) -> None:
-        """Prepare ``model`` for training (it is changed in place).
+        """Prepare ``model``, a causal LM with full attention and a plain output head; it is changed in place.
 
-        Args:
-            model: A causal LM with full attention and a plain output head.
-            optimizer: Optimizer and schedule.
-            compute: Micro-batches, precision, threads.
-            trained: All weights (also None) or adapters.
-            num_steps: Length of the learning-rate schedule.
-            value_learning_rate: Of an additional value head; None: no value head.
+        ``trained`` is all weights (also None) or adapters, ``num_steps`` the length of the learning-rate schedule;
+        without a ``value_learning_rate`` there is no value head.
 
         Raises:
             ConfigError: the model's log-probabilities would be wrong here, or several processes cannot train it with
@@ -100,9 +95,7 @@ class Learner:
     def step_terms(self, terms: Sequence[LossTerm]) -> dict[str, float]:
         """Learn once from the whole optimizer batch.
 
-        Returns:
-            Metrics of the batch before the update: means per learned token, counts and seconds; empty when no token
-            is learned.
+        Returns metrics before the update: means per learned token, counts, seconds; empty when no token is learned.
         """
         begin = time.perf_counter()
         if not any(_normalizer(term) > 0 for term in terms):
@@ -126,9 +119,7 @@ class Learner:
     def measure(self, samples: Sequence[Sample], model: PreTrainedModel | None = None) -> list[Measured]:
         """Compute log-probabilities (and values) of the learned tokens of each sample, without gradient.
 
-        Args:
-            samples: In any order; prefixes are shared as in a step.
-            model: Another model, such as a reference, without values; None: the model in training.
+        ``model`` is another one, such as a reference, without values; None: the model in training.
         """
         scorer = self._scorer if model is None else Scorer(model, context=self._context)
         # A sample that is listed twice, in two pairs for instance, has one result.

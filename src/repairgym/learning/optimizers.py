@@ -25,13 +25,10 @@ class Optimizer:
         num_steps: int | None = None,
         extra: Sequence[tuple[list[torch.nn.Parameter], float]] = (),
     ) -> None:
-        """Assign the parameters to AdamW or Muon.
+        """Assign the parameters with ``requires_grad`` to AdamW or Muon.
 
-        Args:
-            model: Its parameters with ``requires_grad`` are trained.
-            config: Sizes and schedule.
-            num_steps: Length of the schedule; needed unless it is ``constant``.
-            extra: Parameters outside the model and their peak learning rates, by AdamW without decay.
+        AdamW without decay trains ``extra``, parameters outside the model with their peak learning rates. ``num_steps``
+        is the length of the schedule.
 
         Raises:
             ValueError: a decaying schedule without ``num_steps``.

@@ -34,13 +34,9 @@ class PolicyTrainer:
         num_steps: int | None = None,
         reference: PreTrainedModel | None = None,
     ) -> None:
-        """Prepare the optimizer.
+        """Prepare the optimizer; ``model`` is changed in place, ``reference`` (the policy of ``config.kl``) never.
 
-        Args:
-            model: Changed in place.
-            config: Loss, advantages, corrections, batch size, optimizer, compute.
-            num_steps: Length of the learning-rate schedule in optimizer steps.
-            reference: The reference policy of ``config.kl``; never changed.
+        ``num_steps`` is the length of the learning-rate schedule in optimizer steps.
 
         Raises:
             ConfigError: a KL term without a reference.
@@ -49,14 +45,13 @@ class PolicyTrainer:
         if self._has_kl and reference is None:
             raise ConfigError(f"kl.type={config.kl.type!r} needs a reference model; give one, or set kl.type='none'")
         self.config = config
-        value_learning_rate = config.loss.value_learning_rate if isinstance(config.loss, PpoLossConfig) else None
         self.learner = Learner(
             model,
             config.optimizer,
             config.compute,
             trained=config.trained,
             num_steps=num_steps,
-            value_learning_rate=value_learning_rate,
+            value_learning_rate=config.loss.value_learning_rate if isinstance(config.loss, PpoLossConfig) else None,
         )
         self._reference = reference
         self._loss = policy_loss(config.loss, config.kl)
@@ -66,14 +61,9 @@ class PolicyTrainer:
     ) -> dict[str, float]:
         """Run one iteration: ``num_epochs`` passes in optimizer batches of about ``batch_size`` trajectories.
 
-        Args:
-            samples: Of this iteration's groups.
-            demonstrations: Supervised samples; their mean negative log-likelihood per token is added to the loss.
-            demonstration_coefficient: Its factor (xi of AHPO, arXiv 2510.08540).
-
-        Returns:
-            Metrics averaged over the optimizer steps (counts and seconds are sums). ``policy/log_prob_gap`` is of the
-            first step, whose weights are still those that sampled. Empty when nothing can be learned.
+        The mean negative log-likelihood per token of the supervised ``demonstrations`` is added to the loss, times the
+        coefficient (xi of AHPO, arXiv 2510.08540). Returns metrics averaged over the optimizer steps, as
+        `combine_metrics` does; empty when nothing can be learned.
         """
         learns_without_advantage = self._has_kl or self.learner.value_head is not None
         used = [s for s in samples if s.has_advantage or (learns_without_advantage and s.num_learned)]
@@ -96,17 +86,12 @@ class PolicyTrainer:
         else:
             max_action_tokens = loss.max_action_tokens if isinstance(loss, DrGrpoLossConfig) else None
             weighed, normalizer = weigh(batch, loss.denominator, max_action_tokens)
-        terms = [LossTerm([_with_correction(sample) for sample in weighed], self._loss, normalizer)]
+        corrected = [s if s.correction is None else replace(s, weight=s.weight * s.correction) for s in weighed]
+        terms = [LossTerm(corrected, self._loss, normalizer)]
         num_imitated = sum(float(sample.weight.sum()) for sample in imitated)
         if num_imitated and coefficient > 0:
             terms.append(LossTerm(imitated, sft_loss, num_imitated / coefficient, DEMONSTRATION_PREFIX))
         return terms
-
-
-def _with_correction(sample: Sample) -> Sample:
-    if sample.correction is None:
-        return sample
-    return replace(sample, weight=sample.weight * sample.correction)
 
 
 def minibatches(samples: Sequence[Sample], batch_size: int, generator: np.random.Generator) -> list[list[Sample]]:
@@ -126,7 +111,10 @@ def minibatches(samples: Sequence[Sample], batch_size: int, generator: np.random
 
 
 def combine_metrics(steps: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Average metrics over the steps that have them; sum counts and seconds; keep the first ``policy/log_prob_gap``."""
+    """Average metrics over the steps that have them; sum counts and seconds.
+
+    ``policy/log_prob_gap`` is of the first step, whose weights are still those that sampled.
+    """
     if not steps:
         return {}
     combined: dict[str, float] = {"optim/num_steps": float(len(steps))}

@@ -50,16 +50,7 @@ class Sample:
     """[tokens] float32 importance-sampling factor of each token's loss."""
 
     def __post_init__(self) -> None:
-        optional = (
-            self.turn,
-            self.reference_log_prob,
-            self.old_value,
-            self.value_target,
-            self.correction,
-            self.advantage,
-        )
-        arrays = [array for array in optional if isinstance(array, np.ndarray)]
-        lengths = {len(array) for array in (self.token_id, self.weight, self.old_log_prob, *arrays)}
+        lengths = {len(array) for array in self.arrays().values()}
         if len(lengths) != 1 or not len(self.token_id):
             raise ValueError(f"sample arrays must be equally long and not empty, got lengths {sorted(lengths)}")
         if self.weight[:1].any():
@@ -67,6 +58,11 @@ class Sample:
 
     def __len__(self) -> int:
         return len(self.token_id)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays by name, each with one entry per token."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     @property
     def num_learned(self) -> int:
@@ -90,9 +86,7 @@ def text_sample(token_ids: Sequence[int]) -> Sample:
 def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
     """Make a sample of a trajectory to imitate: its action tokens are learned.
 
-    Args:
-        trajectory: Usually a successful one.
-        is_format_error_masked: Leave out actions that raised a format error (paper B, section 4.2).
+    ``is_format_error_masked`` leaves out actions that raised a format error (paper B, section 4.2).
     """
     ledger = trajectory.ledger
     weight = _action_weight(trajectory, {"format"} if is_format_error_masked else set())
@@ -102,13 +96,9 @@ def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = 
 def policy_sample(
     trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
 ) -> Sample:
-    """Make a sample of a trajectory for a policy gradient.
+    """Make a sample of a trajectory for a policy gradient; a value head learns from ``reward``, not ``advantage``.
 
-    Args:
-        trajectory: With the log-probabilities of the policy that sampled it.
-        advantage: Of all its action tokens.
-        reward: A value head learns from it instead of the advantage.
-        is_error_masked: Where the advantage is positive, leave out the turns that ended in an error.
+    ``is_error_masked`` leaves out the turns that ended in an error where the advantage is positive.
 
     Raises:
         ValueError: an action token has no log-probability of the sampling policy.
@@ -234,9 +224,4 @@ def without_thoughts(sample: Sample, start_id: int, end_id: int) -> Sample:
     # Depth counts an end only after its token, so that the mark is cut too.
     depth = np.cumsum(is_start) - np.cumsum(np.append(False, is_end[:-1]))
     is_outside = depth <= 0
-    arrays = {
-        field.name: value[is_outside]
-        for field in fields(sample)
-        if isinstance(value := getattr(sample, field.name), np.ndarray)
-    }
-    return replace(sample, **arrays)
+    return replace(sample, **{name: array[is_outside] for name, array in sample.arrays().items()})

@@ -23,13 +23,7 @@ class SftTrainer:
     """Trains a model on a fixed set of samples."""
 
     def __init__(self, model: PreTrainedModel, config: SftConfig, *, num_steps: int | None = None) -> None:
-        """Prepare the optimizer.
-
-        Args:
-            model: Changed in place.
-            config: Batch size, epochs, optimizer, compute.
-            num_steps: Length of the schedule; see `num_steps_of`.
-        """
+        """Prepare the optimizer; ``model`` is changed in place, ``num_steps`` is the length of the schedule."""
         self.config = config
         self.learner = Learner(model, config.optimizer, config.compute, trained=config.trained, num_steps=num_steps)
 
@@ -77,9 +71,7 @@ class Selection:
     def is_best(self, nll: float, entropy: float) -> bool:
         """Record a checkpoint; True if it is the best so far.
 
-        Args:
-            nll: Mean negative log-likelihood of the validation set's learned tokens.
-            entropy: Mean entropy of the policy at these tokens, nats.
+        ``nll`` and ``entropy`` (nats) are means over the learned tokens of the validation set.
         """
         match self._choice:
             case LossChoice():

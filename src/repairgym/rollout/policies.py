@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
-from repairgym.agent.scripted import ScriptedPolicy, find_script
+from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
@@ -38,7 +38,7 @@ class PolicyCache:
         self._lock = asyncio.Lock()
 
     async def get(self, ref: PolicyRef) -> Policy:
-        """The policy that ``ref`` names.
+        """Return the policy that ``ref`` names.
 
         Raises:
             ConfigError: no script has that name, the engine cannot serve the model, or a server is not described.
@@ -101,8 +101,3 @@ class PolicyCache:
             await client.close()
         if self._embedded is not None:
             await self._embedded.close()
-
-
-def is_scripted(name: str) -> bool:
-    """Return True when ``name`` is a policy without a model."""
-    return find_script(name) is not None

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from repairgym.agent.pipelines.starts import Start, find_start, reported_error
-from repairgym.agent.tools.ask_for_help import AskForHelpTool, described_fixes
-from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
+from repairgym.agent.pipelines.paper_a import Start, find_start, reported_error
+from repairgym.agent.tools.knowledge import AskForHelpTool, KnowledgeBase, described_fixes, make_fix
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.commands import StartsConfig
 from repairgym.records import MainError, Task, VerdictKind

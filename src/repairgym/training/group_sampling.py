@@ -103,7 +103,7 @@ class GroupSampler:
         raise SandboxError(f"{text}. Run `repairgym doctor`, fix the cause, then resume: they are run again")
 
     def _rewards(self, group: Sequence[Trajectory]) -> Rewards:
-        return self._shaping.shape(self._run.tasks[group[0].task_id], group)
+        return self._shaping(self._run.tasks[group[0].task_id], group)
 
     def _task_order(self, step: int) -> list[str]:
         rewards = self._past_rewards(step) if self._config.curriculum == "learnability" else None

@@ -78,7 +78,7 @@ async def _states(task: Task, turns: tuple[Turn, ...], tree: Path) -> list[Files
 
 async def _repeats(turn: Turn, context: ToolContext) -> bool:
     """Replay the turn; return False for an edit with another answer than recorded."""
-    tool = TOOLS[turn.tool or ""].create(ToolServices(PipelineConfig(), ExecutionCache()))
+    tool = TOOLS[turn.tool or ""](ToolServices(PipelineConfig(), ExecutionCache()))
     is_text = turn.arguments.keys() == {"argument"}  # of formats of one line
     try:
         arguments = tool.read(str(turn.arguments["argument"])) if is_text else tool.check(turn.arguments)

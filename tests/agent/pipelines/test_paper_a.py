@@ -6,9 +6,8 @@ import sqlite3
 import pytest
 
 from repairgym.agent.pipelines.base import EpisodeRunner
-from repairgym.agent.pipelines.paper_a import compare
+from repairgym.agent.pipelines.paper_a import Start, compare, load_starts, save_starts
 from repairgym.agent.pipelines.registry import make_pipeline
-from repairgym.agent.pipelines.starts import Start, load_starts, save_starts
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix

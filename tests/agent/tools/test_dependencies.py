@@ -4,11 +4,14 @@ import tomllib
 
 import pytest
 
-from repairgym.agent.tools.base import ToolContext
+from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.dependencies import DependencyUpgradeTool, RemoveDependencyTool, UpgradeBuildToolTool
 from repairgym.agent.tools.workspace import Workspace
+from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import SandboxError
+from repairgym.sandbox.cache import ExecutionCache
 
+SERVICES = ToolServices(PipelineConfig(), ExecutionCache())
 LOCK = "hatchling==1.33.0 \\\n    --hash=sha256:aa\nsetuptools==84.2.1\ncolorama==0.4 ; sys_platform == 'win32' \\\n"
 PYPROJECT = """\
 [build-system]
@@ -45,7 +48,7 @@ def settings(context):
 
 @pytest.mark.asyncio
 async def test_an_upgrade_goes_wherever_it_is_declared(context):
-    seen = await call(DependencyUpgradeTool(), context, name="hatchling")
+    seen = await call(DependencyUpgradeTool(SERVICES), context, name="hatchling")
     assert seen.error == ""
     assert settings(context)["project"]["dependencies"] == ["Hatchling>=1.33.0", "other"]
     assert context.workspace.read("requirements.txt").startswith("hatchling>=1.33.0\n")
@@ -54,7 +57,7 @@ async def test_an_upgrade_goes_wherever_it_is_declared(context):
 
 @pytest.mark.asyncio
 async def test_an_upgrade_of_one_file_to_a_given_specifier(context):
-    await call(DependencyUpgradeTool(), context, name="hatchling", version="==1.33.0", path="requirements.txt")
+    await call(DependencyUpgradeTool(SERVICES), context, name="hatchling", version="==1.33.0", path="requirements.txt")
     assert list(context.workspace.changes) == ["requirements.txt"]
 
 
@@ -76,7 +79,7 @@ async def test_an_upgrade_of_one_file_to_a_given_specifier(context):
     ],
 )
 async def test_an_unavailable_version_is_a_clear_error(context, values, told):
-    seen = await call(DependencyUpgradeTool(), context, **values)
+    seen = await call(DependencyUpgradeTool(SERVICES), context, **values)
     assert seen.error == "tool"
     assert told in seen.text
     assert context.workspace.changes == {}
@@ -87,43 +90,46 @@ async def test_a_lock_with_hashes_is_left_alone(context):
     context.task = context.task.model_copy(
         update={"environment": context.task.environment.model_copy(update={"lock": "locked==2"})}
     )
-    for tool, values in ((DependencyUpgradeTool(), {}), (RemoveDependencyTool(), {"path": "requirements.txt"})):
+    for tool, values in (
+        (DependencyUpgradeTool(SERVICES), {}),
+        (RemoveDependencyTool(SERVICES), {"path": "requirements.txt"}),
+    ):
         seen = await call(tool, context, name="locked", **values)
         assert "lock with hashes" in seen.text
 
 
 @pytest.mark.asyncio
 async def test_a_dependency_is_removed_from_the_given_file_only(context):
-    seen = await call(RemoveDependencyTool(), context, name="HATCHLING", path="pyproject.toml")
+    seen = await call(RemoveDependencyTool(SERVICES), context, name="HATCHLING", path="pyproject.toml")
     assert settings(context)["project"]["dependencies"] == ["other"]
     assert list(context.workspace.changes) == ["pyproject.toml"]
     assert seen.text == "pyproject.toml: removed Hatchling<1 from [project] dependencies"
-    again = await call(RemoveDependencyTool(), context, name="hatchling", path="pyproject.toml")
+    again = await call(RemoveDependencyTool(SERVICES), context, name="hatchling", path="pyproject.toml")
     assert again.error == "tool"
-    missing = await call(RemoveDependencyTool(), context, name="hatchling", path="setup.cfg")
+    missing = await call(RemoveDependencyTool(SERVICES), context, name="hatchling", path="setup.cfg")
     assert missing.error == "tool"
 
 
 @pytest.mark.asyncio
 async def test_the_build_tool_is_available_and_its_back_end_is_corrected(context):
-    seen = await call(UpgradeBuildToolTool(), context, name="setuptools")
+    seen = await call(UpgradeBuildToolTool(SERVICES), context, name="setuptools")
     assert settings(context)["build-system"] == {
         "requires": ["setuptools>=84.2.1"],
         "build-backend": "setuptools.build_meta",
     }
     assert len(seen.text.splitlines()) == 2
-    await call(UpgradeBuildToolTool(), context, name="hatchling")
+    await call(UpgradeBuildToolTool(SERVICES), context, name="hatchling")
     assert settings(context)["build-system"] == {
         "requires": ["hatchling>=1.33.0", "setuptools>=84.2.1"],
         "build-backend": "hatchling.build",
     }
-    assert (await call(UpgradeBuildToolTool(), context, name="flit-core")).error == "tool"
+    assert (await call(UpgradeBuildToolTool(SERVICES), context, name="flit-core")).error == "tool"
 
 
 @pytest.mark.asyncio
 async def test_a_gradle_wrapper_is_upgraded(context):
-    seen = await call(UpgradeBuildToolTool(), context, name="gradle", version="8.5")
+    seen = await call(UpgradeBuildToolTool(SERVICES), context, name="gradle", version="8.5")
     assert seen.text.endswith("gradle 6.9 -> 8.5")
     assert "gradle-8.5-bin.zip" in context.workspace.read(GRADLE)
-    assert (await call(UpgradeBuildToolTool(), context, name="gradle", version="newest")).error == "tool"
-    assert (await call(UpgradeBuildToolTool(), context, name="maven", version="3.9")).error == "tool"
+    assert (await call(UpgradeBuildToolTool(SERVICES), context, name="gradle", version="newest")).error == "tool"
+    assert (await call(UpgradeBuildToolTool(SERVICES), context, name="maven", version="3.9")).error == "tool"

@@ -7,7 +7,7 @@ import pytest
 from repairgym.agent.pipelines.paper_b import changed_ranges, heredoc, state_line
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
-from repairgym.agent.tools.edit_range import REVIEW, replace_lines, split_heredoc
+from repairgym.agent.tools.editor import REVIEW, replace_lines, split_heredoc
 from repairgym.agent.tools.registry import make_tools
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import PaperBConfig

@@ -54,7 +54,7 @@ def test_past_success_decides_between_equally_relevant_fixes(knowledge, tasks):
     found = knowledge.search(BOUND)
     assert [one.fix.id for one in found] == [good.id, new.id, bad.id]
     assert [(one.num_offers, one.num_solved) for one in found] == [(4, 4), (0, 0), (4, 0)]
-    assert [round(one.success_rate, 3) for one in found] == [0.833, 0.5, 0.167]
+    assert [round(2 * one.score - one.relevance, 3) for one in found] == [0.833, 0.5, 0.167]
 
 
 def test_relevance_outweighs_a_little_success(knowledge, tasks):

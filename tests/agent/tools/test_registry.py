@@ -5,16 +5,14 @@ import json
 
 import pytest
 
-from repairgym.agent.tools.ask_for_help import AskForHelpTool, described_fixes
 from repairgym.agent.tools.base import ToolContext, ToolServices, UsageError
 from repairgym.agent.tools.check import ValidateAndBuildTool
-from repairgym.agent.tools.knowledge import KnowledgeBase, make_fix
-from repairgym.agent.tools.read import ReadFileTool
+from repairgym.agent.tools.edit import WriteFileTool
+from repairgym.agent.tools.knowledge import AskForHelpTool, KnowledgeBase, described_fixes, make_fix
+from repairgym.agent.tools.read import MAX_FILES, FindFilesTool, FindFilesWithTextTool, ReadFileTool
 from repairgym.agent.tools.registry import make_tools
-from repairgym.agent.tools.search import MAX_FILES, FindFilesTool, FindFilesWithTextTool
 from repairgym.agent.tools.shell import RunShTool
 from repairgym.agent.tools.workspace import Workspace
-from repairgym.agent.tools.write import WriteFileTool
 from repairgym.config.pipeline import KnowledgeConfig, PipelineConfig, SimplifiedConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.records import BuildStep, MainError
@@ -22,6 +20,12 @@ from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.cache import ExecutionCache
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 
+
+def services(**values) -> ToolServices:
+    return ToolServices(PipelineConfig(**values), ExecutionCache())
+
+
+SERVICES = services()
 FIXED = "def f(a, b):\n    return a <= b\n"
 
 
@@ -49,39 +53,43 @@ async def call(tool, context, **values):
 
 @pytest.mark.asyncio
 async def test_files_are_found_by_name_and_by_text(context):
-    assert (await call(FindFilesTool(), context, pattern="*.md")).text == "found 1\ndocs/a.md"
-    assert (await call(FindFilesTool(), context, pattern="*", folder="docs/")).text == "found 1\ndocs/a.md"
-    assert (await call(FindFilesTool(), context, pattern="docs/*")).text == "found 1\ndocs/a.md"
-    found = (await call(FindFilesWithTextTool(), context, text="two")).text
+    assert (await call(FindFilesTool(SERVICES), context, pattern="*.md")).text == "found 1\ndocs/a.md"
+    assert (await call(FindFilesTool(SERVICES), context, pattern="*", folder="docs/")).text == "found 1\ndocs/a.md"
+    assert (await call(FindFilesTool(SERVICES), context, pattern="docs/*")).text == "found 1\ndocs/a.md"
+    found = (await call(FindFilesWithTextTool(SERVICES), context, text="two")).text
     assert found.splitlines() == ["found 2", "docs/a.md:2 two words", "pyproject.toml:2 name = 'two'"]
-    assert (await call(FindFilesWithTextTool(), context, text="two", pattern="*.md")).text.startswith("found 1\n")
-    assert (await call(FindFilesWithTextTool(), context, text="")).error == "tool"
+    assert (await call(FindFilesWithTextTool(SERVICES), context, text="two", pattern="*.md")).text.startswith(
+        "found 1\n"
+    )
+    assert (await call(FindFilesWithTextTool(SERVICES), context, text="")).error == "tool"
 
 
 @pytest.mark.asyncio
 async def test_long_lists_are_cut_with_a_note(context):
     for number in range(MAX_FILES + 5):
         await context.workspace.write(f"new/{number}.txt", "x\n")
-    text = (await call(FindFilesTool(), context, pattern="*.txt")).text
+    text = (await call(FindFilesTool(SERVICES), context, pattern="*.txt")).text
     assert text.startswith(f"found {MAX_FILES + 5}\n")
     assert text.endswith("\n... and 5 more")
 
 
 @pytest.mark.asyncio
 async def test_files_are_read_as_they_are_and_written_files_are_read_back(context):
-    assert (await call(ReadFileTool(), context, path="./docs/a.md")).text == "one\ntwo words\n"
-    assert (await call(ReadFileTool(), context, path="docs/a.md", first_line=2, last_line=9)).text == "two words\n"
+    assert (await call(ReadFileTool(SERVICES), context, path="./docs/a.md")).text == "one\ntwo words\n"
+    assert (
+        await call(ReadFileTool(SERVICES), context, path="docs/a.md", first_line=2, last_line=9)
+    ).text == "two words\n"
     for values in ({"path": "absent"}, {"path": "docs/a.md", "first_line": 9}, {"path": "logo.png"}, {"path": "../x"}):
-        assert (await call(ReadFileTool(), context, **values)).error == "tool"
-    seen = await call(WriteFileTool(), context, path="docs/a.md", content="new\n")
+        assert (await call(ReadFileTool(SERVICES), context, **values)).error == "tool"
+    seen = await call(WriteFileTool(SERVICES), context, path="docs/a.md", content="new\n")
     assert seen.text == "wrote 1 lines to docs/a.md"
     assert context.workspace.changes == {"docs/a.md": "new\n"}
     with pytest.raises(PermissionError):
-        await call(WriteFileTool(), context, path="../x", content="")
+        await call(WriteFileTool(SERVICES), context, path="../x", content="")
 
 
 def test_text_formats_give_the_content_as_a_json_string():
-    tool = WriteFileTool()
+    tool = WriteFileTool(SERVICES)
     assert tool.read('m.py "a\\nb"').content == "a\nb"
     for text in ("m.py a b", "m.py", 'm.py ["a"]'):
         with pytest.raises(UsageError):
@@ -90,14 +98,14 @@ def test_text_formats_give_the_content_as_a_json_string():
 
 @pytest.mark.asyncio
 async def test_a_command_has_an_exit_status(context):
-    tool = RunShTool(timeout_s=5.0, max_chars=100)
+    tool = RunShTool(SERVICES)
     assert (await call(tool, context, command="true")).text == "exit status 0"
     assert (await call(tool, context, command="false")).text == "exit status 1"
 
 
 @pytest.mark.asyncio
 async def test_the_build_names_its_main_error_and_a_pass_ends_the_attempt(context, backend):
-    tool = ValidateAndBuildTool(ExecutionCache(), 5.0, 500)
+    tool = ValidateAndBuildTool(services())
     failed = await call(tool, context)
     assert failed.text.splitlines() == [
         "build passed (nothing to build), tests failed 1 of 1",
@@ -114,7 +122,7 @@ async def test_the_build_names_its_main_error_and_a_pass_ends_the_attempt(contex
 
 @pytest.mark.asyncio
 async def test_a_build_that_passes_before_any_change_ends_nothing(context):
-    tool = ValidateAndBuildTool(ExecutionCache(), 5.0, 500)
+    tool = ValidateAndBuildTool(services())
     context.workspace = Workspace(context.workspace._tree, {"m.py": FIXED}, context.workspace._create_sandbox)
     seen = await call(tool, context)
     assert (seen.text.startswith("build passed"), seen.is_final) == (True, False)
@@ -124,7 +132,7 @@ async def test_a_build_that_passes_before_any_change_ends_nothing(context):
 async def test_the_step_that_fails_is_named(context):
     step = BuildStep(kind="install", command=("false", "ERROR: No matching distribution found for x>=999"))
     context.task = context.task.model_copy(update={"build": (step,)})
-    seen = await call(ValidateAndBuildTool(ExecutionCache(), 5.0, 500), context)
+    seen = await call(ValidateAndBuildTool(services()), context)
     assert seen.text.splitlines()[:2] == [
         "build failed at install",
         "main error: dependency error: No matching distribution found for x>=999",
@@ -137,7 +145,7 @@ async def test_a_build_that_takes_too_long_is_a_tooltimeout(context):
         await asyncio.sleep(60)
 
     context.workspace = Workspace(context.workspace._tree, {}, never)
-    seen = await call(ValidateAndBuildTool(ExecutionCache(), 0.01, 500), context)
+    seen = await call(ValidateAndBuildTool(services(command_timeout_s=0.01)), context)
     assert seen.error == "tool"
     assert seen.text.startswith("error: tooltimeout: ")
 
@@ -150,10 +158,8 @@ async def test_help_is_past_fixes_and_never_the_answer(context, task, tmp_path):
         fix, own = make_fix(other, error, "--- a/m.py\n+x"), make_fix(task, error, "+answer")
         knowledge.add(fix, other)
         knowledge.add(own, task)
-    services = ToolServices(
-        SimplifiedConfig(knowledge=KnowledgeConfig(path=str(tmp_path / "fixes.db"))), ExecutionCache()
-    )
-    tool = AskForHelpTool.create(services)
+    config = SimplifiedConfig(knowledge=KnowledgeConfig(path=str(tmp_path / "fixes.db")))
+    tool = AskForHelpTool(ToolServices(config, ExecutionCache()))
     seen = await call(tool, context, question="clamp is wrong")
     assert described_fixes(seen.text) == (fix.id,)
     assert "answer" not in seen.text
@@ -166,7 +172,7 @@ async def test_help_is_past_fixes_and_never_the_answer(context, task, tmp_path):
 
 def test_help_needs_a_pipeline_that_has_a_knowledge_base():
     with pytest.raises(ConfigError, match="of type full or simplified"):
-        make_tools(ToolServices(PipelineConfig(tools=("ask_for_help",)), ExecutionCache()))
+        make_tools(services(tools=("ask_for_help",)))
 
 
 def test_the_ten_tools_of_the_paper_exist():

@@ -73,21 +73,6 @@ async def test_tools_and_commands_see_each_others_changes(workspace, boxes):
 
 
 @pytest.mark.asyncio
-async def test_files_are_deleted_and_come_back(workspace, boxes):
-    await workspace.delete("tree.py")
-    await workspace.run_command("write other.py x", timeout_s=1)
-    assert boxes[0].files["tree.py"] is None
-    await workspace.delete("base.py")
-    assert boxes[0].files["base.py"] is None
-    await workspace.refresh()
-    assert workspace.changes == {"tree.py": None, "base.py": None, "other.py": "x"}
-    with pytest.raises(FileNotFoundError):
-        await workspace.delete("base.py")
-    await workspace.write("base.py", "base\n")
-    assert "base.py" not in workspace.changes
-
-
-@pytest.mark.asyncio
 async def test_a_reverted_state_starts_a_new_shell(workspace, boxes):
     await workspace.write("kept.py", "1\n")
     kept = dict(workspace.changes)

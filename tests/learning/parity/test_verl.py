@@ -29,7 +29,7 @@ from repairgym.config.algorithms import (
     TruncateCorrectionConfig,
 )
 from repairgym.learning.advantages import Outcome, estimate_advantages, token_advantages
-from repairgym.learning.losses.policy_gradient import clipped_value_error, kl_estimate
+from repairgym.learning.losses import clipped_value_error, kl_estimate
 from repairgym.learning.preparation import correct
 
 pytestmark = pytest.mark.parity

@@ -6,8 +6,10 @@ another way is a subclass and one line of `registry.py`. Guarantee: a template t
 never an empty place.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -16,10 +18,10 @@ import jinja2
 
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode
-from repairgym.agent.formats.base import Action
-from repairgym.agent.formats.registry import make_format
+from repairgym.agent.formats import Action, make_format
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
+from repairgym.agent.tools.window import open_window
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.errors import (
     ConfigError,
@@ -30,7 +32,7 @@ from repairgym.errors import (
 )
 from repairgym.inference.base import Policy
 from repairgym.inference.renderer import ChatRenderer
-from repairgym.records import StopReason, Task
+from repairgym.records import Location, StopReason, Task
 from repairgym.sandbox.base import Sandbox
 
 ConfigT = TypeVar("ConfigT", bound=PipelineConfig)
@@ -42,11 +44,7 @@ class Pipeline(Generic[ConfigT]):
     """One environment of the agent. Holds nothing of an episode."""
 
     def __init__(self, config: ConfigT, services: ToolServices) -> None:
-        """Make the tools.
-
-        Raises:
-            ConfigError: a tool that does not exist.
-        """
+        """Make the tools; ConfigError for one that does not exist."""
         self.config = config
         self.tools = make_tools(services)
         self.format = make_format(config.action_format)
@@ -57,24 +55,25 @@ class Pipeline(Generic[ConfigT]):
         return False
 
     async def prepare(self, sandbox: Sandbox) -> None:
-        """Prepare a new sandbox of the agent, before its changes are written.
-
-        Raises:
-            SandboxError: the sandbox cannot be prepared.
-        """
+        """Prepare a new sandbox of the agent, before its changes are written; SandboxError if that fails."""
 
     def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
-        """Return the first message: the prompts of the configuration, or the report as it is.
-
-        ``values`` extend `prompt_values`.
-        """
+        """Return the first message: prompts or the plain report, and the opened place; ``values`` extend the names."""
+        config, place = self.config, context.task.location
+        text = context.workspace.read(place.path) if place and config.is_place_opened else None
+        window = f"\n{self.open_place(context, place, text)}" if place and text is not None else ""
         values = {**self.prompt_values(context), **values}
-        config = self.config
+        opening = render_prompt(config.opening_prompt, **values) if config.opening_prompt else context.task.issue
         return InitialPrompt(
-            text=render_prompt(config.opening_prompt, **values) if config.opening_prompt else context.task.issue,
+            text=opening + window,
             system=render_prompt(config.system_prompt, **values) if config.system_prompt else "",
             demonstration=render_prompt(config.demonstration, **values) if config.demonstration else "",
         )
+
+    def open_place(self, context: ToolContext, place: Location, text: str) -> str:
+        """Open the task's cached place in the file of that ``text``; return the window as the agent sees it."""
+        context.window = open_window(place.path, text, place.first_line, place.last_line)
+        return context.window.render(text)
 
     def prompt_values(self, context: ToolContext) -> dict[str, Any]:
         """Return the names of templates: ``issue``, ``task``, ``tools`` (as the format describes them), ``config``."""
@@ -90,11 +89,7 @@ class Pipeline(Generic[ConfigT]):
         return text
 
     async def run_episode(self, live: LiveEpisode) -> StopReason:
-        """Run an episode: one attempt. An outer loop overrides this and calls ``live.run_attempt`` again.
-
-        Raises:
-            SandboxError: the sandbox failed.
-        """
+        """Run an episode: one attempt. An outer loop overrides this and calls ``live.run_attempt`` again."""
         return await live.run_attempt(self.initial_prompt(live.context))
 
     def solve(self, task: Task) -> Iterator[Action]:
@@ -106,24 +101,30 @@ class Pipeline(Generic[ConfigT]):
         return Action("submit", {})
 
 
+class CompactPipeline(Pipeline[PipelineConfig]):
+    """The pipeline of small models: one report, one place, one line per action, one attempt.
+
+    The (task, report, place) tuple is cached in the task, so an episode starts at the place that the full pipeline
+    would have found (paper A, section 3; numbers in `config/pipeline`).
+    """
+
+    def solve(self, task: Task) -> Iterator[Action]:
+        """Yield whole-file writes; this pipeline has no tool that deletes."""
+        for path, text in task.gold_files.items():
+            if text is not None:
+                yield Action("write", f"{path} {json.dumps(text)}")
+
+
+@dataclass(frozen=True)
 class EpisodeRunner:
     """Runs episodes of one pipeline with one policy."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline[Any],
-        policy: Policy,
-        renderer: ChatRenderer,
-        *,
-        temperature: float = 1.0,
-        limits: PipelineConfig | None = None,
-    ) -> None:
-        """Run ``pipeline``; ``limits`` replace those of its configuration."""
-        self._pipeline = pipeline
-        self._interface = Interface(limits or pipeline.config, pipeline.tools, pipeline.format, pipeline.finish)
-        self._policy = policy
-        self._renderer = renderer
-        self._temperature = temperature
+    pipeline: Pipeline[Any]
+    policy: Policy
+    renderer: ChatRenderer
+    temperature: float = 1.0
+    limits: PipelineConfig | None = None
+    """Limits that replace those of the pipeline's configuration."""
 
     async def run(self, session_id: str, context: ToolContext, seed: int) -> Episode:
         """Run one episode. ``session_id`` is unique; ``seed`` decides all sampling.
@@ -132,18 +133,20 @@ class EpisodeRunner:
             SandboxError: the sandbox failed; the episode says nothing about the policy.
             ServerRefusedError: the model's server rejects this and every other request.
         """
-        conversation = Conversation(self._policy, self._renderer, session_id, seed, self._temperature)
-        live = LiveEpisode(self._interface, conversation, context)
+        pipeline, config = self.pipeline, self.limits or self.pipeline.config
+        conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature)
+        interface = Interface(config, pipeline.tools, pipeline.format, pipeline.finish)
+        live = LiveEpisode(interface, conversation, context)
         failure = ""
         try:
-            stop_reason = await self._pipeline.run_episode(live)
+            stop_reason = await pipeline.run_episode(live)
         except ServerRefusedError:
             raise
         except (ModelServerError, KnowledgeUnavailableError) as error:
             stop_reason, failure = StopReason.INFRASTRUCTURE, str(error)
         finally:
-            await self._policy.end_session(session_id)
-        is_submitted = stop_reason is StopReason.SUBMITTED or self._interface.config.is_unsubmitted_scored
+            await self.policy.end_session(session_id)
+        is_submitted = stop_reason is StopReason.SUBMITTED or config.is_unsubmitted_scored
         return Episode(
             turns=tuple(live.turns),
             ledger=live.ledger(),
@@ -166,11 +169,7 @@ async def _changes(context: ToolContext) -> dict[str, str | None]:
 
 
 def render_prompt(name: str, **values: Any) -> str:
-    """Return the text of a prompt.
-
-    Args:
-        name: Of a template below ``data/prompts`` without its suffix, or a path that ends in ``.md``.
-        values: Names that the template may use.
+    """Return the text of a prompt: ``name`` is a template below ``data/prompts``, or a path that ends in ``.md``.
 
     Raises:
         ConfigError: there is no such template, it is malformed, or it names something else.

@@ -9,44 +9,60 @@ task starts with the same message. Full::
         the same error:    take back the changes since the last other error, try the next past fix
 
 Guarantees of the full one: an attempt sees nothing of the attempts before it but the files that were kept; each attempt
-is recorded with its error, its fix and its outcome.
+is recorded with its error, its fix and its outcome. The paper caches repositories, logs and retrieved fixes, so that
+every episode of a task starts alike: here a `Start` holds a task's main error and the past fixes that fit it, none of
+them its own, and a file of starts has one line per task and is written whole or not at all.
 """
 
 import json
+import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from repairgym.agent.conversation import InitialPrompt
 from repairgym.agent.episode import LiveEpisode
-from repairgym.agent.formats.base import Action
+from repairgym.agent.formats import Action
 from repairgym.agent.pipelines.base import Pipeline
-from repairgym.agent.pipelines.compact import with_place
-from repairgym.agent.pipelines.starts import Start, find_fixes, find_start, load_starts
-from repairgym.agent.tools.ask_for_help import changed_lines, describe_fix
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.check import BuildOutcome, build_and_test, describe_error
-from repairgym.agent.tools.knowledge import Fix, open_knowledge
+from repairgym.agent.tools.knowledge import (
+    Fix,
+    KnowledgeBase,
+    changed_lines,
+    describe_fix,
+    find_fixes,
+    open_knowledge,
+)
 from repairgym.agent.tools.shell import cut_middle
+from repairgym.agent.tools.workspace import Workspace
 from repairgym.config.pipeline import FullConfig, SimplifiedConfig
-from repairgym.errors import SandboxContentError, TaskError
-from repairgym.records import Attempt, AttemptOutcome, MainError, StopReason, Task
-from repairgym.tasks.logs.main_error import is_same_error
+from repairgym.errors import InputError, SandboxContentError, TaskError, disk_full_as_repairgym_error
+from repairgym.records import Attempt, AttemptOutcome, MainError, Record, StopReason, Task
+from repairgym.sandbox.cache import ExecutionCache
+from repairgym.tasks.logs.main_error import MAX_MESSAGE_CHARS, classify, is_same_error
 
 ConfigT = TypeVar("ConfigT", bound=SimplifiedConfig)
+
+
+class Start(Record):
+    """The cached (task, error, candidate fix) of paper A."""
+
+    task_id: str
+    error: MainError
+    log: str = ""
+    fixes: tuple[Fix, ...] = ()
+    """Candidates, the best first."""
 
 
 class SimplifiedPipeline(Pipeline[ConfigT]):
     """One attempt from the cached start of the task."""
 
     def __init__(self, config: ConfigT, services: ToolServices) -> None:
-        """Make the tools; open the knowledge base and the file of starts.
-
-        Raises:
-            ConfigError: a tool that does not exist.
-            InputError: a file that cannot be used.
-        """
+        """Make the tools; open the knowledge base and the file of starts; InputError for one that cannot be used."""
         super().__init__(config, services)
         self.cache = services.cache
         self._knowledge = open_knowledge(config.knowledge)
@@ -62,16 +78,12 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
 
         Raises:
             TaskError: the file of starts lacks the task, or the knowledge base would give it answers.
-            SandboxError: the sandbox failed.
             KnowledgeUnavailableError: the knowledge base stays locked.
         """
         start = await live.timed(self.start(live.context))
-        fix = start.fixes[0] if start.fixes else None
+        fix = next(iter(start.fixes), None)
         reason = await live.run_attempt(self.attempt_prompt(live.context, start.error, start.log, fix))
-        fix_id = fix.id if fix else ""
-        live.attempts.append(
-            Attempt(error=start.error, fix_id=fix_id, first_turn=0, stop_reason=reason, outcome="unknown")
-        )
+        live.attempts.append(_attempt(start.error, fix, 0, reason, "unknown"))
         return reason
 
     async def start(self, context: ToolContext) -> Start:
@@ -85,21 +97,12 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
             )
         return self._starts[task.id]
 
-    async def find_fixes(self, context: ToolContext, error: MainError) -> tuple[Fix, ...]:
-        """Return past fixes for an error that came up during the episode, the best first."""
-        return await find_fixes(context.task, error, self._knowledge, self.num_fixes)
-
     def attempt_prompt(
         self, context: ToolContext, error: MainError, log: str, fix: Fix | None, *, is_first: bool = True
     ) -> InitialPrompt:
         """Return the first message of an attempt: the report, the error, the end of the log, a recommended past fix.
 
-        Args:
-            context: The episode.
-            error: The error to repair.
-            log: Log of the failed build.
-            fix: A past fix of an error like this one.
-            is_first: ``error`` is the error of the report.
+        ``is_first``: ``error`` is the error of the report.
         """
         config = self.config
         context.window, context.view = None, None
@@ -111,8 +114,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
             "fix_lines": "\n".join(changed_lines(fix.patch))[: config.max_fix_chars] if fix else "",
             "is_first": is_first,
         }
-        prompt = self.initial_prompt(context, **values)
-        return with_place(prompt, context) if config.is_place_opened else prompt
+        return self.initial_prompt(context, **values)
 
     def solve(self, task: Task) -> Iterator[Action]:
         """Yield whole-file writes, and a shell command for each deleted file."""
@@ -140,10 +142,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
     async def run_episode(self, live: LiveEpisode) -> StopReason:
         """Run attempts until the build passes, the same error comes too often or there were too many attempts.
 
-        Raises:
-            TaskError: the file of starts lacks the task, or the knowledge base would give it answers.
-            SandboxError: the sandbox failed.
-            KnowledgeUnavailableError: the knowledge base stays locked.
+        Raises as the simplified one.
         """
         context = live.context
         start = await live.timed(self.start(context))
@@ -156,20 +155,13 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             reason = await live.run_attempt(self.attempt_prompt(context, error, log, fix, is_first=is_first))
             built = await live.timed(self._build(context, error))
             outcome = compare(error, built.error)
-            live.attempts.append(
-                Attempt(
-                    error=error,
-                    fix_id=fix.id if fix else "",
-                    first_turn=first_turn,
-                    stop_reason=reason,
-                    outcome=outcome,
-                )
-            )
+            live.attempts.append(_attempt(error, fix, first_turn, reason, outcome))
             if built.error is None:
                 return StopReason.SUBMITTED
             if outcome == "other_error":
                 kept, num_retries, is_first = dict(context.workspace.changes), 0, False
-                error, log, fixes = built.error, built.log, await self.find_fixes(context, built.error)
+                error, log = built.error, built.log
+                fixes = await find_fixes(self._knowledge, error.message, context.task, self.num_fixes)
             elif num_retries < self.config.max_retries:
                 num_retries += 1
                 await context.workspace.revert(kept)
@@ -185,8 +177,68 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
             return BuildOutcome(steps=(), run=None, error=before)
 
 
+def _attempt(
+    error: MainError, fix: Fix | None, first_turn: int, reason: StopReason, outcome: AttemptOutcome
+) -> Attempt:
+    fix_id = fix.id if fix else ""
+    return Attempt(error=error, fix_id=fix_id, first_turn=first_turn, stop_reason=reason, outcome=outcome)
+
+
 def compare(before: MainError, after: MainError | None) -> AttemptOutcome:
     """Return the outcome of an attempt on ``before``."""
     if after is None:
         return "passed"
     return "same_error" if is_same_error(before, after) else "other_error"
+
+
+# --- starts --------------------------------------------------------------------------------------------------------
+
+
+async def find_start(
+    task: Task, workspace: Workspace, cache: ExecutionCache, knowledge: KnowledgeBase | None, num_fixes: int
+) -> Start:
+    """Build ``task`` as it is, pick the main error, retrieve and rank past fixes.
+
+    Where the visible tests pass before the repair, the report is the error.
+
+    Raises:
+        SandboxError: the sandbox could not do its work.
+        KnowledgeUnavailableError: the knowledge base stays locked.
+    """
+    outcome = await build_and_test(task, workspace, cache)
+    error = outcome.error or reported_error(task)
+    fixes = await find_fixes(knowledge, error.message, task, num_fixes)
+    return Start(task_id=task.id, error=error, log=outcome.log if outcome.error else "", fixes=fixes)
+
+
+def reported_error(task: Task) -> MainError:
+    """Return the error of a task as its report states it."""
+    line = next((line.strip() for line in task.issue.splitlines() if line.strip()), "")
+    return MainError(error_class=classify(line), message=line[:MAX_MESSAGE_CHARS])
+
+
+def save_starts(path: Path, starts: Iterable[Start]) -> None:
+    """Write ``starts``, one per line.
+
+    Raises:
+        DiskFullError: no room; the old file is intact.
+    """
+    with disk_full_as_repairgym_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text("".join(start.model_dump_json() + "\n" for start in starts), encoding="utf-8")
+        temporary.replace(path)
+
+
+def load_starts(path: Path) -> dict[str, Start]:
+    """Return the starts by task id.
+
+    Raises:
+        InputError: the file cannot be read, or a line is broken.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        starts = [Start.model_validate_json(line) for line in lines]
+    except (OSError, ValidationError) as error:
+        raise InputError(f"{path} is no file of starts ({error}); make one with: repairgym knowledge starts") from error
+    return {start.task_id: start for start in starts}

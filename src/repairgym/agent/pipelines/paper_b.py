@@ -7,11 +7,9 @@ repository with one commit, which holds what the agent is given and nothing of t
 import difflib
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from repairgym.agent.conversation import InitialPrompt
-from repairgym.agent.formats.base import Action
+from repairgym.agent.formats import Action
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.tools.base import ToolContext
 from repairgym.agent.tools.editor import shown_path
@@ -19,7 +17,7 @@ from repairgym.agent.tools.window import render_view, view_around
 from repairgym.config.pipeline import PaperBConfig
 from repairgym.diffs.lines import split_lines
 from repairgym.errors import SandboxError
-from repairgym.records import Task
+from repairgym.records import Location, Task
 from repairgym.sandbox.base import Sandbox
 
 _GIT_FOLDER = "/tmp/.repository.git"
@@ -43,26 +41,16 @@ class PaperBPipeline(Pipeline[PaperBConfig]):
         return self.config.has_git
 
     async def prepare(self, sandbox: Sandbox) -> None:
-        """Make the tree a git repository.
-
-        Raises:
-            SandboxError: the sandbox has no git, or it failed.
-        """
+        """Make the tree a git repository; SandboxError where the sandbox has no git, or it failed."""
         result = await sandbox.exec(("/bin/sh", "-c", _MAKE_REPOSITORY), timeout_s=_GIT_TIMEOUT_S)
         if result.exit_status != 0:
             said = result.stderr.decode("utf-8", "replace").strip()[-300:]
             raise SandboxError(f"the tree could not be made a git repository ({said}); set pipeline.has_git=false")
 
-    def initial_prompt(self, context: ToolContext, **values: Any) -> InitialPrompt:
-        """Return the prompts; with ``is_place_opened`` the editor shows the task's cached location, if there is one."""
-        place = context.task.location
-        text = context.workspace.read(place.path) if place and self.config.is_place_opened else None
-        if place is None or text is None:
-            return super().initial_prompt(context, **values)
-        num_lines = self.config.window_lines
-        context.view = view_around(place.path, text, place.first_line, num_lines)
-        prompt = super().initial_prompt(context, **values)
-        return replace(prompt, text=f"{prompt.text}\n{render_view(context.view, text, num_lines)}")
+    def open_place(self, context: ToolContext, place: Location, text: str) -> str:
+        """Open the editor at the task's cached place."""
+        context.view = view_around(place.path, text, place.first_line, self.config.window_lines)
+        return render_view(context.view, text, self.config.window_lines)
 
     def solve(self, task: Task) -> Iterator[Action]:
         """Open each file where it changes, from its end to its start, and replace the lines that differ."""

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from repairgym.agent.pipelines.base import Pipeline
-from repairgym.agent.pipelines.compact import CompactPipeline
+from repairgym.agent.pipelines.base import CompactPipeline, Pipeline
 from repairgym.agent.pipelines.paper_a import FullPipeline, SimplifiedPipeline
 from repairgym.agent.pipelines.paper_b import PaperBPipeline
 from repairgym.agent.tools.base import ToolServices
@@ -19,9 +18,5 @@ PIPELINES: dict[str, type[Pipeline[Any]]] = {
 
 
 def make_pipeline(config: PipelineConfig, cache: ExecutionCache) -> Pipeline[Any]:
-    """Return the pipeline of ``config``.
-
-    Raises:
-        ConfigError: a tool that does not exist.
-    """
+    """Return the pipeline of ``config``; ConfigError for a tool that does not exist."""
     return PIPELINES[config.type](config, ToolServices(config, cache))

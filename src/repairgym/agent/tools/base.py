@@ -14,7 +14,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 
 from pydantic import ValidationError
 
@@ -78,20 +78,25 @@ ArgumentsT = TypeVar("ArgumentsT", bound=Record)
 
 
 class Tool(ABC, Generic[ArgumentsT]):
-    """One action of the agent. A subclass names its arguments' type as type parameter and as ``arguments_type``."""
+    """One action of the agent; the type parameter is the type of its arguments."""
 
     name: ClassVar[str]
     """The name that the agent writes."""
     usage: ClassVar[str]
     """One line for the system prompt: its form in a text format, a dash, its effect."""
-    arguments_type: ClassVar[type[Record]] = TextArguments
+    arguments_type: ClassVar[type[Record]]
+    """The type parameter."""
     is_refreshed: ClassVar[bool] = True
     """Read the changes of shell commands back into the workspace before this tool runs."""
 
-    @classmethod
-    def create(cls, services: ToolServices) -> Self:
-        """Make the tool of one process; override it to use ``services``."""
-        return cls()
+    def __init__(self, services: ToolServices) -> None:
+        self.services = services
+
+    def __init_subclass__(cls) -> None:
+        parameters = [argument for base in cls.__dict__.get("__orig_bases__", ()) for argument in get_args(base)]
+        for parameter in parameters:
+            if isinstance(parameter, type) and issubclass(parameter, Record):
+                cls.arguments_type = parameter
 
     def read(self, text: str) -> ArgumentsT:
         """Read arguments from the text behind the tool's name: words, quoted as in a shell, in the order of the fields.

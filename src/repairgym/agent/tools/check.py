@@ -7,9 +7,8 @@ one run through the execution cache, which makes a group of rollouts cheap (task
 """
 
 import asyncio
-from typing import Self
 
-from repairgym.agent.tools.base import NoArguments, Observation, Tool, ToolContext, ToolServices, tool_error
+from repairgym.agent.tools.base import NoArguments, Observation, Tool, ToolContext, tool_error
 from repairgym.agent.tools.shell import TIMEOUT_MARK, cut_middle
 from repairgym.agent.tools.workspace import Workspace
 from repairgym.records import MainError, Record, StepResult, Task, TestOutcome, TestRun
@@ -27,11 +26,6 @@ class BuildOutcome(Record):
     """None when a command of the build failed."""
     error: MainError | None
     """None: everything passed."""
-
-    @property
-    def is_passed(self) -> bool:
-        """True when every step and every visible test passed."""
-        return self.error is None
 
     @property
     def log(self) -> str:
@@ -85,29 +79,19 @@ class ValidateAndBuildTool(Tool[NoArguments]):
 
     name = "validate_and_build"
     usage = "validate_and_build - build the project, run its tests, show the main error"
-    arguments_type = NoArguments
-
-    def __init__(self, cache: ExecutionCache, timeout_s: float, max_chars: int) -> None:
-        self._cache = cache
-        self._timeout_s = timeout_s
-        self._max_chars = max_chars
-
-    @classmethod
-    def create(cls, services: ToolServices) -> Self:
-        """Use the limits of the pipeline."""
-        return cls(services.cache, services.config.command_timeout_s, services.config.max_observation_chars)
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Build and test in a fresh sandbox."""
+        config = self.services.config
         try:
-            async with asyncio.timeout(self._timeout_s):
-                outcome = await build_and_test(context.task, context.workspace, self._cache)
+            async with asyncio.timeout(config.command_timeout_s):
+                outcome = await build_and_test(context.task, context.workspace, self.services.cache)
         except TimeoutError:
-            return tool_error(f"{TIMEOUT_MARK}: the build did not end within {self._timeout_s:g} s")
+            return tool_error(f"{TIMEOUT_MARK}: the build did not end within {config.command_timeout_s:g} s")
         context.num_test_runs += outcome.run is not None
         context.last_run = outcome.run or context.last_run
-        text = describe_outcome(outcome, context.task.visible_tests, self._max_chars)
-        return Observation(text=text, is_final=outcome.is_passed and bool(context.workspace.changes))
+        text = describe_outcome(outcome, context.task.visible_tests, config.max_observation_chars)
+        return Observation(text=text, is_final=outcome.error is None and bool(context.workspace.changes))
 
 
 def describe_outcome(outcome: BuildOutcome, test_ids: tuple[str, ...], max_chars: int) -> str:
@@ -133,15 +117,6 @@ class RunTestsTool(Tool[NoArguments]):
 
     name = "test"
     usage = "test - run the tests of the report"
-    arguments_type = NoArguments
-
-    def __init__(self, cache: ExecutionCache) -> None:
-        self._cache = cache
-
-    @classmethod
-    def create(cls, services: ToolServices) -> Self:
-        """Share test runs with the other episodes of the process."""
-        return cls(services.cache)
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """Run the visible tests on the current state."""
@@ -150,10 +125,9 @@ class RunTestsTool(Tool[NoArguments]):
         key = (task.id, context.workspace.state_digest(), request.digest())
 
         async def execute() -> TestRun:
-            sandbox = await context.workspace.sandbox()
-            return await sandbox.run_tests(request)
+            return await (await context.workspace.sandbox()).run_tests(request)
 
-        run = await self._cache.get_or_run(key, execute)
+        run = await self.services.cache.get_or_run(key, execute)
         context.num_test_runs += 1
         context.last_run = run
         return Observation(text=describe_run(run, task.visible_tests))
@@ -185,7 +159,6 @@ class SubmitTool(Tool[NoArguments]):
 
     name = "submit"
     usage = "submit - hand in the repair and end"
-    arguments_type = NoArguments
 
     async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
         """End the episode."""

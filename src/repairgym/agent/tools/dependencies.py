@@ -52,7 +52,6 @@ class DependencyUpgradeTool(Tool[DependencyUpgradeArguments]):
         "dependency_upgrade NAME [VERSION] [PATH] - ask for VERSION (2.1 or '>=2,<3'; default: the one that is "
         "installed) of a declared dependency"
     )
-    arguments_type = DependencyUpgradeArguments
 
     async def run(self, context: ToolContext, arguments: DependencyUpgradeArguments) -> Observation:
         """Write the new specifier over each requirement of that name."""
@@ -128,7 +127,6 @@ class RemoveDependencyTool(Tool[RemoveDependencyArguments]):
 
     name = "remove_dependency"
     usage = "remove_dependency NAME PATH - take dependency NAME out of the settings file PATH"
-    arguments_type = RemoveDependencyArguments
 
     async def run(self, context: ToolContext, arguments: RemoveDependencyArguments) -> Observation:
         """Remove every requirement of that name from the file."""
@@ -180,7 +178,6 @@ class UpgradeBuildToolTool(Tool[UpgradeBuildToolArguments]):
         "upgrade_build_tool NAME [VERSION] - build with NAME (setuptools, hatchling, gradle ...) in VERSION; adds a "
         "build requirement that is missing and corrects the build back end"
     )
-    arguments_type = UpgradeBuildToolArguments
 
     async def run(self, context: ToolContext, arguments: UpgradeBuildToolArguments) -> Observation:
         """Change the build requirement, or the version of a wrapper."""

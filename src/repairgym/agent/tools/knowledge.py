@@ -1,8 +1,9 @@
 """The knowledge base: past fixes, found by the words of an error and ranked by relevance and past success.
 
 Reads and makes one SQLite file (paper A, arXiv 2510.22075: past solutions are retrieved, then ranked by relevance and
-past success; its appendix A.2 calls the tool ``ask_for_help``). Relevance is FTS5's BM25 relative to the best hit,
-success the share of episodes that were offered the fix and passed, both in [0, 1]. Guarantees:
+past success; its tool ``ask_for_help``, appendix A.2, asks the knowledge base and not a person). Relevance is FTS5's
+BM25 relative to the best hit, success the share of episodes that were offered the fix and passed (Laplace's rule: one
+pass and one failure added), both in [0, 1]. Guarantees:
 
 - It holds fixes of training tasks only, and none of a package with validation or test tasks (`add`).
 - A task is never offered its own fix (`search`).
@@ -14,6 +15,7 @@ The file keeps a rollback journal and no WAL, so that readers need no write perm
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import sqlite3
@@ -23,8 +25,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from repairgym.config.pipeline import KnowledgeConfig
-from repairgym.errors import InputError, KnowledgeUnavailableError, TaskError
+from pydantic import Field
+
+from repairgym.agent.tools.base import Observation, Tool, ToolContext, ToolServices, tool_error
+from repairgym.agent.tools.check import describe_error
+from repairgym.agent.tools.shell import cut_middle
+from repairgym.config.pipeline import KnowledgeConfig, SimplifiedConfig
+from repairgym.errors import ConfigError, InputError, KnowledgeUnavailableError, TaskError
 from repairgym.records import MainError, Record, Task
 from repairgym.tasks.logs.main_error import normalize
 
@@ -36,6 +43,7 @@ NUM_CANDIDATES = 50
 """Hits that are ranked, the most relevant ones."""
 BUSY_TIMEOUT_S = 30.0
 _WORD = re.compile(r"[A-Za-z_]\w+")
+_FIX = re.compile(r"(?m)^fix ([0-9a-f]{12}) ")
 _SCHEMA = (
     """CREATE TABLE fixes (
         number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, task_id TEXT NOT NULL, package TEXT NOT NULL,
@@ -80,16 +88,6 @@ class RankedFix(Record):
     num_solved: int
     """Episodes among them that passed."""
     score: float
-
-    @property
-    def success_rate(self) -> float:
-        """Share of offers that led to a pass, with one pass and one failure added (Laplace's rule)."""
-        return laplace_rate(self.num_solved, self.num_offers)
-
-
-def laplace_rate(num_solved: int, num_offers: int) -> float:
-    """Return (solved + 1) / (offers + 2): a fix that was never offered counts as one half."""
-    return (num_solved + 1) / (num_offers + 2)
 
 
 def make_fix(task: Task, error: MainError, patch: str) -> Fix:
@@ -218,10 +216,7 @@ class KnowledgeBase:
     def add_offer(self, fix_id: str, episode: str, *, is_solved: bool) -> None:
         """Record the offer of a fix to an episode and its outcome, once per episode. Unknown fixes are left out.
 
-        Args:
-            fix_id: Id of the fix.
-            episode: Name of one episode of one run; runs of one configuration have the same trajectory ids.
-            is_solved: It passed with this fix.
+        ``episode`` names one episode of one run; runs of one configuration have the same trajectory ids.
         """
         with self._writing() as connection:
             connection.execute(
@@ -272,7 +267,11 @@ class KnowledgeBase:
             try:
                 yield self._connection
             except sqlite3.OperationalError as error:
-                raise self._as_repairgym_error(error) from error
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise
+                raise KnowledgeUnavailableError(
+                    f"another process keeps {self.path} locked; let it end, then try again"
+                ) from error
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -284,11 +283,6 @@ class KnowledgeBase:
             except BaseException:
                 connection.execute("ROLLBACK")
                 raise
-
-    def _as_repairgym_error(self, error: sqlite3.OperationalError) -> Exception:
-        if error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return KnowledgeUnavailableError(f"another process keeps {self.path} locked; let it end, then try again")
-        return error
 
 
 def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
@@ -303,7 +297,80 @@ def _connect(path: Path, mode: str, busy_timeout_s: float) -> sqlite3.Connection
 
 def _ranked(row: tuple[str, float, int, int], best: float) -> RankedFix:
     document, rank, num_offers, num_solved = row
-    relevance = rank / best
-    score = (1 - SUCCESS_WEIGHT) * relevance + SUCCESS_WEIGHT * laplace_rate(num_solved, num_offers)
+    relevance, success = rank / best, (num_solved + 1) / (num_offers + 2)
+    score = (1 - SUCCESS_WEIGHT) * relevance + SUCCESS_WEIGHT * success
     fix = Fix.model_validate_json(document)
     return RankedFix(fix=fix, relevance=relevance, num_offers=num_offers, num_solved=num_solved, score=score)
+
+
+async def find_fixes(knowledge: KnowledgeBase | None, text: str, task: Task, limit: int) -> tuple[Fix, ...]:
+    """Return the best past fixes for ``text`` (`KnowledgeBase.search`); none without a knowledge base."""
+    if knowledge is None:
+        return ()
+    # In a thread: a locked file makes SQLite wait.
+    ranked = await asyncio.to_thread(knowledge.search, text, task, limit=limit)
+    return tuple(hit.fix for hit in ranked)
+
+
+# --- the tool ------------------------------------------------------------------------------------------------------
+
+
+class AskForHelpArguments(Record):
+    """Arguments of ``ask_for_help``."""
+
+    question: str = Field(description="words of the error, or what is to be done")
+
+
+class AskForHelpTool(Tool[AskForHelpArguments]):
+    """``ask_for_help``: past fixes of similar errors."""
+
+    name = "ask_for_help"
+    usage = "ask_for_help QUESTION - show past fixes of similar errors"
+
+    def __init__(self, services: ToolServices) -> None:
+        """Open the knowledge base of the pipeline.
+
+        Raises:
+            ConfigError: the pipeline has none.
+            InputError: the file that it names is no knowledge base.
+        """
+        super().__init__(services)
+        config = services.config
+        if not isinstance(config, SimplifiedConfig):
+            raise ConfigError(
+                f"the tool {self.name} needs a pipeline with a knowledge base, of type full or simplified; "
+                f"this one is of type {config.type}"
+            )
+        self._knowledge = open_knowledge(config.knowledge)
+        self._num_fixes = config.knowledge.num_fixes
+
+    def read(self, text: str) -> AskForHelpArguments:
+        """Read the text as the question."""
+        return AskForHelpArguments(question=text)
+
+    async def run(self, context: ToolContext, arguments: AskForHelpArguments) -> Observation:
+        """Return the best fixes, the best first.
+
+        Raises:
+            KnowledgeUnavailableError: the knowledge base stays locked.
+        """
+        if not arguments.question.strip():
+            return tool_error(f"usage: {self.usage}")
+        fixes = await find_fixes(self._knowledge, arguments.question, context.task, self._num_fixes)
+        text = "\n\n".join(map(describe_fix, fixes)) or "no past fix has these words"
+        return Observation(text=cut_middle(text, self.services.config.max_observation_chars))
+
+
+def describe_fix(fix: Fix) -> str:
+    """Return error and patch of a fix, as agents read it."""
+    return f"fix {fix.id} of {fix.package}: {describe_error(fix.error)}\n{fix.patch.rstrip()}"
+
+
+def changed_lines(patch: str) -> list[str]:
+    """Return the removed and added lines of ``patch``."""
+    return [line for line in patch.splitlines() if line[:1] in ("+", "-") and line[:3] not in ("+++", "---")]
+
+
+def described_fixes(observation: str) -> tuple[str, ...]:
+    """Return the ids of the fixes in an answer of the tool."""
+    return tuple(_FIX.findall(observation))

@@ -1,29 +1,25 @@
-"""Tools that show files.
+"""Tools that show files and find text.
 
-``view`` shows compact windows, ``read_file`` (paper A, appendix A.2) a whole file; ``open``, ``goto``, ``scroll_down``
-and ``scroll_up`` move the window of paper B's editor (appendix E).
+``view`` and ``search`` are compact; ``read_file``, ``find_files`` and ``find_files_with_text`` are in paper A (appendix
+A.2).
 """
 
 import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 
 from pydantic import Field, PositiveInt
 
-from repairgym.agent.tools.base import (
-    NoArguments,
-    Observation,
-    TextArguments,
-    Tool,
-    ToolContext,
-    UsageError,
-    tool_error,
-)
-from repairgym.agent.tools.editor import EditorTool, open_file, repository_path
-from repairgym.agent.tools.window import open_window, scrolled
+from repairgym.agent.tools.base import Observation, TextArguments, Tool, ToolContext, tool_error
+from repairgym.agent.tools.edit import NO_WINDOW
+from repairgym.agent.tools.window import open_window
 from repairgym.records import Record
 
 MAX_CHARS = 30_000
-
-
+MAX_HITS = 8
+MAX_FILES = 60
+MAX_LINES = 40
+MAX_LINE_CHARS = 160
 _TARGET = re.compile(r"(\S+?)(?::(\d+))?")
 
 
@@ -38,7 +34,7 @@ class ViewTool(Tool[TextArguments]):
         wanted = arguments.argument.strip()
         if not wanted:
             if context.window is None:
-                return tool_error("no file is open; use view PATH")
+                return tool_error(NO_WINDOW)
             return Observation(text=context.window.render(context.workspace.read(context.window.path) or ""))
         match = _TARGET.fullmatch(wanted)
         path, line = (match.group(1), int(match.group(2) or 1)) if match else (wanted, 1)
@@ -65,7 +61,6 @@ class ReadFileTool(Tool[ReadFileArguments]):
 
     name = "read_file"
     usage = "read_file PATH [FIRST_LINE] [LAST_LINE] - print a file or some of its lines"
-    arguments_type = ReadFileArguments
 
     async def run(self, context: ToolContext, arguments: ReadFileArguments) -> Observation:
         """Print the lines as they are, so that they can be written back."""
@@ -77,95 +72,90 @@ class ReadFileTool(Tool[ReadFileArguments]):
         if arguments.first_line > max(1, len(lines)):
             return tool_error(f"{path} has {len(lines)} lines, first_line is {arguments.first_line}")
         shown = "".join(lines[arguments.first_line - 1 : arguments.last_line])
-        if len(shown) <= MAX_CHARS:
-            return Observation(text=shown)
-        return Observation(
-            text=f"{shown[:MAX_CHARS]}\n... {len(shown) - MAX_CHARS} characters more; ask for fewer lines"
-        )
+        num_more = len(shown) - MAX_CHARS
+        left_out = f"\n... {num_more} characters more; ask for fewer lines" if num_more > 0 else ""
+        return Observation(text=shown[:MAX_CHARS] + left_out)
 
 
-_OVERLAP = 2
-"""Lines that two windows share after scrolling."""
+class SearchTool(Tool[TextArguments]):
+    """``search TEXT``: places where TEXT occurs in Python files, definitions first."""
+
+    name = "search"
+    usage = "search TEXT - list PATH:LINE of places with TEXT, definitions first"
+
+    async def run(self, context: ToolContext, arguments: TextArguments) -> Observation:
+        """Search plain text over the repository."""
+        wanted = arguments.argument.strip()
+        if not wanted:
+            return tool_error(f"usage: {self.usage}")
+        hits = _lines_with(context, wanted, context.workspace.paths())
+        definitions = (f"def {wanted}", f"class {wanted}")
+        hits.sort(key=lambda hit: (not hit[2].startswith(definitions), "test" in hit[0], hit[1]))
+        shown = [f"{path}:{number} {line[:60]}" for path, number, line in hits[:MAX_HITS]]
+        return Observation(text="\n".join([f"found {len(hits)}", *shown]))
 
 
-class OpenArguments(Record):
-    """A file and a line."""
+class FindFilesArguments(Record):
+    """Arguments of ``find_files``."""
 
-    file: str = Field(default="", description="path of the file; the one that is open when left out")
-    line_number: int = Field(default=0, description="line to show in the middle; where the file was when left out")
-
-
-class OpenTool(EditorTool[OpenArguments]):
-    """``open [FILE] [LINE_NUMBER]``: show a file; without FILE, the last one again."""
-
-    name = "open"
-    usage = "open [FILE] [LINE_NUMBER] - open a file and show it around a line; without FILE show the last one again"
-    arguments_type = OpenArguments
-
-    def read(self, text: str) -> OpenArguments:
-        """Read a single number as a line of the open file."""
-        arguments = super().read(text)
-        if arguments.file.isdigit() and not arguments.line_number:
-            return OpenArguments(line_number=int(arguments.file))
-        return arguments
-
-    async def run(self, context: ToolContext, arguments: OpenArguments) -> Observation:
-        """Open the window."""
-        if arguments.file:
-            path = repository_path(context, arguments.file)
-            self.look_at(context, path, arguments.line_number or 1)
-        elif arguments.line_number:
-            self.look_at(context, open_file(context)[0].path, arguments.line_number)
-        return self.show(context)
+    pattern: str = Field(description="with wildcards; compared with the name and with the whole path")
+    folder: str = Field(default="", description="only below this folder")
 
 
-class GotoArguments(Record):
-    """The target line."""
+class FindFilesTool(Tool[FindFilesArguments]):
+    """``find_files``: paths that match a pattern."""
 
-    line_number: int = Field(description="line to show in the middle of the window")
+    name = "find_files"
+    usage = "find_files PATTERN [FOLDER] - list files whose name or path matches PATTERN, such as *.toml"
 
-
-class GotoTool(EditorTool[GotoArguments]):
-    """``goto LINE_NUMBER``: move the window."""
-
-    name = "goto"
-    usage = "goto LINE_NUMBER - move the window of the open file to a line"
-    arguments_type = GotoArguments
-
-    async def run(self, context: ToolContext, arguments: GotoArguments) -> Observation:
-        """Move the window."""
-        self.look_at(context, open_file(context)[0].path, arguments.line_number)
-        return self.show(context)
+    async def run(self, context: ToolContext, arguments: FindFilesArguments) -> Observation:
+        """List the matching paths, sorted."""
+        return _listed(_matching_paths(context, arguments.pattern, arguments.folder), MAX_FILES)
 
 
-class ScrollDownTool(EditorTool[NoArguments]):
-    """``scroll_down``: the next window."""
+class FindFilesWithTextArguments(Record):
+    """Arguments of ``find_files_with_text``."""
 
-    name = "scroll_down"
-    usage = "scroll_down - move the window down"
-    arguments_type = NoArguments
-
-    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
-        """Move the window down."""
-        return _scroll(self, context, self.num_lines - _OVERLAP)
+    text: str = Field(description="plain text; upper and lower case are told apart")  # words: ok
+    pattern: str = Field(default="*", description="only in files whose name or path matches it")
+    folder: str = Field(default="", description="only below this folder")
 
 
-class ScrollUpTool(EditorTool[NoArguments]):
-    """``scroll_up``: the window before."""
+class FindFilesWithTextTool(Tool[FindFilesWithTextArguments]):
+    """``find_files_with_text``: PATH:LINE of every place."""
 
-    name = "scroll_up"
-    usage = "scroll_up - move the window up"
-    arguments_type = NoArguments
+    name = "find_files_with_text"
+    usage = "find_files_with_text TEXT [PATTERN] [FOLDER] - list PATH:LINE of the lines that contain TEXT"
 
-    async def run(self, context: ToolContext, arguments: NoArguments) -> Observation:
-        """Move the window up."""
-        return _scroll(self, context, _OVERLAP - self.num_lines)
+    async def run(self, context: ToolContext, arguments: FindFilesWithTextArguments) -> Observation:
+        """Search the text files that match the pattern."""
+        if not arguments.text:
+            return tool_error(f"text is empty; usage: {self.usage}")
+        paths = _matching_paths(context, arguments.pattern, arguments.folder)
+        hits = _lines_with(context, arguments.text, paths)
+        return _listed([f"{path}:{number} {line[:MAX_LINE_CHARS]}" for path, number, line in hits], MAX_LINES)
 
 
-def _scroll(tool: EditorTool[NoArguments], context: ToolContext, step: int) -> Observation:
-    view, text = open_file(context)
-    moved = scrolled(view, text, tool.num_lines, step or 1)
-    if moved == view:
-        raise UsageError(f"the window already shows the {'end' if step > 0 else 'start'} of {view.path}")
-    context.view = moved
-    return tool.show(context)
+def _matching_paths(context: ToolContext, pattern: str, folder: str) -> list[str]:
+    """Return the paths below ``folder`` whose name or whole path matches ``pattern``."""
+    prefix = f"{folder.removeprefix('./').strip('/')}/" if folder.strip("./") else ""
+    return [
+        path
+        for path in context.workspace.paths("*")
+        if path.startswith(prefix) and (fnmatchcase(path, pattern) or fnmatchcase(path.rpartition("/")[2], pattern))
+    ]
+
+
+def _lines_with(context: ToolContext, wanted: str, paths: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Return (path, number, stripped line) of the lines that contain ``wanted``."""
+    return [
+        (path, number, line.strip())
+        for path in paths
+        for number, line in enumerate((context.workspace.read(path) or "").splitlines(), 1)
+        if wanted in line
+    ]
+
+
+def _listed(lines: Sequence[str], max_lines: int) -> Observation:
+    left_out = [f"... and {len(lines) - max_lines} more"] if len(lines) > max_lines else []
+    return Observation(text="\n".join([f"found {len(lines)}", *lines[:max_lines], *left_out]))

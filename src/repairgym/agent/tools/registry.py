@@ -6,16 +6,23 @@ need not be, as long as no pipeline has two tools of one name.
 
 from typing import Any
 
-from repairgym.agent.tools.ask_for_help import AskForHelpTool
 from repairgym.agent.tools.base import Tool, ToolServices
 from repairgym.agent.tools.check import RunTestsTool, SubmitTool, ValidateAndBuildTool
 from repairgym.agent.tools.dependencies import DependencyUpgradeTool, RemoveDependencyTool, UpgradeBuildToolTool
-from repairgym.agent.tools.edit import EditTool, LineTool, UndoTool
-from repairgym.agent.tools.edit_range import CreateTool, EditRangeTool, ReplaceTool
-from repairgym.agent.tools.read import GotoTool, OpenTool, ReadFileTool, ScrollDownTool, ScrollUpTool, ViewTool
-from repairgym.agent.tools.search import FindFilesTool, FindFilesWithTextTool, SearchFileTool, SearchTool
+from repairgym.agent.tools.edit import EditTool, LineTool, UndoTool, WriteFileTool, WriteTool
+from repairgym.agent.tools.editor import (
+    CreateTool,
+    EditRangeTool,
+    GotoTool,
+    OpenTool,
+    ReplaceTool,
+    ScrollDownTool,
+    ScrollUpTool,
+    SearchFileTool,
+)
+from repairgym.agent.tools.knowledge import AskForHelpTool
+from repairgym.agent.tools.read import FindFilesTool, FindFilesWithTextTool, ReadFileTool, SearchTool, ViewTool
 from repairgym.agent.tools.shell import RunShTool, ShellTool
-from repairgym.agent.tools.write import WriteFileTool, WriteTool
 from repairgym.errors import ConfigError
 
 TOOLS: dict[str, type[Tool[Any]]] = {
@@ -59,7 +66,7 @@ def make_tools(services: ToolServices) -> dict[str, Tool[Any]]:
     unknown = [key for key in keys if key not in TOOLS]
     if unknown:
         raise ConfigError(f"pipeline.tools names {unknown}; tools are {sorted(TOOLS)}")
-    tools = [TOOLS[key].create(services) for key in keys]
+    tools = [TOOLS[key](services) for key in keys]
     by_name = {tool.name: tool for tool in tools}
     if len(by_name) < len(tools):
         raise ConfigError(f"pipeline.tools names {list(keys)}, of which two are written alike by the agent; drop one")

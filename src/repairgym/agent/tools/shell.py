@@ -4,11 +4,9 @@ Reads a command; makes its output, standard error behind standard output, cut in
 keeps its folder, variables and functions.
 """
 
-from typing import Self
-
 from pydantic import Field
 
-from repairgym.agent.tools.base import Observation, Tool, ToolContext, ToolServices, UsageError, tool_error
+from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
 from repairgym.records import Record
 from repairgym.sandbox.base import ExecResult
 
@@ -24,18 +22,7 @@ class ShellTool(Tool[ShellArguments]):
 
     name = "shell"
     usage = "shell COMMAND - run a command in bash"
-    arguments_type = ShellArguments
     is_refreshed = False
-
-    def __init__(self, timeout_s: float, max_chars: int) -> None:
-        """Limit one command: its time, and the characters of its output that are shown."""
-        self._timeout_s = timeout_s
-        self._max_chars = max_chars
-
-    @classmethod
-    def create(cls, services: ToolServices) -> Self:
-        """Use the limits of the pipeline."""
-        return cls(services.config.command_timeout_s, services.config.max_observation_chars)
 
     def read(self, text: str) -> ShellArguments:
         """Read the text as the command."""
@@ -45,15 +32,20 @@ class ShellTool(Tool[ShellArguments]):
         """Run the command to its end or deadline."""
         if "\0" in arguments.command:
             raise UsageError("the command has a NUL character, which no shell can read")
-        result = await context.workspace.run_command(arguments.command, timeout_s=self._timeout_s)
-        return self.observe(result, describe_result(result, self._max_chars))
-
-    def observe(self, result: ExecResult, output: str) -> Observation:
-        """Return the observation of a command that printed ``output``."""
+        config = self.services.config
+        result = await context.workspace.run_command(arguments.command, timeout_s=config.command_timeout_s)
+        output = describe_result(result, config.max_observation_chars)
         if result.is_timed_out:
-            note = f"the command did not end within {self._timeout_s:g} s and was stopped"
-            return tool_error(f"{note}\n{output}".rstrip())
-        return Observation(text=output)
+            return tool_error(f"{self.timeout_note(config.command_timeout_s)}\n{output}".rstrip())
+        return Observation(text=self.shown(result, output))
+
+    def timeout_note(self, timeout_s: float) -> str:
+        """Return the error of a command that did not end in time."""
+        return f"the command did not end within {timeout_s:g} s and was stopped"
+
+    def shown(self, result: ExecResult, output: str) -> str:
+        """Return the observation of a command that printed ``output``."""
+        return output
 
 
 def describe_result(result: ExecResult, max_chars: int) -> str:
@@ -85,9 +77,10 @@ class RunShTool(ShellTool):
     name = "run_sh"
     usage = "run_sh COMMAND - run a command in bash"
 
-    def observe(self, result: ExecResult, output: str) -> Observation:
+    def timeout_note(self, timeout_s: float) -> str:
+        """Return the error of a command that did not end in time."""
+        return f"{TIMEOUT_MARK}: the command did not end within {timeout_s:g} s"
+
+    def shown(self, result: ExecResult, output: str) -> str:
         """Return the exit status and the output."""
-        if result.is_timed_out:
-            note = f"{TIMEOUT_MARK}: the command did not end within {self._timeout_s:g} s"
-            return tool_error(f"{note}\n{output}".rstrip())
-        return Observation(text=f"exit status {result.exit_status}\n{output}".rstrip())
+        return f"exit status {result.exit_status}\n{output}".rstrip()

@@ -64,10 +64,10 @@ def docstring_lines(text: str) -> frozenset[int]:
         return frozenset()
     numbers: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            docstring = docstring_of(node)
-            if docstring:
-                numbers.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if docstring := docstring_of(node):
+            numbers.update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
     return frozenset(numbers)
 
 
@@ -91,14 +91,12 @@ def count_lines(text: str) -> int:
 
 def view_around(path: str, text: str, line: int, num_lines: int) -> FileView:
     """Return a view with ``line`` in its middle, as far as the file goes."""
-    last_first = max(1, count_lines(text) - num_lines + 1)
-    return FileView(path, min(max(1, line - num_lines // 2), last_first))
+    return view_from(path, text, line - num_lines // 2, num_lines)
 
 
-def scrolled(view: FileView, text: str, num_lines: int, step: int) -> FileView:
-    """Return ``view`` moved by ``step`` lines, as far as the file goes."""
-    last_first = max(1, count_lines(text) - num_lines + 1)
-    return FileView(view.path, min(max(1, view.first_line + step), last_first))
+def view_from(path: str, text: str, first_line: int, num_lines: int) -> FileView:
+    """Return a view that begins at ``first_line``, as far as the file goes."""
+    return FileView(path, min(max(1, first_line), max(1, count_lines(text) - num_lines + 1)))
 
 
 def render_view(view: FileView, text: str, num_lines: int) -> str:

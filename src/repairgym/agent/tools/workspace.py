@@ -9,6 +9,7 @@ cost no sandbox. Files that are no UTF-8 text are in no change.
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from repairgym.sandbox.base import ExecResult, Sandbox
@@ -27,13 +28,10 @@ class Workspace:
         create_sandbox: Callable[[Files], Awaitable[Sandbox]],
         prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
     ) -> None:
-        """Start nothing.
+        """Start nothing. ``base_files`` lie over the pinned ``tree``.
 
-        Args:
-            tree: The pinned tree.
-            base_files: Files written over it.
-            create_sandbox: Makes a sandbox of the tree with the given files written over it.
-            prepare: Prepares a new sandbox before the agent's changes are written.
+        ``create_sandbox`` makes a sandbox of the tree with the given files written over it, ``prepare`` prepares a new
+        one before the agent's changes are written.
         """
         self._tree = tree
         self._base_files = base_files
@@ -76,18 +74,6 @@ class Workspace:
         if self._sandbox is not None:
             await self._sandbox.write_file(path, text.encode("utf-8", "surrogateescape"))
         self._record(path, text)
-
-    async def delete(self, path: str) -> None:
-        """Delete a file.
-
-        Raises:
-            FileNotFoundError: there is none that is text.
-        """
-        if self.read(path) is None:
-            raise FileNotFoundError(f"{path} is not there")
-        if self._sandbox is not None:
-            await self._sandbox.exec(("rm", "-f", "--", path), timeout_s=10.0)
-        self._record(path, None)
 
     async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
         """Run bash in the episode's shell; `refresh` before the next `read`.
@@ -132,22 +118,14 @@ class Workspace:
         return hasher.hexdigest()
 
     async def sandbox(self) -> Sandbox:
-        """Return the live sandbox, started on first use with all changes so far.
-
-        Raises:
-            SandboxError: it could not be made.
-        """
+        """Return the live sandbox, started on first use with all changes so far; SandboxError if that fails."""
         async with self._starting:
             if self._sandbox is None:
                 self._sandbox = await self._start()
         return self._sandbox
 
     async def copy(self) -> Sandbox:
-        """Return a separate sandbox with the current files, for runs that must leave no traces. Close it.
-
-        Raises:
-            SandboxError: it could not be made.
-        """
+        """Return a separate sandbox with the current files, for runs that must leave no traces. Close it."""
         await self.refresh()
         return await self._create_sandbox({**self._base_files, **self.changes})
 
@@ -192,13 +170,8 @@ class Workspace:
     def _record_content(self, path: str, content: bytes | None) -> None:
         """Record changed content; content that is no text replaces an earlier change of the path."""
         self.changes.pop(path, None)
-        if content is None:
-            self._record(path, None)
-            return
-        try:
-            self._record(path, content.decode())
-        except UnicodeDecodeError:
-            return
+        with suppress(UnicodeDecodeError):
+            self._record(path, None if content is None else content.decode())
 
     def _check_writable(self, path: str) -> None:
         if not is_inside(path):

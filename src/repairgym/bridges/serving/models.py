@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from repairgym.agent.formats.tool_calls import message_of_text
+from repairgym.agent.formats import message_of_text
 from repairgym.bridges.serving.requests import (
     ChatRequest,
     RequestError,

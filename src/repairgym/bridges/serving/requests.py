@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, Field, StrictInt, ValidationError, field_validator
 
-from repairgym.agent.formats.tool_calls import text_of_message
+from repairgym.agent.formats import text_of_message
 from repairgym.inference.renderer import Message
 
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = {

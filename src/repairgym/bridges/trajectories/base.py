@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from repairgym.agent.formats.tool_calls import text_of_message
+from repairgym.agent.formats import text_of_message
 from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.records import Record, Trajectory, VerdictKind
 

@@ -69,7 +69,7 @@ class Outcome:
 
 def outcome_of(task: Task, trajectory: Trajectory, shaping: RewardShaping, overlong: OverlongPolicy) -> Outcome:
     """Return rows and reward; `ModelReplyError` where a sampled token has no log-probability or no version."""
-    (reward,) = shaping.shape(task, (trajectory,))
+    (reward,) = shaping(task, (trajectory,))
     is_overlong = trajectory.stop_reason in OVERLONG
     if reward is None or (is_overlong and overlong == "drop"):
         return Outcome(())

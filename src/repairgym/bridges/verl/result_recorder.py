@@ -115,7 +115,7 @@ class ResultRecorder:
     def _read_batch(self, step: int) -> RolloutBatch:
         """Return the iteration's groups as `RLLoop` counts them; stores their status."""
         trajectories = list(self._run.store.trajectories(phase=self._phase, step=step))
-        groups = make_trajectory_groups(trajectories, lambda group: self._shaping.shape(self._task(group[0]), group))
+        groups = make_trajectory_groups(trajectories, lambda group: self._shaping(self._task(group[0]), group))
         advantages = advantages_of(groups, self._rl.algorithm)
         batch = RolloutBatch(step, trajectories, groups=groups, advantages=advantages)
         record_group_status(self._run.store, self._phase, batch)

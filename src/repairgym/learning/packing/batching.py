@@ -65,13 +65,10 @@ class MicroBatch:
 
 
 def pack(samples: Sequence[Sample], max_tokens: int, *, is_sharing: bool = True) -> list[MicroBatch]:
-    """Pack samples into micro-batches.
+    """Pack samples into micro-batches of ``max_tokens``; those without learned tokens are left out.
 
-    Args:
-        samples: In any order; those without learned tokens are left out. Common beginnings are shared: prompts, turns
-            and, where histories fork, actions.
-        max_tokens: Budget of one micro-batch.
-        is_sharing: False computes every sample separately (same results, more work).
+    Common beginnings are shared: prompts, turns and, where histories fork, actions. Without ``is_sharing`` every sample
+    is computed separately (same results, more work).
     """
     learned = [sample for sample in samples if sample.num_learned]
     sequences = [sample.token_id for sample in learned]
@@ -163,14 +160,9 @@ def lexicographic_order(sequences: Sequence[np.ndarray]) -> list[int]:
 
 
 def shared_lengths(sequences: Sequence[np.ndarray], min_saved_tokens: int = MIN_SAVED_TOKENS) -> np.ndarray:
-    """Count the tokens that each sequence shares with the one before it, where sharing pays.
+    """Count the tokens that each of the sorted sequences shares with the one before it: [sequences] int64, 0 first.
 
-    Args:
-        sequences: In lexicographic order.
-        min_saved_tokens: A branching point that saves fewer tokens than this is ignored.
-
-    Returns:
-        [sequences] int64; 0 for the first.
+    A branching point that saves fewer than ``min_saved_tokens`` is ignored.
     """
     common = np.zeros(len(sequences), dtype=np.int64)
     for index in range(1, len(sequences)):

@@ -92,14 +92,8 @@ class Scorer(torch.nn.Module):
         with _autocast(device, compute.is_bf16):
             hidden = self._hidden(batch, device).index_select(0, source.to(device))
         head = self.model.get_output_embeddings()
-        log_prob, entropy = token_log_probs(
-            hidden,
-            head.weight,
-            getattr(head, "bias", None),
-            target.to(device),
-            compute.head_chunk_tokens,
-            compute.head_chunk_vocab,
-        )
+        bias, chunks = getattr(head, "bias", None), (compute.head_chunk_tokens, compute.head_chunk_vocab)
+        log_prob, entropy = token_log_probs(hidden, head.weight, bias, target.to(device), *chunks)
         value = context.gather(self.value_head(hidden), counts) if self.value_head else None
         return context.gather(log_prob, counts), context.gather(entropy, counts), value
 
@@ -136,15 +130,11 @@ def score(scorer: Scorer, batch: MicroBatch, compute: ComputeConfig) -> TokenSco
         batch.advantage.to(device),
         batch.weight.to(device),
         batch.row.to(device),
-        _optional_to(batch.reference_log_prob, device),
-        _optional_to(batch.old_value, device),
-        _optional_to(batch.value_target, device),
+        None if batch.reference_log_prob is None else batch.reference_log_prob.to(device),
+        None if batch.old_value is None else batch.old_value.to(device),
+        None if batch.value_target is None else batch.value_target.to(device),
         None if value is None else value.index_select(0, learned),
     )
-
-
-def _optional_to(tensor: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    return None if tensor is None else tensor.to(device)
 
 
 def _autocast(device: torch.device, is_bf16: bool) -> AbstractContextManager[Any]:
@@ -159,18 +149,10 @@ def token_log_probs(
     chunk_tokens: int,
     chunk_vocab: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute log-probability (with gradient) and entropy (without) of each target.
+    """Compute log-probability (with gradient) and entropy (without) of each [N] target, both [N] float32.
 
-    Args:
-        hidden: [N, hidden] states that predict the targets.
-        weight: [vocab, hidden] of the output head.
-        bias: [vocab] of the output head, where it has one.
-        target: [N] token ids.
-        chunk_tokens: Most rows of logits at one time.
-        chunk_vocab: Most columns of logits at one time.
-
-    Returns:
-        Two [N] float32.
+    The [N, hidden] states predict the targets; weight [vocab, hidden] and bias [vocab] are the output head's. Logits
+    exist for at most ``chunk_tokens`` rows and ``chunk_vocab`` columns at one time.
     """
     with torch.autocast(hidden.device.type, enabled=False):
         return _TokenLogProbs.apply(  # type: ignore[no-any-return, no-untyped-call]

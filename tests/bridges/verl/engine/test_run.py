@@ -78,7 +78,7 @@ def learn_again(store: RunStore, tasks: Path, base: Path) -> tuple[torch.Tensor,
     norms = {}
     for step in range(NUM_STEPS):
         trajectories = store.trajectories(phase="rl", step=step)
-        groups = make_trajectory_groups(trajectories, lambda members: shaping.shape(known[members[0].task_id], members))
+        groups = make_trajectory_groups(trajectories, lambda members: shaping(known[members[0].task_id], members))
         samples = samples_of(groups, advantages_of(groups, config.rl.algorithm), config.rl.algorithm)
         metrics = trainer.update(samples)
         # Ours leaves members at exactly their group's mean out of the count of tokens, verl does not.

@@ -1,6 +1,9 @@
-"""Policy-gradient losses: DAPO, GRPO, Dr. GRPO, PPO, GSPO and CISPO, and the KL term that any of them can have.
+"""Losses: policy gradients, the KL term that any of them can have, demonstrations and preferences.
 
-Every loss is -(1/Z) * sum over learned tokens of w * f, where f is the gain of a token:
+Reads `TokenScores`; makes a scalar and metric sums. Guarantees of every loss: it is pure and knows no model; the shares
+of the micro-batches of an optimizer batch sum to the loss of the batch, because each share is divided by the normalizer
+of the whole batch and each sequence is in one share. A policy loss is -(1/Z) * sum over learned tokens of w * f, where
+f is the gain of a token:
 
 =========  ====================================================  ===================================================
 name       f                                                     source
@@ -19,9 +22,13 @@ rho = pi(token) / pi_old(token), A = advantage. The weight w of a token and the 
 `learning/denominators.py`: DAPO divides by the number of action tokens, GRPO and GSPO take 1 / L_i of each trajectory
 and the number of trajectories, Dr. GRPO a constant budget. Dual clip (arXiv 1912.09729, equation 5) is an option of
 dapo, grpo, dr_grpo and ppo: f is at least dual_clip * A where A < 0.
+
+To add a policy loss: a `PolicyLoss`, a member of `config.algorithms.LossConfig`, a line in `POLICY_LOSSES`. The
+conformance suite `tests/learning/test_losses_conformance.py` then runs it (example: `docs/howto/algorithms.md`).
 """
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -32,13 +39,40 @@ from repairgym.config.algorithms import (
     GrpoLossConfig,
     GspoLossConfig,
     KlConfig,
+    LossConfig,
     PpoLossConfig,
+    ReferenceKlConfig,
 )
-from repairgym.learning.losses.base import Loss, LossOutput
 from repairgym.learning.packing.forward import TokenScores
 
 MAX_LOG_RATIO = 20.0
 """Beyond this exp() would overflow float32 gradients; the clipped side is flat there anyway for positive advantages."""
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """A share of the optimizer batch's loss."""
+
+    loss: torch.Tensor
+    """Scalar with gradient; shares of all micro-batches sum to the loss."""
+    metric_sums: dict[str, torch.Tensor]
+    """Name -> sum over the learned tokens; the trainer divides by their number."""
+
+
+class Loss(Protocol):
+    """A loss with its settings bound."""
+
+    def __call__(self, scores: TokenScores, normalizer: float, /) -> LossOutput:
+        """Return the share of ``scores`` in the loss of the optimizer batch; ``normalizer`` is its denominator."""
+        ...
+
+
+class PolicyLoss(Protocol):
+    """A policy-gradient loss; ``config`` is the member of `config.algorithms.LossConfig` it is registered for."""
+
+    def __call__(self, scores: TokenScores, normalizer: float, config: Any, /) -> LossOutput:
+        """Return the share of ``scores`` as `Loss` does."""
+        ...
 
 
 def dapo_loss(
@@ -46,18 +80,12 @@ def dapo_loss(
 ) -> LossOutput:
     """Compute the DAPO loss: clip-higher, token-level, no KL term.
 
-    J = 1/Z * sum over tokens of w * min(rho * A, clip(rho, 1 - eps_low, 1 + eps_high) * A); the loss is -J. A larger
-    upper bound leaves room for unlikely tokens with a positive advantage, which counters the collapse of entropy.
-
-    Args:
-        scores: [N] tokens with ``log_prob`` (gradient), ``old_log_prob``, ``advantage`` and ``weight``.
-        normalizer: Z; with the denominator ``token`` the number of action tokens of the whole optimizer batch.
-        config: Bounds.
+    J = 1/Z * sum over tokens of w * f with f = min(rho * A, clip(rho, 1 - eps_low, 1 + eps_high) * A); with
+    ``config.dual_clip`` f is max(f, dual_clip * A) where A < 0. The loss is -J. A larger upper bound leaves room for
+    unlikely tokens with a positive advantage, which counters the collapse of entropy. Z, with the denominator
+    ``token``, is the number of action tokens of the whole optimizer batch.
     """
-    ratio = log_ratio(scores).exp()
-    gain = clipped_gain(ratio, scores.advantage, config.eps_low, config.eps_high, config.dual_clip)
-    loss = -(gain * scores.weight).sum() / normalizer
-    return LossOutput(loss, clip_metrics(ratio, scores, config.eps_low, config.eps_high))
+    return _clipped_loss(scores, normalizer, log_ratio(scores).exp(), config, config.dual_clip)
 
 
 grpo_loss = dapo_loss
@@ -68,25 +96,24 @@ dr_grpo_loss = dapo_loss
 neither rewarded nor punished. Its advantage is not divided by the deviation either."""
 
 
-def clipped_gain(
-    ratio: torch.Tensor, advantage: torch.Tensor, eps_low: float, eps_high: float, dual_clip: float | None = None
-) -> torch.Tensor:
-    """Compute min(rho * A, clip(rho, 1 - eps_low, 1 + eps_high) * A), at least dual_clip * A where A < 0.
+def _clipped_loss(
+    scores: TokenScores,
+    normalizer: float,
+    ratio: torch.Tensor,
+    config: DapoLossConfig | GrpoLossConfig | DrGrpoLossConfig | PpoLossConfig | GspoLossConfig,
+    dual_clip: float | None = None,
+) -> LossOutput:
+    """Compute DAPO's loss for [N] ratios; without ``dual_clip`` far too large ones count in full where A < 0.
 
-    Args:
-        ratio: [N] pi / pi_old with gradient.
-        advantage: [N].
-        eps_low: The lower bound is 1 - eps_low.
-        eps_high: The upper bound is 1 + eps_high.
-        dual_clip: None: a ratio that is far too large counts in full where A < 0.
-
-    Returns:
-        [N] to be maximized.
+    ``policy/clip_high_frac`` counts ratios above their bound with a positive advantage, so that there is no gradient;
+    ``policy/clip_low_frac`` those below with a negative one.
     """
-    gain = torch.minimum(ratio * advantage, ratio.clamp(1.0 - eps_low, 1.0 + eps_high) * advantage)
-    if dual_clip is None:
-        return gain
-    return torch.where(advantage < 0, torch.maximum(gain, dual_clip * advantage), gain)
+    advantage, low, high = scores.advantage, 1.0 - config.eps_low, 1.0 + config.eps_high
+    gain = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    if dual_clip is not None:
+        gain = torch.where(advantage < 0, torch.maximum(gain, dual_clip * advantage), gain)
+    sums = _ratio_metrics(ratio, (ratio > high) & (advantage > 0), (ratio < low) & (advantage < 0))
+    return LossOutput(-(gain * scores.weight).sum() / normalizer, sums | policy_metrics(scores))
 
 
 def ppo_loss(scores: TokenScores, normalizer: float, config: PpoLossConfig) -> LossOutput:
@@ -94,8 +121,7 @@ def ppo_loss(scores: TokenScores, normalizer: float, config: PpoLossConfig) -> L
 
     loss = -1/Z sum of w * min(rho A, clip(rho) A) + value_coefficient / Z * sum of w * 1/2 max((V - T)^2, (V_c - T)^2),
     T the target, V_c = V_old + clip(V - V_old, -value_clip, value_clip) (arXiv 2005.12729, section 2). Advantages and
-    targets come from `advantages.token_advantages`. Adds the metrics ``value/squared_error`` (before clipping) and
-    ``value/clip_frac``.
+    targets come from `advantages.token_advantages`. ``value/squared_error`` is the error before clipping.
 
     Raises:
         ValueError: the scores have no value, no value before the update or no target.
@@ -129,9 +155,7 @@ def gspo_loss(scores: TokenScores, normalizer: float, config: GspoLossConfig) ->
     A branch of a forked history has a ratio of its own. The advantage is one number per sequence.
     """
     ratio = _sequence_mean(log_ratio(scores), scores.row).exp()[scores.row]
-    gain = clipped_gain(ratio, scores.advantage, config.eps_low, config.eps_high)
-    loss = -(gain * scores.weight).sum() / normalizer
-    return LossOutput(loss, clip_metrics(ratio, scores, config.eps_low, config.eps_high))
+    return _clipped_loss(scores, normalizer, ratio, config)
 
 
 def _sequence_mean(values: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
@@ -149,15 +173,11 @@ def cispo_loss(scores: TokenScores, normalizer: float, config: CispoLossConfig) 
     ratio = log_ratio(scores).exp().detach()
     importance = ratio.clamp(config.min_ratio, config.max_ratio)
     loss = -(importance * scores.advantage * scores.log_prob * scores.weight).sum() / normalizer
-    sums = {
-        "policy/ratio_mean": ratio.sum(),
-        "policy/clip_high_frac": (ratio > config.max_ratio).float().sum(),
-        "policy/clip_low_frac": (ratio < config.min_ratio).float().sum(),
-    }
+    sums = _ratio_metrics(ratio, ratio > config.max_ratio, ratio < config.min_ratio)
     return LossOutput(loss, sums | policy_metrics(scores))
 
 
-def with_kl(loss: Loss, config: KlConfig) -> Loss:
+def _with_kl(loss: Loss, config: KlConfig) -> Loss:
     """Add coefficient / Z * sum of w * `kl_estimate` to ``loss``, with the weights and normalizer of the loss.
 
     ``k1`` changes advantages before the loss (`learning/preparation.py`); here it is only reported.
@@ -198,22 +218,78 @@ def log_ratio(scores: TokenScores) -> torch.Tensor:
     return (scores.log_prob - scores.old_log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
-def clip_metrics(ratio: torch.Tensor, scores: TokenScores, eps_low: float, eps_high: float) -> dict[str, torch.Tensor]:
-    """Sums of ``policy/ratio_mean``, ``policy/clip_high_frac``, ``policy/clip_low_frac`` and the policy metrics.
-
-    High: the ratio is above its bound and the advantage positive, so there is no gradient; low: below and negative.
-    """
-    is_high = (ratio > 1.0 + eps_high) & (scores.advantage > 0)
-    is_low = (ratio < 1.0 - eps_low) & (scores.advantage < 0)
-    sums = {
+def _ratio_metrics(ratio: torch.Tensor, is_high: torch.Tensor, is_low: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {
         "policy/ratio_mean": ratio.detach().sum(),
         "policy/clip_high_frac": is_high.float().sum(),
         "policy/clip_low_frac": is_low.float().sum(),
     }
-    return sums | policy_metrics(scores)
 
 
 def policy_metrics(scores: TokenScores) -> dict[str, torch.Tensor]:
     """Sums that every policy loss reports: entropy and the gap to the sampler's log-probabilities."""
     gap = (scores.log_prob.detach() - scores.old_log_prob).abs()
     return {"policy/entropy": scores.entropy.sum(), "policy/log_prob_gap": gap.sum()}
+
+
+POLICY_LOSSES: dict[str, PolicyLoss] = {
+    "dapo": dapo_loss,
+    "grpo": grpo_loss,
+    "dr_grpo": dr_grpo_loss,
+    "gspo": gspo_loss,
+    "cispo": cispo_loss,
+    "ppo": ppo_loss,
+}
+
+
+def policy_loss(config: LossConfig, kl: ReferenceKlConfig | None = None) -> Loss:
+    """Return the loss that ``config`` names with its settings bound, plus the KL term if there is one."""
+    function = POLICY_LOSSES[config.type]
+
+    def bound(scores: TokenScores, normalizer: float, /) -> LossOutput:
+        return function(scores, normalizer, config)
+
+    return _with_kl(bound, kl) if isinstance(kl, KlConfig) else bound
+
+
+# --- demonstrations and preferences --------------------------------------------------------------------------------
+
+
+def sft_loss(scores: TokenScores, normalizer: float) -> LossOutput:
+    """Compute token-weighted cross-entropy (paper A, SFT; paper B, section 4.2).
+
+    ``normalizer`` is the sum of the weights over the whole optimizer batch. ``sft/nll`` is unweighted.
+    """
+    loss = -(scores.log_prob * scores.weight).sum() / normalizer
+    return LossOutput(loss, {"sft/nll": -scores.log_prob.detach().sum(), "policy/entropy": scores.entropy.sum()})
+
+
+def preference_loss(chosen: torch.Tensor, rejected: torch.Tensor, beta: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute loss and derivative of each pair for step-level DPO (Agent Q, arXiv 2408.07199).
+
+    loss = 1/P sum over pairs of -log sigmoid(beta * (d_chosen - d_rejected)), d = sum over the action's tokens of
+    log pi - log pi_reference (DPO, arXiv 2305.18290, equation 7); the reference is the policy before the update (Agent
+    Q, Algorithm 1). The two actions of a pair may lie in different micro-batches, so the loss takes two passes: first
+    the margins (here), then tokens weighted with the derivative for their action (`linear_loss`). The gradient is
+    exact, and the sum over micro-batches stays a sum.
+
+    Args:
+        chosen: [P] d of the better actions.
+        rejected: [P] d of the worse actions.
+        beta: Strength of the tie to the reference.
+
+    Returns:
+        [P] losses and [P] derivatives by ``chosen``; those by ``rejected`` are the negative.
+    """
+    margin = beta * (chosen - rejected)
+    return -torch.nn.functional.logsigmoid(margin), -beta * torch.sigmoid(-margin)
+
+
+def linear_loss(scores: TokenScores, normalizer: float) -> LossOutput:
+    """Compute -(sum of weight * advantage * log pi) / normalizer, for a loss whose outer derivative is known.
+
+    With minus the derivative of a pair's loss as advantage, the gradient is that of the pair's loss; the value means
+    nothing.
+    """
+    loss = -(scores.advantage * scores.log_prob * scores.weight).sum() / normalizer
+    return LossOutput(loss, {"policy/entropy": scores.entropy.sum()})

@@ -1,4 +1,4 @@
-"""Policy losses against hand values and scalar re-derivations; test_conformance has what all losses share."""
+"""Losses against hand values and scalar re-derivations; test_losses_conformance has what all policy losses share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from repairgym.config.algorithms import (
     LossConfig,
     PpoLossConfig,
 )
-from repairgym.learning.losses import policy_loss
+from repairgym.learning.losses import policy_loss, preference_loss, sft_loss
 from repairgym.learning.packing.forward import TokenScores
 
 DAPO = DapoLossConfig(eps_low=0.2, eps_high=0.3)
@@ -166,3 +166,19 @@ def test_k1_is_reported_and_not_in_the_loss() -> None:
 def test_a_kl_term_without_reference_is_rejected() -> None:
     with pytest.raises(ValueError, match="reference"):
         policy_loss(DAPO, KlConfig())(new_scores([1.0], [1.0]), 1.0)
+
+
+def test_preference_loss_by_hand() -> None:
+    losses, derivatives = preference_loss(torch.tensor([0.0, 3.0]), torch.tensor([0.0, 1.0]), beta=0.5)
+    assert losses.tolist() == pytest.approx([math.log(2), math.log(1 + math.exp(-1))])
+    assert derivatives.tolist() == pytest.approx([-0.25, -0.5 / (1 + math.exp(1))])
+
+
+def test_sft_hand_values() -> None:
+    log_prob = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    given = replace(new_scores([1.0] * 3, [1.0] * 3, [1.0, 0.5, 2.0]), log_prob=log_prob)
+    out = sft_loss(given, 4.0)
+    assert float(out.loss.detach()) == pytest.approx((1 + 1 + 6) / 4)
+    assert float(out.metric_sums["sft/nll"]) == pytest.approx(6.0)
+    out.loss.backward()
+    assert log_prob.grad == pytest.approx(torch.tensor([-0.25, -0.125, -0.5]))

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.agent.formats.base import Action, ParseError
-from repairgym.agent.formats.registry import FORMATS, make_format
-from repairgym.agent.formats.tool_calls import message_of_text, text_of_message
+from repairgym.agent.formats import FORMATS, Action, ParseError, make_format, message_of_text, text_of_message
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.config.pipeline import PaperBConfig, PipelineConfig
 from repairgym.sandbox.cache import ExecutionCache

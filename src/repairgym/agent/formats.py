@@ -1,0 +1,361 @@
+"""Action formats: parsing the text of a completion into an action, and writing the environment's reply.
+
+Reads the text of a completion (without its thought); makes an `Action`, or a `ParseError` whose message the agent
+reads. Guarantees: no text of a model raises an exception; `parse(write(action))` is the action; a turn has exactly one
+action, because paper B's environment rejects more and the record has one tool per turn. A new format is a class and an
+entry of `FORMATS` (docs/howto/pipeline.md).
+"""
+
+import json
+import re
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from repairgym.agent.tools.base import Tool
+
+Tools = Mapping[str, Tool[Any]]
+"""By the names that the agent writes."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One call of a tool."""
+
+    tool: str
+    arguments: str | Mapping[str, Any]
+    """The text behind the tool's name (text formats), or the values of its arguments (JSON formats)."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Arguments as a turn records them."""
+        return {"argument": self.arguments} if isinstance(self.arguments, str) else dict(self.arguments)
+
+
+@dataclass(frozen=True)
+class ParseError:
+    """A completion without exactly one readable action: an environment-format error (paper B, appendix E)."""
+
+    message: str
+
+
+class ActionFormat(ABC):
+    """One way to write actions."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """Return the one action of a completion."""
+
+    @abstractmethod
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """Return a completion with ``action``, as scripted policies and demonstrations write it."""
+
+    def incomplete(self, tools: Tools) -> ParseError:
+        """Return the error for a completion that was cut off."""
+        return ParseError("error: your answer was cut off before it ended; write a shorter one with one action")
+
+    def message(self, observation: str, action: Action | None) -> str:
+        """Return the next message of the environment; ``action`` is None after a `ParseError`."""
+        return observation
+
+    def describe(self, tools: Tools) -> str:
+        """Return the tools as text for a system prompt."""
+        return "\n".join(f"- {tool.usage}" for tool in tools.values())
+
+
+def describe_schemas(tools: Tools) -> list[dict[str, Any]]:
+    """Return the tools as functions of a chat API: name, description, JSON schema of the arguments."""
+    return [{"type": "function", "function": _function(tool)} for tool in tools.values()]
+
+
+def _function(tool: Tool[Any]) -> dict[str, Any]:
+    schema = tool.arguments_type.model_json_schema()
+    properties = {key: _without_title(value) for key, value in schema.get("properties", {}).items()}
+    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    if required := schema.get("required"):
+        parameters["required"] = required
+    description = tool.usage.partition(" - ")[2] or tool.usage
+    return {"name": tool.name, "description": description, "parameters": parameters}
+
+
+def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "title"}
+
+
+# --- plain text ----------------------------------------------------------------------------------------------------
+
+
+class CompactFormat(ActionFormat):
+    """One line of small models, the tool's name first: ``edit < => <= @12``."""
+
+    name = "compact"
+
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """Read the line: its first word is the tool, the rest its argument."""
+        line = text.strip("\n")
+        name, _, argument = line.partition(" ")
+        if name not in tools or "\n" in line:
+            return self.incomplete(tools)
+        return Action(name, argument)
+
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """Return the line; there is no place for ``reasoning``."""
+        if not action.arguments:
+            return action.tool
+        if not isinstance(action.arguments, str):
+            raise TypeError("the compact format writes the arguments of a tool as one text")
+        return f"{action.tool} {action.arguments}"
+
+    def incomplete(self, tools: Tools) -> ParseError:
+        """Return the one error for every malformed action, which small models learn."""
+        return ParseError("error: one line, one of " + " ".join(sorted(tools)))
+
+
+SHELL = "shell"
+_BLOCK = re.compile(r"^```command[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_NO_COMMAND = (
+    "error: no command could be read from your answer. Write your reasoning, then one command between a line "
+    "```command and a line ```; nothing else may stand on these two lines."
+)
+_MANY_COMMANDS = (
+    "error: your answer has {count} commands and none of them was run. Write exactly one ```command block per answer, "
+    "read what it says, then go on."  # words: ok
+)
+
+
+class FencedFormat(ActionFormat):
+    """Reasoning, then paper B's command between fences (section 3.3, appendix E).
+
+    The block opens with a line of three backticks and ``command`` and ends at the next line of three backticks. A
+    command whose first word is a tool calls it; any other is for the shell, where the pipeline has one.
+    """
+
+    name = "fenced"
+
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """Read the command of the only block."""
+        blocks = _BLOCK.findall(text if text.endswith("\n") else f"{text}\n")
+        if not blocks:
+            return ParseError(_NO_COMMAND)
+        if len(blocks) > 1:
+            return ParseError(_MANY_COMMANDS.format(count=len(blocks)))
+        command = blocks[0].strip("\n")
+        name, rest = _first_word(command)
+        if name in tools and name != SHELL:
+            return Action(name, rest)
+        return Action(SHELL, command) if SHELL in tools and command.strip() else ParseError(_NO_COMMAND)
+
+    def describe(self, tools: Tools) -> str:
+        """Return the tools; the shell needs no name."""
+        return super().describe({name: tool for name, tool in tools.items() if name != SHELL})
+
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """Return ``reasoning`` and the block; values become words in their order."""
+        command = action.arguments if isinstance(action.arguments, str) else _as_words(action.arguments)
+        line = command if action.tool == SHELL else " ".join(part for part in (action.tool, command) if part)
+        return f"{reasoning or 'Next:'}\n\n```command\n{line}\n```"
+
+
+def _first_word(command: str) -> tuple[str, str]:
+    match = re.match(r"\s*(\S+)[ \t]?(.*)", command, re.DOTALL)
+    return (match.group(1), match.group(2)) if match else ("", "")
+
+
+def _as_words(values: Mapping[str, Any]) -> str:
+    return " ".join(shlex.quote(str(value)) for value in values.values())
+
+
+# --- JSON tool calls -----------------------------------------------------------------------------------------------
+
+_NO_CALL = (
+    'error: no tool call could be read from your answer. Write one as <NAME>{"argument": "value"}</NAME>, where NAME '
+    "is one of "
+)
+_OPEN = "<tool_call>"
+_EXAMPLE = '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>'
+
+
+class JsonXmlFormat(ActionFormat):
+    """Paper A's ``<NAME>{json}</NAME>``.
+
+    The paper (appendix A.2) puts JSON inside of XML tags and shows no call; the names of its tokens
+    (``run_sh_response``) say that tags carry the tool's name, so ``<run_sh>{"command": "ls"}</run_sh>`` is a call and
+    ``<run_sh_response>...</run_sh_response>`` the reply.
+    """
+
+    name = "json_xml"
+
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """Read the only call; the text around it is reasoning."""
+
+        def read(match: re.Match[str]) -> tuple[Action, int] | str:
+            name = match[1]
+            tagged = _read_tagged(text, match.end(), name)
+            if isinstance(tagged, str):
+                return f"<{name}>: {tagged}"
+            value, end = tagged
+            return (Action(name, value), end) if isinstance(value, dict) else f"<{name}>: the JSON is no object"
+
+        calls, problem = _find(text, "<(" + "|".join(map(re.escape, tools)) + ")>", read)
+        if len(calls) == 1:
+            return calls[0]
+        return _many_calls(calls) if calls else ParseError(_NO_CALL + ", ".join(sorted(tools)) + problem)
+
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """Return ``reasoning`` and the call."""
+        call = f"<{action.tool}>{json.dumps(action.values, ensure_ascii=False)}</{action.tool}>"
+        return f"{reasoning}\n{call}" if reasoning else call
+
+    def message(self, observation: str, action: Action | None) -> str:
+        """Return the observation between the response tags of its tool."""
+        if action is None:
+            return observation
+        return f"<{action.tool}_response>\n{observation}\n</{action.tool}_response>"
+
+    def describe(self, tools: Tools) -> str:
+        """Return each tool with the JSON schema of its arguments."""
+        functions = [schema["function"] for schema in describe_schemas(tools)]
+        return "\n".join(
+            f"<{function['name']}>: {function['description']}\n  arguments: {json.dumps(function['parameters'])}"
+            for function in functions
+        )
+
+
+class NativeFormat(ActionFormat):
+    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, the form of Hermes and Qwen.
+
+    Replies are ``<tool_response>``. Chat servers turn calls into ``tool_calls`` of the message. The text is the record,
+    so a structured message is written back in that form (`text_of_message`) and vice versa (`message_of_text`).
+    """
+
+    name = "native"
+
+    def parse(self, text: str, tools: Tools) -> Action | ParseError:
+        """Read the only call; the text around it is reasoning."""
+        calls, problem = find_calls(text)
+        if len(calls) > 1:
+            return _many_calls(calls)
+        if not calls:
+            return ParseError(f"error: no tool call could be read from your answer{problem}; write {_EXAMPLE}")
+        if calls[0].tool not in tools:
+            return ParseError(f"error: there is no tool {calls[0].tool!r}; there are {', '.join(sorted(tools))}")
+        return calls[0]
+
+    def write(self, action: Action, reasoning: str = "") -> str:
+        """Return ``reasoning`` and the call."""
+        call = json.dumps({"name": action.tool, "arguments": action.values}, ensure_ascii=False)
+        return f"{reasoning}\n{_OPEN}\n{call}\n</tool_call>".lstrip("\n")
+
+    def message(self, observation: str, action: Action | None) -> str:
+        """Return the observation between response tags, as the chat templates of Qwen write a tool's message."""
+        return observation if action is None else f"<tool_response>\n{observation}\n</tool_response>"
+
+    def describe(self, tools: Tools) -> str:
+        """Return the functions as JSON lines between tags, and an example of a call."""
+        lines = "\n".join(json.dumps(schema) for schema in describe_schemas(tools))
+        return f"<tools>\n{lines}\n</tools>\n\nCall one function per answer:\n{_EXAMPLE}"
+
+
+def find_calls(text: str) -> tuple[list[Action], str]:
+    """Return the well-formed native calls of ``text``, and the error of the first malformed one."""
+
+    def read(match: re.Match[str]) -> tuple[Action, int] | str:
+        tagged = _read_tagged(text, match.end(), "tool_call")
+        if isinstance(tagged, str):
+            return tagged
+        value, end = tagged
+        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+            return "the JSON names no function"
+        arguments = value.get("arguments", {})
+        return (Action(value["name"], arguments), end) if isinstance(arguments, dict) else "the arguments are no object"
+
+    return _find(text, _OPEN, read)
+
+
+def _find(
+    text: str, opening: str, read: Callable[[re.Match[str]], tuple[Action, int] | str]
+) -> tuple[list[Action], str]:
+    """Return the calls that ``read`` makes behind each ``opening``, and the first error in brackets, if any."""
+    calls: list[Action] = []
+    problem = ""
+    position = 0
+    pattern = re.compile(opening)
+    while match := pattern.search(text, position):
+        call = read(match)
+        if isinstance(call, str):
+            problem, position = problem or f" ({call})", match.end()
+        else:
+            calls.append(call[0])
+            position = call[1]
+    return calls, problem
+
+
+def _read_tagged(text: str, start: int, tag: str) -> tuple[Any, int] | str:
+    """Return the JSON value at ``start`` and the end of the tag closed behind it, or a description of the error."""
+    parsed = read_json(text, start)
+    if isinstance(parsed, str):
+        return parsed
+    closing = re.compile(rf"\s*</{re.escape(tag)}>").match(text, parsed[1])
+    return f"no </{tag}> behind the JSON" if closing is None else (parsed[0], closing.end())
+
+
+def _many_calls(calls: Sequence[Action]) -> ParseError:
+    return ParseError(f"error: your answer has {len(calls)} tool calls and none was made; make one at a time")
+
+
+def read_json(text: str, start: int) -> tuple[Any, int] | str:
+    """Return (value, end) of the JSON at ``start``, or a description of its error."""
+    while start < len(text) and text[start].isspace():
+        start += 1
+    try:
+        # strict=False: models write line feeds inside of strings and mean them.
+        return json.JSONDecoder(strict=False).raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        return f"{error.msg.lower()} at character {error.pos - start}"
+    except RecursionError:
+        return "too deeply nested"
+
+
+def text_of_message(message: Mapping[str, Any]) -> str:
+    """Return the text form of a chat API's message with ``tool_calls`` (their arguments a JSON string or an object)."""
+    parts = [message.get("content") or ""]
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        arguments = function.get("arguments") or "{}"
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        parts.append(f'{_OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": {written}}}\n</tool_call>')
+    return "\n".join(part for part in parts if part)
+
+
+def message_of_text(text: str, call_ids: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the structured form of a completion: ``content`` before the first call, its calls as ``tool_calls``."""
+    calls, _ = find_calls(text)
+    if not calls:
+        return {"role": "assistant", "content": text}
+    ids = [*call_ids, *(f"call_{index}" for index in range(len(call_ids), len(calls)))]
+    return {
+        "role": "assistant",
+        "content": text.partition(_OPEN)[0].strip() or None,
+        "tool_calls": [
+            {
+                "id": call_id,
+                "type": "function",
+                "function": {"name": call.tool, "arguments": json.dumps(call.values, ensure_ascii=False)},
+            }
+            for call_id, call in zip(ids, calls, strict=True)
+        ],
+    }
+
+
+FORMATS: dict[str, type[ActionFormat]] = {
+    action_format.name: action_format for action_format in (CompactFormat, FencedFormat, JsonXmlFormat, NativeFormat)
+}
+
+
+def make_format(name: str) -> ActionFormat:
+    """Return the format that a pipeline's configuration names (the configuration knows the names)."""
+    return FORMATS[name]()
