@@ -9,7 +9,7 @@ from repairgym.sandbox.backends.degraded import DegradedBackend
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits
 from repairgym.sandbox.conformance import make_tree
-from repairgym.sandbox.guest.lineage import Lineage, mount_options
+from repairgym.sandbox.guest.isolation import Lineage, mount_options
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_a_child_uses_all_frozen_layers():
     assert (child.upper, child.layers, child.tmp) == ("1/u0", ("0/u1", "0/u0"), "0/t1")
     grandchild = child.freeze().fork()
     assert (grandchild.upper, grandchild.layers) == ("2/u0", ("1/u0", "0/u1", "0/u0"))
-    assert Lineage.parse(grandchild.describe()) == grandchild
+    assert Lineage.parse(grandchild._asdict()) == grandchild
 
 
 @pytest.mark.asyncio

@@ -49,11 +49,11 @@ class Brancher(Protocol):
 
 
 class Quota:
-    """The bytes of all snapshots of a back end, and their bound."""
+    """The live snapshots of a back end, and the bound on their bytes."""
 
-    def __init__(self, max_bytes: int = DEFAULT_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.num_bytes = 0
+        self.snapshots: set[KeptSnapshot] = set()
 
     def check(self) -> None:
         """Check that there is room for another snapshot.
@@ -61,48 +61,42 @@ class Quota:
         Raises:
             SandboxError: existing snapshots hold all allowed bytes.
         """
-        if self.num_bytes >= self._max_bytes:
+        num_bytes = sum(snapshot.num_bytes for snapshot in self.snapshots)
+        if num_bytes >= self._max_bytes:
             raise SandboxError(
-                f"snapshots hold {self.num_bytes} bytes, at most {self._max_bytes} are allowed; close some of them"
+                f"snapshots hold {num_bytes} bytes, at most {self._max_bytes} are allowed; close some of them"
             )
 
 
+@dataclass(frozen=True, eq=False)
 class KeptSnapshot:
-    """Implements :class:`~repairgym.sandbox.base.Snapshot`.
+    """Implements :class:`~repairgym.sandbox.base.Snapshot`; a member of ``quota`` until it is closed."""
 
-    Attributes:
-        spec: Spec of the first sandbox of the line.
-        state: Data from which the back end makes sandboxes.
-        sessions: The shell sessions at the time of the snapshot.
-    """
+    backend: str
+    spec: SandboxSpec
+    """Spec of the first sandbox of the line."""
+    state: Any
+    """Data from which the back end makes sandboxes."""
+    sessions: Mapping[str, SessionState]
+    """The shell sessions at the time of the snapshot."""
+    num_bytes: int
+    quota: Quota
+    drop: Callable[[], Awaitable[None]]
+    """Awaited once, at the close."""
 
-    def __init__(
-        self,
-        backend: str,
-        spec: SandboxSpec,
-        state: Any,
-        sessions: Mapping[str, SessionState],
-        num_bytes: int,
-        quota: Quota,
-        drop: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Take bytes from ``quota``; ``drop`` is awaited once, at the close."""
-        self.backend = backend
-        self.spec = spec
-        self.state = state
-        self.sessions = dict(sessions)
-        self.num_bytes = num_bytes
-        self._quota = quota
-        self._drop = drop
-        self.is_closed = False
-        quota.num_bytes += num_bytes
+    def __post_init__(self) -> None:
+        self.quota.snapshots.add(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self not in self.quota.snapshots
 
     async def close(self) -> None:
         """See :meth:`repairgym.sandbox.base.Snapshot.close`."""
         if not self.is_closed:
-            self.is_closed = True
-            self._quota.num_bytes -= self.num_bytes
-            await self._drop()
+            self.quota.snapshots.remove(self)
+            await self.drop()
 
 
 def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptSnapshot:
@@ -121,14 +115,9 @@ def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptS
     return snapshot
 
 
-def reject_snapshot(backend: str, snapshot: Snapshot | None) -> None:
-    """Reject a snapshot, for back ends without snapshots.
-
-    Raises:
-        SandboxError: a snapshot was given.
-    """
-    if snapshot is not None:
-        raise SandboxError(f"the back end {backend!r} has no snapshots; make a new sandbox and apply a diff")
+def no_snapshots(backend: str) -> SandboxError:
+    """Return the error of a back end without snapshots."""
+    return SandboxError(f"the back end {backend!r} has no snapshots; make a new sandbox and apply a diff")
 
 
 async def create_all(backend: SandboxBackend, spec: SandboxSpec, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:

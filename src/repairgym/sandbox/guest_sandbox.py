@@ -16,9 +16,9 @@ from repairgym.diffs.make import Diff, FileVersion, make_diff
 from repairgym.errors import InputError, SandboxError, SandboxLostError
 from repairgym.records import TestRequest, TestRun
 from repairgym.sandbox.base import ExecResult, FileEntry, Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import Brancher, SessionState
-from repairgym.sandbox.channel import GRACE_S, Channel, answer_timeout_s, check_had_time
-from repairgym.sandbox.guest import signing
+from repairgym.sandbox.branching import Brancher, SessionState, no_snapshots
+from repairgym.sandbox.channel import GRACE_S, Channel
+from repairgym.sandbox.guest import wire
 from repairgym.sandbox.runs import assemble_run, run_by_command
 
 GUEST_FOLDER = Path(__file__).parent / "guest"
@@ -50,6 +50,62 @@ async def start(channel: Channel, header: dict[str, Any], spec: SandboxSpec) -> 
     return answer
 
 
+class GuestBackend:
+    """The part that is the same in back ends whose sandboxes each have a trusted process of their own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._live: set[GuestSandbox] = set()
+
+    async def _open(
+        self,
+        channel: Channel,
+        header: dict[str, Any],
+        spec: SandboxSpec,
+        end: Callable[[], Awaitable[None]],
+        brancher: Brancher | None = None,
+        sessions: Mapping[str, SessionState] | None = None,
+    ) -> tuple[Sandbox, dict[str, Any]]:
+        """Set the sandbox behind ``channel`` up; return it with the answer of its trusted process.
+
+        ``end`` is awaited when the sandbox is closed, or when this fails.
+
+        Raises:
+            SandboxLostError: the process is gone.
+            SandboxError: see :func:`start`.
+        """
+
+        async def release() -> None:
+            self._live.discard(sandbox)
+            await end()
+
+        try:
+            answer = await start(channel, header, spec)
+        except BaseException:
+            channel.close()
+            await end()
+            raise
+        sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release, brancher, sessions)
+        self._live.add(sandbox)
+        return sandbox, answer
+
+    def _check(self, spec: SandboxSpec, snapshot: Snapshot | None) -> None:
+        """Check the inputs of a back end without snapshots.
+
+        Raises:
+            InputError: there is no such tree.
+            SandboxError: a snapshot was given.
+        """
+        if snapshot is not None:
+            raise no_snapshots(self.name)
+        if not spec.tree.is_dir():
+            raise InputError(f"got the tree {spec.tree}, expected a folder")
+
+    async def close(self) -> None:
+        """End all sandboxes; safe to call twice."""
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
+
+
 class GuestSession:
     """Implements :class:`~repairgym.sandbox.base.ShellSession` over a channel."""
 
@@ -71,30 +127,16 @@ class GuestSession:
         script = command.encode("utf-8", "surrogateescape")
         async with self._lock:
             state = self.state
-            header = {
-                "op": "session",
-                "env": dict(state.env),
-                "last_status": state.last_status,
-                "timeout_s": timeout_s,
-            }
-            blobs = [stdin, script, state.text]
-            wait_s = answer_timeout_s(timeout_s)
-            answer, (stdout, stderr, text) = await self._channel.request(header, blobs, timeout_s=wait_s)
-            check_had_time(answer, timeout_s)
+            header = {"op": "session", "env": dict(state.env), "last_status": state.last_status}
+            answer, (stdout, stderr, text) = await self._channel.run(header, [stdin, script, state.text], timeout_s)
             cwd = str(answer.pop("cwd"))
             result = ExecResult(stdout=stdout, stderr=stderr, **answer)
-            last_status = _last_status(result)
+            status = result.exit_status
+            last_status = _SIGNAL_STATUS + (result.signal or 9) if status is None else status
             if result.is_state_restored:
                 text, cwd = state.text, state.cwd
             self.state = SessionState(state.env, text, cwd, last_status)
         return result
-
-
-def _last_status(result: ExecResult) -> int:
-    """Return the value of ``$?`` after ``result``."""
-    if result.exit_status is not None:
-        return result.exit_status
-    return _SIGNAL_STATUS + (result.signal or 9)
 
 
 class GuestSandbox:
@@ -109,15 +151,9 @@ class GuestSandbox:
         brancher: Brancher | None = None,
         sessions: Mapping[str, SessionState] | None = None,
     ) -> None:
-        """Make a sandbox over ``channel``.
+        """Make a sandbox over ``channel`` that resumes ``sessions``.
 
-        Args:
-            backend: Name of the back end.
-            channel: Connection to the trusted process.
-            has_pytest: True when the environment can run tests.
-            on_close: Awaited once, after the channel was closed.
-            brancher: Takes snapshots; None when the back end has none.
-            sessions: Shell sessions to resume.
+        ``on_close`` is awaited once, after the channel was closed; without ``brancher`` there are no snapshots.
         """
         self.backend = backend
         self._channel = channel
@@ -137,9 +173,8 @@ class GuestSandbox:
         stdin: bytes = b"",
     ) -> ExecResult:
         """See :meth:`repairgym.sandbox.base.Sandbox.exec`; exit status 127 and 126 when ``argv`` cannot be run."""
-        header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}, "timeout_s": timeout_s}
-        answer, (stdout, stderr) = await self._channel.request(header, [stdin], timeout_s=answer_timeout_s(timeout_s))
-        check_had_time(answer, timeout_s)
+        header = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": env or {}}
+        answer, (stdout, stderr) = await self._channel.run(header, [stdin], timeout_s)
         return ExecResult(stdout=stdout, stderr=stderr, **answer)
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> GuestSession:
@@ -167,10 +202,9 @@ class GuestSandbox:
             raise SandboxError("the environment has no pytest; add it to the lock and build the environment again")
         key = secrets.token_hex(32)
         blob = json.dumps({**request.model_dump(mode="json"), "record_key": key}).encode()
-        header = {"op": "tests", "is_cold": request.is_cold, "timeout_s": request.timeout_s}
-        answer, parts = await self._channel.request(header, [blob], timeout_s=answer_timeout_s(request.timeout_s))
-        check_had_time(answer, request.timeout_s)
-        return assemble_run(request, answer, output=parts[0], signed=signing.verify(key, parts[1]))
+        header = {"op": "tests", "is_cold": request.is_cold}
+        answer, (output, lines) = await self._channel.run(header, [blob], request.timeout_s)
+        return assemble_run(request, answer, output=output, signed=wire.verify_records(key, lines))
 
     async def read_file(self, path: str) -> bytes:
         """See :meth:`repairgym.sandbox.base.Sandbox.read_file`."""
@@ -208,7 +242,7 @@ class GuestSandbox:
     async def snapshot(self) -> Snapshot:
         """See :meth:`repairgym.sandbox.base.Sandbox.snapshot`."""
         if self._brancher is None:
-            raise SandboxError(f"the back end {self.backend!r} has no snapshots; make a new sandbox and apply a diff")
+            raise no_snapshots(self.backend)
         return await self._brancher.snapshot(self._channel, self._session_states)
 
     def _session_states(self) -> dict[str, SessionState]:

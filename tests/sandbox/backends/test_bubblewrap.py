@@ -10,7 +10,7 @@ import pytest
 
 from repairgym.errors import InputError, SandboxLostError, SandboxUnavailableError
 from repairgym.sandbox.backends.bubblewrap import explain, read_version
-from repairgym.sandbox.guest.staging import bwrap_arguments
+from repairgym.sandbox.guest.contained import bwrap_arguments
 
 _HOST = """
 import asyncio, sys

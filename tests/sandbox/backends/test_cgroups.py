@@ -13,7 +13,7 @@ from repairgym.sandbox.backends.cgroups import ControlGroups, Group, Mount, find
 from repairgym.sandbox.backends.namespace import NamespaceBackend
 from repairgym.sandbox.base import SandboxLimits
 from repairgym.sandbox.guest import reaping
-from repairgym.sandbox.guest.accounting import open_accounting
+from repairgym.sandbox.guest.reaping import Accounting
 
 HYBRID = """\
 22 1 0:20 / /proc rw - proc proc rw
@@ -68,9 +68,9 @@ def test_a_folder_of_version_2_is_limited_and_read(tmp_path):
     memory = set_limits(tmp_path, Mount(2, frozenset({""}), tmp_path.parent), limits)
     written = {name: (tmp_path / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max")}
     assert written == {"memory.max": str(120 << 20), "memory.swap.max": "0", "pids.max": "9"}
-    with Group([tmp_path], memory).descriptors() as (description, fds):
-        assert description == {"num_join": 1, "has_events": True, "has_peak": True, "is_reset": True}
-        accounting = open_accounting(description, fds)
+    with Group([tmp_path], memory).descriptors() as (roles, fds):
+        assert roles == ["join", "events", "reset_peak"]
+        accounting = Accounting(roles, fds)
         accounting.begin()
         accounting.enter()
         assert (tmp_path / "cgroup.procs").read_text() == "0"
@@ -85,8 +85,8 @@ def test_a_folder_of_version_2_is_limited_and_read(tmp_path):
 def test_a_process_joins_a_group_of_version_1_by_its_file_for_threads(tmp_path):
     for name in ("tasks", "cgroup.procs"):
         (tmp_path / name).write_text("")
-    with Group([tmp_path], None).descriptors() as (description, fds):
-        open_accounting(description, fds).enter()
+    with Group([tmp_path], None).descriptors() as (roles, fds):
+        Accounting(roles, fds).enter()
     assert ((tmp_path / "tasks").read_text(), (tmp_path / "cgroup.procs").read_text()) == ("0", "")
 
 
@@ -170,8 +170,8 @@ def test_a_group_is_bounded_and_removed_with_its_processes(writable):
     group = writable.create(SandboxLimits(num_processes=7))
     assert any((folder / "pids.max").read_text() == "7\n" for folder in group.folders if (folder / "pids.max").exists())
     process = subprocess.Popen(["sleep", "905"])
-    with group.descriptors() as (description, fds):
-        assert description["num_join"] == len(group.folders)
+    with group.descriptors() as (roles, fds):
+        assert roles.count("join") == len(group.folders)
         for folder in group.folders:
             (folder / "cgroup.procs").write_text(str(process.pid))
         assert len(fds) >= len(group.folders)

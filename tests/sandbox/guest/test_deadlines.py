@@ -7,7 +7,7 @@ import time
 import pytest
 
 from repairgym.errors import SandboxError
-from repairgym.sandbox.channel import answer_timeout_s, check_had_time
+from repairgym.sandbox.channel import Channel, check_had_time
 from repairgym.sandbox.guest.deadlines import MAX_EXTENSION_S, Deadline, Scheduled, scheduled
 
 
@@ -54,7 +54,24 @@ def test_waiting_is_bounded():
     while deadline.remaining_s():
         pass
     assert deadline.is_starved
-    assert answer_timeout_s(5.0) > 5.0 + MAX_EXTENSION_S
+
+
+class Waiting(Channel):
+    """Remembers how long it was told to wait."""
+
+    def __init__(self):
+        self.timeout_s = 0.0
+
+    async def request(self, header, blobs=(), *, timeout_s):
+        self.timeout_s = timeout_s
+        return {"is_starved": False, "duration_s": 1.0}, []
+
+
+@pytest.mark.asyncio
+async def test_the_host_outlasts_every_deadline_inside():
+    channel = Waiting()
+    assert await channel.run({"op": "exec"}, [], 5.0) == ({"duration_s": 1.0}, [])
+    assert channel.timeout_s > 5.0 + MAX_EXTENSION_S
 
 
 def test_a_starved_command_is_a_sandbox_error():

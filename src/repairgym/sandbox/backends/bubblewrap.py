@@ -1,6 +1,6 @@
 """The back end that isolates with bubblewrap (``bwrap``), for machines that grant namespaces to it alone.
 
-Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (`guest/staging.py` prepares its
+Reads :class:`~repairgym.sandbox.base.SandboxSpec`, makes one bwrap per sandbox (`guest/contained.py` prepares its
 mounts, `guest/contained.py` serves in it). Guarantees: nothing inside has a capability, the trusted process
 included; as root everything runs as an otherwise unused user; sandboxes die with the process that made them.
 Tests always run cold.
@@ -12,32 +12,27 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
-from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
-from repairgym.sandbox.backends.guest_process import ServingProcess, find_interpreter_folders
+from repairgym.errors import SandboxError, SandboxLostError, SandboxUnavailableError
+from repairgym.sandbox.backends.guest_process import ServingProcess, describe_layout
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import reject_snapshot
-from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend
 
-_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from guest.staging import main; main()"
+_BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from guest.contained import stage; stage()"
 _OVERLAY_VERSION = (0, 11)
 """The first version that mounts overlays itself."""
 _OLDEST_VERSION = (0, 5)
 """The first version with ``--clearenv``."""
 
 
-class BubblewrapBackend:
-    """Implements :class:`~repairgym.sandbox.base.SandboxBackend`.
-
-    Args:
-        program: Name or path of bwrap.
-    """
+class BubblewrapBackend(GuestBackend):
+    """Implements :class:`~repairgym.sandbox.base.SandboxBackend` with ``program``, the name or path of bwrap."""
 
     def __init__(self, program: str = "bwrap") -> None:
-        self.name = "bubblewrap"
+        super().__init__("bubblewrap")
         self._program = program
         self._version: tuple[int, ...] = ()
-        self._live: set[GuestSandbox] = set()
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """Make a sandbox; this back end has no snapshots.
@@ -47,35 +42,15 @@ class BubblewrapBackend:
             SandboxUnavailableError: there is no bwrap, or the kernel denies it what it needs.
             SandboxError: the sandbox could not be made, or a snapshot was given.
         """
-        reject_snapshot(self.name, snapshot)
-        if not spec.tree.is_dir():
-            raise InputError(f"got the tree {spec.tree}, expected a folder")
+        self._check(spec, snapshot)
         path = find_program(self._program)
         self._version = self._version or read_version(path)
-        command = _Command(path, self._version >= _OVERLAY_VERSION, os.getuid() == 0, spec)
-        process = await ServingProcess.start(command.arguments)
-
-        async def release() -> None:
-            self._live.discard(sandbox)
-            await process.end()
-
+        process = await ServingProcess.start(_command(path, self._version >= _OVERLAY_VERSION, spec))
         try:
-            answer = await start(process.channel, {}, spec)
-        except BaseException as error:
-            process.channel.close()
-            log = process.log
-            await process.end()
-            if isinstance(error, SandboxLostError):
-                raise explain(log) from error
-            raise
-        sandbox = GuestSandbox(self.name, process.channel, bool(answer["has_pytest"]), release)
-        self._live.add(sandbox)
+            sandbox, _ = await self._open(process.channel, {}, spec, process.end)
+        except SandboxLostError as error:
+            raise explain(process.log) from error
         return sandbox
-
-    async def close(self) -> None:
-        """End all sandboxes; safe to call twice."""
-        for sandbox in list(self._live):
-            await sandbox.close()
 
 
 def find_program(name: str) -> str:
@@ -107,32 +82,21 @@ def read_version(path: str) -> tuple[int, ...]:
     return version
 
 
-class _Command:
-    """The command line of one sandbox."""
+def _command(bwrap: str, has_overlay: bool, spec: SandboxSpec) -> Callable[[int], list[str]]:
+    """Return a function from the number of the socket to the command line of one sandbox."""
+    is_root, layout = os.getuid() == 0, describe_layout(spec)
 
-    def __init__(self, bwrap: str, has_overlay: bool, is_root: bool, spec: SandboxSpec) -> None:
-        self._bwrap = bwrap
-        self._is_root = is_root
-        self._request = {
-            "bwrap": bwrap,
-            "has_overlay": has_overlay,
-            "is_root": is_root,
-            "layout": {
-                "environment": str(spec.environment.resolve()),
-                "tree": str(spec.tree.resolve()),
-                "guest": str(GUEST_FOLDER),
-                "binds": list(find_interpreter_folders(spec.environment)),
-            },
-        }
-
-    def arguments(self, connection: int) -> list[str]:
-        request = json.dumps({**self._request, "connection": connection})
-        stage = [sys.executable, "-I", "-S", "-c", _BOOT, str(GUEST_FOLDER.parent), request]
-        if self._is_root:
+    def arguments(connection: int) -> list[str]:
+        request = {"bwrap": bwrap, "has_overlay": has_overlay, "is_root": is_root, "layout": layout}
+        text = json.dumps({**request, "connection": connection})
+        stage = [sys.executable, "-I", "-S", "-c", _BOOT, str(GUEST_FOLDER.parent), text]
+        if is_root:
             return stage
         # The mounts need a user namespace, and on some machines only bwrap may make one.
         outer = ["--unshare-user", "--uid", "0", "--gid", "0", "--cap-add", "ALL", "--dev-bind", "/", "/"]
-        return [self._bwrap, *outer, "--die-with-parent", "--", *stage]
+        return [bwrap, *outer, "--die-with-parent", "--", *stage]
+
+    return arguments
 
 
 def explain(log: str) -> SandboxError:

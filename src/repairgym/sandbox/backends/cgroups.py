@@ -14,7 +14,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from repairgym.config.sandbox import SandboxLimits
 from repairgym.sandbox.backends.stale_cleanup import Owner
@@ -40,18 +39,14 @@ class _Driver:
 
     memory_limits: tuple[str, ...]
     events: str
-    peaks: tuple[str, ...]
-    kill: str
+    peak: str
 
 
 _DRIVERS = {
     1: _Driver(
-        ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
-        "memory.oom_control",
-        ("memory.max_usage_in_bytes",),
-        "",
+        ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "memory.oom_control", "memory.max_usage_in_bytes"
     ),
-    2: _Driver(("memory.max",), "memory.events", ("memory.peak",), "cgroup.kill"),
+    2: _Driver(("memory.max",), "memory.events", "memory.peak"),
 }
 
 
@@ -99,11 +94,6 @@ def _join_file(folder: Path) -> Path:
     return threads if threads.exists() else folder / "cgroup.procs"
 
 
-def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
-        file.write(text)
-
-
 class Group:
     """The control group of one sandbox."""
 
@@ -112,30 +102,29 @@ class Group:
         self._memory = memory
 
     @contextlib.contextmanager
-    def descriptors(self) -> Iterator[tuple[dict[str, Any], list[int]]]:
-        """Yield what `open_accounting` of `guest/accounting.py` reads: a description and its descriptors."""
-        description: dict[str, Any] = {"num_join": len(self.folders)}
+    def descriptors(self) -> Iterator[tuple[list[str], list[int]]]:
+        """Yield what :class:`~repairgym.sandbox.guest.reaping.Accounting` takes: roles and their descriptors."""
+        roles: list[str] = []
         fds: list[int] = []
+
+        def open_as(role: str, path: Path, flags: int) -> None:
+            fds.append(os.open(path, flags | os.O_CLOEXEC))
+            roles.append(role)
+
         try:
-            fds += [os.open(_join_file(folder), os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
+            for folder in self.folders:
+                open_as("join", _join_file(folder), os.O_WRONLY)
             if self._memory is not None:
                 folder, driver = self._memory
-                fds.append(os.open(folder / driver.events, os.O_RDONLY | os.O_CLOEXEC))
-                description["has_events"] = True
-                self._open_peak(folder, driver, description, fds)
-            yield description, fds
+                open_as("events", folder / driver.events, os.O_RDONLY)
+                for role, flags in (("reset_peak", os.O_RDWR), ("peak", os.O_RDONLY)):
+                    with contextlib.suppress(OSError):
+                        open_as(role, folder / driver.peak, flags)
+                        break
+            yield roles, fds
         finally:
             for fd in fds:
                 os.close(fd)
-
-    @staticmethod
-    def _open_peak(folder: Path, driver: _Driver, description: dict[str, Any], fds: list[int]) -> None:
-        for name in driver.peaks:
-            for flags in (os.O_RDWR, os.O_RDONLY):
-                with contextlib.suppress(OSError):
-                    fds.append(os.open(folder / name, flags | os.O_CLOEXEC))
-                    description.update(has_peak=True, is_reset=flags == os.O_RDWR)
-                    return
 
     def remove(self) -> bool:
         """Kill the remaining processes and remove the group; True when nothing remains."""
@@ -155,19 +144,14 @@ class ControlGroups:
         self._name = _name(str(next(_numbers)))
         self._number = 0
         self._parents: list[tuple[Path, Mount]] = []
-        self.reason = ""
         mounts = [_above_leaf(mount) for mount in (_read_mounts() if mounts is None else mounts)]
         for mount in mounts:
             with contextlib.suppress(OSError):
                 _sweep(mount.own)
-        errors = []
-        for controller in ("memory", "pids"):
-            error = self._adopt(controller, mounts)
-            if error:
-                errors.append(error)
+        errors = [self._adopt(controller, mounts) for controller in ("memory", "pids")]
         versions = {mount.version for _, mount in self._parents}
-        self.kind = "none" if not versions else f"v{max(versions)}"
-        self.reason = "; ".join(errors)
+        self.kind = f"v{max(versions)}" if versions else "none"
+        self.reason = "; ".join(filter(None, errors))
 
     @property
     def folders(self) -> list[str]:
@@ -283,14 +267,14 @@ def enable(folder: Path, controller: str) -> None:
     if controller in control.read_text().split():
         return
     try:
-        _write(control, f"+{controller}")
+        control.write_text(f"+{controller}")
     except OSError as error:
         if error.errno != errno.EBUSY or reaping.group_processes(str(folder)) != [os.getpid()]:
             raise
         leaf = folder / _name(_LEAF)
         leaf.mkdir(exist_ok=True)
-        _write(leaf / "cgroup.procs", "0")
-        _write(control, f"+{controller}")
+        (leaf / "cgroup.procs").write_text("0")
+        control.write_text(f"+{controller}")
 
 
 def set_limits(folder: Path, mount: Mount, limits: SandboxLimits) -> tuple[Path, _Driver] | None:
@@ -314,4 +298,4 @@ def set_limits(folder: Path, mount: Mount, limits: SandboxLimits) -> tuple[Path,
 
 def _write_if_there(path: Path, value: int) -> None:
     if path.exists():
-        _write(path, str(value))
+        path.write_text(str(value))

@@ -23,10 +23,9 @@ from repairgym.sandbox.backends import engine
 from repairgym.sandbox.backends import stale_cleanup as owner
 from repairgym.sandbox.backends.guest_process import find_interpreter_folders
 from repairgym.sandbox.base import Sandbox, SandboxSpec, Snapshot
-from repairgym.sandbox.branching import reject_snapshot
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import rootfs
-from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend
 
 _SOCKET = "/.repairgym/socket"
 _BOOT = (
@@ -37,15 +36,14 @@ _FOLDER_KIND = "container"
 _FOLDER_MODE = 0o755
 
 
-class ContainerBackend:
+class ContainerBackend(GuestBackend):
     """Implements :class:`~repairgym.sandbox.base.SandboxBackend`."""
 
     def __init__(self, config: ContainerConfig | None = None) -> None:
-        self.name = "container"
+        super().__init__("container")
         self._config = config or ContainerConfig()
         self._engine: engine.Engine | None = None
         self._engine_lock = asyncio.Lock()
-        self._live: set[GuestSandbox] = set()
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
         """Make a sandbox; this back end has no snapshots.
@@ -55,31 +53,23 @@ class ContainerBackend:
             SandboxUnavailableError: no engine can start a container here.
             SandboxError: the sandbox could not be made, or a snapshot was given.
         """
-        reject_snapshot(self.name, snapshot)
-        if not spec.tree.is_dir():
-            raise InputError(f"got the tree {spec.tree}, expected a folder")
+        self._check(spec, snapshot)
         binds = _binds(spec)
         chosen = await self._find_engine()
         name, folder = f"repairgym-{uuid.uuid4().hex}", owner.make_folder(_FOLDER_KIND)
+
+        async def discard() -> None:
+            with contextlib.suppress(SandboxError):
+                await chosen.remove(name)
+            await asyncio.to_thread(owner.remove_tree, folder)
+
         try:
             before = await asyncio.to_thread(make_before, spec, folder)
             channel = await self._connect(chosen, name, folder, before, spec, binds)
         except BaseException:
-            await _discard(chosen, name, folder)
+            await discard()
             raise
-
-        async def release() -> None:
-            self._live.discard(sandbox)
-            await _discard(chosen, name, folder)
-
-        try:
-            answer = await start(channel, {"files": {}}, spec)
-        except BaseException:
-            channel.close()
-            await _discard(chosen, name, folder)
-            raise
-        sandbox = GuestSandbox(self.name, channel, bool(answer["has_pytest"]), release)
-        self._live.add(sandbox)
+        sandbox, _ = await self._open(channel, {"files": {}}, spec, discard)
         return sandbox
 
     async def _find_engine(self) -> engine.Engine:
@@ -112,10 +102,6 @@ class ContainerBackend:
             os.close(fd)
         return await Channel.open(connection)
 
-    async def close(self) -> None:
-        """End all sandboxes; safe to call twice."""
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._live)))
-
 
 def _binds(spec: SandboxSpec) -> dict[str, str]:
     folders = find_interpreter_folders(spec.environment)
@@ -136,12 +122,6 @@ async def _listening(path: Path) -> AsyncIterator[socket.socket]:
         path.chmod(0o777)
         server.listen(1)
         yield server
-
-
-async def _discard(chosen: engine.Engine, name: str, folder: Path) -> None:
-    with contextlib.suppress(SandboxError):
-        await chosen.remove(name)
-    await asyncio.to_thread(owner.remove_tree, folder)
 
 
 def make_before(spec: SandboxSpec, folder: Path) -> Path:

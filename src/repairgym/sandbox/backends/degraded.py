@@ -29,7 +29,7 @@ from repairgym.sandbox.branching import (
     create_all,
 )
 from repairgym.sandbox.channel import Channel
-from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestSandbox, start
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER, GuestBackend
 
 _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from repairgym_guest.local import main; main()"
 _FOLDER_KIND = "degraded"
@@ -37,17 +37,15 @@ _COPY_TIMEOUT_S = 120.0
 _LANDLOCK_FILES_VERSION, _LANDLOCK_SIGNALS_VERSION = 2, 6
 
 
-class DegradedBackend:
+class DegradedBackend(GuestBackend):
     """Implements :class:`~repairgym.sandbox.base.SandboxBackend` without namespaces."""
 
     def __init__(self, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
         """``max_snapshot_bytes``: bound on the bytes of all snapshots, which lie on disk."""
-        self.name = "degraded"
+        super().__init__("degraded")
         self.missing_walls: tuple[str, ...] = ()
         """Protections that this kernel lacks; known once a sandbox was made."""
-        self._live: set[GuestSandbox] = set()
-        self._snapshots: set[KeptSnapshot] = set()
-        self._quota = Quota(max_snapshot_bytes)
+        self.quota = Quota(max_snapshot_bytes)
         self._is_swept = False
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
@@ -71,62 +69,28 @@ class DegradedBackend:
         header = {"folder": str(folder), "tree": str(spec.tree.resolve()), "python": str(python), "binds": binds}
         if kept is not None:
             header["snapshot"] = str(kept.state.folder)
-
-        async def release() -> None:
-            self._live.discard(sandbox)
-            await _end(process, folder)
-
-        try:
-            answer = await start(process.channel, header, spec)
-        except BaseException as error:
-            log = process.log
-            await _end(process, folder)
-            if isinstance(error, SandboxLostError):
-                raise SandboxLostError(
-                    f"the interpreter {python} did not start ({log}); build the environment again"
-                ) from error
-            raise
-        self.missing_walls = _missing_walls(answer["landlock_version"], answer["has_seccomp"])
         sessions = {} if kept is None else _moved(kept.sessions, kept.state.origin, folder)
-        brancher = _Brancher(self, spec, folder)
-        sandbox = GuestSandbox(self.name, process.channel, bool(answer["has_pytest"]), release, brancher, sessions)
-        self._live.add(sandbox)
-        return sandbox
 
-    async def take_snapshot(
-        self, spec: SandboxSpec, origin: Path, channel: Channel, sessions: SessionStates
-    ) -> KeptSnapshot:
-        """Copy the testbed and the temporary folder of the sandbox behind ``channel``, which lies in ``origin``.
+        async def end() -> None:
+            # The server first ends its processes.
+            await process.end()
+            await asyncio.to_thread(owner.remove_tree, folder)
 
-        Raises:
-            SandboxLostError: the sandbox is gone.
-            SandboxError: no room.
-        """
-        self._quota.check()
-        folder = owner.make_folder(_FOLDER_KIND)
         try:
-            async with channel.hold() as request:
-                answer, _ = await request({"op": "snapshot", "folder": str(folder)}, timeout_s=_COPY_TIMEOUT_S)
-                states = sessions()
-        except BaseException as error:
-            await asyncio.to_thread(owner.remove_tree, folder)
-            if isinstance(error, OSError):
-                raise SandboxError(f"a snapshot could not be taken: {error}") from error
-            raise
-
-        async def drop() -> None:
-            self._snapshots.discard(kept)
-            await asyncio.to_thread(owner.remove_tree, folder)
-
-        kept = KeptSnapshot(self.name, spec, _Copy(folder, origin), states, int(answer["num_bytes"]), self._quota, drop)
-        self._snapshots.add(kept)
-        return kept
+            sandbox, answer = await self._open(
+                process.channel, header, spec, end, _Brancher(self, spec, folder), sessions
+            )
+        except SandboxLostError as error:
+            raise SandboxLostError(
+                f"the interpreter {python} did not start ({process.log}); build the environment again"
+            ) from error
+        self.missing_walls = _missing_walls(answer["landlock_version"], answer["has_seccomp"])
+        return sandbox
 
     async def close(self) -> None:
         """End all sandboxes and snapshots; safe to call twice."""
-        for sandbox in list(self._live):
-            await sandbox.close()
-        for snapshot in list(self._snapshots):
+        await super().close()
+        for snapshot in list(self.quota.snapshots):
             await snapshot.close()
 
 
@@ -157,18 +121,34 @@ class _Brancher:
         self._folder = folder
 
     async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
-        """See :meth:`repairgym.sandbox.branching.Brancher.snapshot`."""
-        return await self._backend.take_snapshot(self._spec, self._folder, channel, sessions)
+        """Copy the testbed and the temporary folder of the sandbox behind ``channel``.
+
+        Raises:
+            SandboxLostError: the sandbox is gone.
+            SandboxError: no room.
+        """
+        quota = self._backend.quota
+        quota.check()
+        folder = owner.make_folder(_FOLDER_KIND)
+        try:
+            async with channel.hold() as request:
+                answer, _ = await request({"op": "snapshot", "folder": str(folder)}, timeout_s=_COPY_TIMEOUT_S)
+                states = sessions()
+        except BaseException as error:
+            await asyncio.to_thread(owner.remove_tree, folder)
+            if isinstance(error, OSError):
+                raise SandboxError(f"a snapshot could not be taken: {error}") from error
+            raise
+
+        async def drop() -> None:
+            await asyncio.to_thread(owner.remove_tree, folder)
+
+        state, num_bytes = _Copy(folder, self._folder), int(answer["num_bytes"])
+        return KeptSnapshot(self._backend.name, self._spec, state, states, num_bytes, quota, drop)
 
     async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
         """See :meth:`repairgym.sandbox.branching.Brancher.restore`."""
         return await create_all(self._backend, self._spec, snapshot, count)
-
-
-async def _end(process: ServingProcess, folder: Path) -> None:
-    """Wait until the server has ended its processes, and remove its folder."""
-    await process.end()
-    await asyncio.to_thread(owner.remove_tree, folder)
 
 
 def _missing_walls(landlock_version: int, has_seccomp: bool) -> tuple[str, ...]:

@@ -15,9 +15,12 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from repairgym.errors import InputError, SandboxError
+from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.channel import Channel
+from repairgym.sandbox.guest_sandbox import GUEST_FOLDER
 
 _END_TIMEOUT_S = 30.0
 _NUM_LOG_BYTES = 4000
@@ -33,6 +36,8 @@ class ServingProcess:
         self._process = process
         self._log_fd = log_fd
         self.channel = channel
+        self.log = ""
+        """The process's standard error, at most its first 4000 bytes; known at its end."""
 
     @classmethod
     async def start(cls, describe: Callable[[int], list[str]]) -> ServingProcess:
@@ -44,11 +49,6 @@ class ServingProcess:
         process, ours, log_fd = _start(describe)
         return cls(process, await Channel.open(ours), log_fd)
 
-    @property
-    def log(self) -> str:
-        """The process's standard error, at most its first 4000 bytes."""
-        return os.pread(self._log_fd, _NUM_LOG_BYTES, 0).decode(errors="replace").strip()
-
     async def end(self) -> None:
         """Hang up and wait for the end of the process; kill it after 30 s. Call it once."""
         self.channel.close()
@@ -58,6 +58,7 @@ class ServingProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await asyncio.to_thread(self._process.wait)
+        self.log = os.pread(self._log_fd, _NUM_LOG_BYTES, 0).decode(errors="replace").strip()
         os.close(self._log_fd)
 
 
@@ -81,6 +82,21 @@ def _start(describe: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes
         ours.close()
         raise
     return process, ours, log_fd
+
+
+def describe_layout(spec: SandboxSpec) -> dict[str, Any]:
+    """Return the values of a :class:`~repairgym.sandbox.guest.rootfs.Layout` for ``spec``.
+
+    Raises:
+        InputError: the environment has no interpreter.
+        SandboxError: its interpreter lies in a folder that the sandbox replaces.
+    """
+    return {
+        "environment": str(spec.environment.resolve()),
+        "tree": str(spec.tree.resolve()),
+        "guest": str(GUEST_FOLDER),
+        "binds": list(find_interpreter_folders(spec.environment)),
+    }
 
 
 def find_interpreter_folders(environment: Path) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from repairgym.sandbox.backends.zygotes import Zygote, ZygotePool
 from repairgym.sandbox.base import Sandbox, SandboxLimits, SandboxSpec, Snapshot
 from repairgym.sandbox.branching import DEFAULT_BYTES, KeptSnapshot, Quota, SessionStates, check_snapshot
 from repairgym.sandbox.channel import GRACE_S, Channel, OpeningChannel
-from repairgym.sandbox.guest.lineage import Lineage, mount_options
+from repairgym.sandbox.guest.isolation import Lineage, mount_options
 from repairgym.sandbox.guest_sandbox import GuestSandbox, start
 
 
@@ -193,7 +193,7 @@ class NamespaceBackend:
         groups += [] if group is None else [group]
         channel = await zygote.fork(number, group, snapshot)
         try:
-            await start(channel, {"lineage": line.describe()}, spec)
+            await start(channel, {"lineage": line._asdict()}, spec)
         except BaseException:
             channel.close()
             raise

@@ -22,7 +22,7 @@ from typing import Any
 
 from repairgym.errors import InputError, SandboxError, SandboxLostError, SandboxUnavailableError
 from repairgym.sandbox.backends.cgroups import Group
-from repairgym.sandbox.backends.guest_process import find_interpreter_folders
+from repairgym.sandbox.backends.guest_process import describe_layout
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.channel import Channel
 from repairgym.sandbox.guest import wire
@@ -90,12 +90,7 @@ class Spawner:
 
     async def start_zygote(self, spec: SandboxSpec) -> Zygote:
         """Start a zygote for the environment and tree of ``spec``."""
-        request = {
-            "environment": str(spec.environment.resolve()),
-            "tree": str(spec.tree.resolve()),
-            "guest": str(GUEST_FOLDER),
-            "binds": list(find_interpreter_folders(spec.environment)),
-        }
+        request = describe_layout(spec)
         ours, theirs = socket.socketpair()
         log_fd = os.memfd_create("repairgym-zygote-log")
         try:
@@ -165,8 +160,8 @@ class Zygote:
         ours, theirs = socket.socketpair()
         try:
             with theirs, contextlib.ExitStack() as stack:
-                description, fds = stack.enter_context(group.descriptors()) if group is not None else ({}, [])
-                request = {"op": "fork", "id": number, "accounting": description, "snapshot": snapshot}
+                roles, fds = stack.enter_context(group.descriptors()) if group is not None else ([], [])
+                request = {"op": "fork", "id": number, "accounting": roles, "snapshot": snapshot}
                 await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno(), *fds])
             return await Channel.open(ours)
         except BaseException:

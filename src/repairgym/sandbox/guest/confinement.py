@@ -1,6 +1,6 @@
-"""Rules that the kernel enforces on untrusted code: a seccomp filter and a Landlock rule set.
+"""Rules that the kernel enforces on untrusted code: limits, no privileges, a seccomp filter, a Landlock rule set.
 
-`build_filter` reads the machine name and makes a classic BPF program that answers ``EPERM`` to calls that no repair
+`confine` turns the calling process into an untrusted one. `build_filter` reads the machine name and makes a classic BPF program that answers ``EPERM`` to calls that no repair
 needs: an architecture without a table gets no filter (the other walls stand), system calls of a foreign ABI are denied,
 everything not named is allowed. `build_ruleset` reads lists of paths and makes a rule set for back ends without
 namespaces: only listed paths can be opened; a kernel without Landlock, or with a version before 2, which forbids every
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import struct
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import syscalls
 
@@ -115,11 +116,9 @@ def denied_calls(machine: str) -> Dict[str, int]:
 
 
 def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> bytes:
-    """Make the program for ``machine`` (default: this one); empty when there is no table for it.
+    """Make the program for ``machine`` (as in ``uname``, default: this one); empty when there is no table for it.
 
-    Args:
-        machine: As in ``uname``.
-        is_in_host_namespaces: Also deny what namespaces would isolate: sockets and System V memory.
+    ``is_in_host_namespaces``: also deny what namespaces would isolate, sockets and System V memory.
     """
     name = machine or os.uname().machine
     if name not in _MACHINES:
@@ -144,6 +143,39 @@ def build_filter(machine: str = "", *, is_in_host_namespaces: bool = False) -> b
     program += _check_argument(table.ioctl, _OFFSET_SECOND_ARGUMENT, _deny_when(_JUMP_EQUAL, _TERMINAL_INPUTS))
     program.append(_instruction(_RETURN, _ALLOW))
     return b"".join(program)
+
+
+_PROGRAM = build_filter()
+
+
+def set_limits(limits: Dict[str, Any]) -> None:
+    """Apply the resource limits of untrusted code to this process (None: unlimited)."""
+    for kind, value in (
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_NPROC, limits["num_processes"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NOFILE, 1024),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        if value is not None:
+            hard = resource.getrlimit(kind)[1]
+            bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (bounded, bounded))
+
+
+def drop_privileges() -> None:
+    """Drop, for good, every capability and system call that untrusted code must not have."""
+    syscalls.set_no_new_privileges()
+    syscalls.drop_capabilities()
+    syscalls.set_dumpable(True)
+    if _PROGRAM:
+        syscalls.set_seccomp_filter(_PROGRAM)
+
+
+def confine(limits: Dict[str, Any]) -> None:
+    """Turn the calling process into an untrusted one."""
+    set_limits(limits)
+    drop_privileges()
 
 
 # --- Landlock ---------------------------------------------------------------------------------------------------------

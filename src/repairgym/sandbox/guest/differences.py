@@ -1,19 +1,20 @@
-"""Differences of the testbed from its start, with everything a patch needs, and listings of folders.
+"""Changes of the testbed since its start, with everything a patch needs, and listings of folders.
 
-Reads two views of the testbed and the copy-on-write layers between them, makes :class:`Difference` and entry records.
-Guarantees: only regular files are opened, links are read and never followed; bytes held are bounded whatever the code
-inside made; names are any bytes the kernel allows. No untrusted process runs meanwhile.
+Reads two views of the testbed and the copy-on-write layers between them (none: compare everything), makes changed
+files, differences and entry records. Guarantees: only regular files are opened, links are read and never followed;
+bytes held are bounded whatever the code inside made; names are any bytes the kernel allows. No untrusted process runs
+meanwhile.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .files import MAX_PATH_BYTES, SKIPPED_FOLDERS, TooLargeError, open_regular, open_up, resolve
+from .files import MAX_PATH_BYTES, TooLargeError, open_regular, open_up, read_regular, resolve
 
-_SKIPPED = SKIPPED_FOLDERS | {".git"}
+_CACHE_FOLDERS = frozenset({"__pycache__", ".pytest_cache"})
 FILE_BYTES = 4 << 20
 """Bound on the content of one file in a difference."""
 TOTAL_BYTES = 64 << 20
@@ -32,16 +33,6 @@ class Side(NamedTuple):
     """``file``, ``link``, ``folder``, ``other``, or empty when there is nothing."""
     mode: int = 0
     num_bytes: int = 0
-    content: Optional[bytes] = None
-    """Bytes of a file, target of a link; None when omitted."""
-
-
-class Difference(NamedTuple):
-    """A path that differs from its start."""
-
-    path: str
-    before: Side
-    after: Side
 
 
 def _look(path: str) -> Side:
@@ -52,9 +43,115 @@ def _look(path: str) -> Side:
     return Side(_KINDS.get(stat.S_IFMT(status.st_mode), _OTHER), stat.S_IMODE(status.st_mode), status.st_size)
 
 
-def _is_same_file(before: str, after: str) -> bool:
+def _names(root: str, folder: str) -> Set[str]:
+    path = os.path.join(root, folder)
+    if os.path.islink(path):
+        return set()
+    open_up(path)
     try:
-        with open(open_regular(before), "rb") as old, open(open_regular(after), "rb") as new:
+        return set(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return set()
+
+
+def _walk(before: str, after: str, layers: Sequence[str], skipped: FrozenSet[str]) -> Iterator[Tuple[str, Side, Side]]:
+    """Yield each path that may differ, with both sides; paths that none of the layers names are unchanged.
+
+    Without recursion, because code inside decides the depth.
+    """
+    pending = [("", bool(layers))]
+    while pending:
+        folder, is_pruned = pending.pop()
+        old_names, new_names = _names(before, folder), _names(after, folder)
+        names = old_names | new_names
+        if is_pruned:
+            names &= {name for layer in layers for name in _names(layer, folder)} | (old_names - new_names)
+        for name in sorted(names - skipped):
+            path = os.path.join(folder, name)
+            old, new = Side(_ABSENT), Side(_OTHER)
+            if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+                old, new = _look(os.path.join(before, path)), _look(os.path.join(after, path))
+            if "folder" in (old.kind, new.kind):
+                pending.append((path, is_pruned and old.kind == new.kind))
+            yield path, old, new
+
+
+# --- changed files ----------------------------------------------------------------------------------------------------
+
+
+def find_changes(before: str, after: str, layers: Sequence[str], limit: int) -> Dict[str, Optional[bytes]]:
+    """Return the regular files that differ (None: deleted), without byte-code and caches.
+
+    Raises:
+        TooLargeError: they have more than ``limit`` bytes together.
+    """
+    changes: Dict[str, Optional[bytes]] = {}
+    for path, old, new in _walk(before, after, layers, _CACHE_FOLDERS):
+        if "file" not in (old.kind, new.kind):
+            continue
+        content = read_regular(os.path.join(after, path), limit) if new.kind == "file" else None
+        if content is None or old.kind != "file" or not _has_content(os.path.join(before, path), content):
+            changes[path] = content
+            limit -= len(content or b"")
+    return changes
+
+
+def _has_content(path: str, content: bytes) -> bool:
+    try:
+        return read_regular(path, len(content)) == content
+    except TooLargeError:
+        return False
+
+
+# --- differences ------------------------------------------------------------------------------------------------------
+
+
+def find_differences(before: str, after: str, layers: Sequence[str]) -> Tuple[Dict[str, Any], List[bytes]]:
+    """Answer the operation ``diff``: ``{"paths": [[path, side, side]]}``, sorted, and contents.
+
+    A side is ``[kind, mode, number of bytes, index of its content or None]``.
+
+    Raises:
+        TooLargeError: more than `MAX_ENTRIES` paths differ.
+    """
+    paths: List[List[Any]] = []
+    blobs: List[bytes] = []
+    room = TOTAL_BYTES
+
+    def describe(path: str, side: Side) -> List[Any]:
+        nonlocal room
+        content = _content(path, side, room)
+        if content is None:
+            return [*side, None]
+        room -= len(content)
+        blobs.append(content)
+        return [*side, len(blobs) - 1]
+
+    for path, old, new in _walk(before, after, layers, _CACHE_FOLDERS | {".git"}):
+        old_path, new_path = os.path.join(before, path), os.path.join(after, path)
+        if {old.kind, new.kind} <= {"folder", _ABSENT} or (
+            old.kind == new.kind and _is_same(old_path, old, new_path, new)
+        ):
+            continue
+        if len(paths) >= MAX_ENTRIES:
+            raise TooLargeError(f"more than {MAX_ENTRIES} paths differ")
+        paths.append([path, describe(old_path, old), describe(new_path, new)])
+    return {"paths": sorted(paths)}, blobs
+
+
+def _is_same(old_path: str, old: Side, new_path: str, new: Side) -> bool:
+    """Compare two entries of the same kind."""
+    if old.kind == "link":
+        return os.readlink(old_path) == os.readlink(new_path)
+    if old.kind == "file":
+        is_alike = old.num_bytes == new.num_bytes and not (old.mode ^ new.mode) & stat.S_IXUSR
+        return is_alike and _is_same_file(old_path, new_path)
+    return True
+
+
+def _is_same_file(old_path: str, new_path: str) -> bool:
+    try:
+        with open(open_regular(old_path), "rb") as old, open(open_regular(new_path), "rb") as new:
             while True:
                 chunk = old.read(_CHUNK_BYTES)
                 if chunk != new.read(_CHUNK_BYTES):
@@ -65,113 +162,20 @@ def _is_same_file(before: str, after: str) -> bool:
         return False
 
 
-def _names(root: str, folder: str) -> List[str]:
-    path = os.path.join(root, folder)
-    if os.path.islink(path):
-        return []
-    open_up(path)
+def _content(path: str, side: Side, room: int) -> Optional[bytes]:
+    """Return the target of a link, or the bytes of a file if there is room for them."""
+    if side.kind == "link":
+        return os.fsencode(os.readlink(path))
+    if side.kind != "file" or side.num_bytes > min(FILE_BYTES, room):
+        return None
     try:
-        return os.listdir(path)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return []
+        with open(open_regular(path), "rb") as file:
+            return file.read(FILE_BYTES)
+    except PermissionError:
+        return None
 
 
-class Differences:
-    """A walk over two views of the testbed."""
-
-    def __init__(self, before: str, after: str, layers: Sequence[str]) -> None:
-        """``layers``: copy-on-write layers between the views; other paths are unchanged (no layers: compare all)."""
-        self._before = before
-        self._after = after
-        self._layers = layers
-        self._room = TOTAL_BYTES
-        self.differences: List[Difference] = []
-
-    def walk(self) -> None:
-        """Compare everything, without recursion, because code inside decides the depth.
-
-        Raises:
-            TooLargeError: more than `MAX_ENTRIES` paths differ.
-        """
-        pending = [("", True)]
-        while pending:
-            folder, is_pruned = pending.pop()
-            names = set(_names(self._before, folder)) | set(_names(self._after, folder))
-            if is_pruned and self._layers:
-                names &= {name for layer in self._layers for name in _names(layer, folder)} | self._gone(folder)
-            for name in names - _SKIPPED:
-                path = os.path.join(folder, name)
-                before, after = self._sides(path)
-                if "folder" in (before.kind, after.kind):
-                    pending.append((path, is_pruned and before.kind == after.kind))
-                self._compare(path, before, after)
-        self.differences.sort()
-
-    def _sides(self, path: str) -> Tuple[Side, Side]:
-        if len(os.fsencode(path)) > MAX_PATH_BYTES:
-            return Side(_ABSENT), Side(_OTHER)
-        return _look(os.path.join(self._before, path)), _look(os.path.join(self._after, path))
-
-    def _gone(self, folder: str) -> Set[str]:
-        return set(_names(self._before, folder)) - set(_names(self._after, folder))
-
-    def _compare(self, path: str, before: Side, after: Side) -> None:
-        if {before.kind, after.kind} <= {"folder", _ABSENT} or self._is_same(path, before, after):
-            return
-        if len(self.differences) >= MAX_ENTRIES:
-            raise TooLargeError(f"more than {MAX_ENTRIES} paths differ")
-        sides = (self._fill(self._before, path, before), self._fill(self._after, path, after))
-        self.differences.append(Difference(path, *sides))
-
-    def _is_same(self, path: str, before: Side, after: Side) -> bool:
-        if before.kind != after.kind:
-            return False
-        paths = (os.path.join(self._before, path), os.path.join(self._after, path))
-        if before.kind == "link":
-            return os.readlink(paths[0]) == os.readlink(paths[1])
-        if before.kind == "file":
-            is_alike = before.num_bytes == after.num_bytes and not (before.mode ^ after.mode) & stat.S_IXUSR
-            return is_alike and _is_same_file(*paths)
-        return True
-
-    def _fill(self, root: str, path: str, side: Side) -> Side:
-        """Add the content to ``side``, if there is room for it."""
-        full = os.path.join(root, path)
-        if side.kind == "link":
-            content = os.fsencode(os.readlink(full))
-        elif side.kind == "file" and side.num_bytes <= min(FILE_BYTES, self._room):
-            try:
-                with open(open_regular(full), "rb") as file:
-                    content = file.read(FILE_BYTES)
-            except PermissionError:
-                return side
-        else:
-            return side
-        self._room -= len(content)
-        return side._replace(content=content)
-
-
-def find_differences(before: str, after: str, layers: Sequence[str]) -> Tuple[Dict[str, Any], List[bytes]]:
-    """Answer the operation ``diff``: ``{"paths": [[path, side, side]]}`` and the contents in that order.
-
-    A side is ``[kind, mode, number of bytes, index of its content or None]``.
-
-    Raises:
-        TooLargeError: more than `MAX_ENTRIES` paths differ.
-    """
-    walker = Differences(before, after, layers)
-    walker.walk()
-    blobs: List[bytes] = []
-
-    def describe(side: Side) -> List[Any]:
-        index = None
-        if side.content is not None:
-            index = len(blobs)
-            blobs.append(side.content)
-        return [side.kind, side.mode, side.num_bytes, index]
-
-    paths = [[item.path, describe(item.before), describe(item.after)] for item in walker.differences]
-    return {"paths": paths}, blobs
+# --- listings ---------------------------------------------------------------------------------------------------------
 
 
 def list_entries(root: str, path: str, is_recursive: bool) -> List[List[Any]]:

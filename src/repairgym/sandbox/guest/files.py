@@ -1,6 +1,6 @@
-"""Files of the testbed, as trusted code reads, writes, compares and copies them.
+"""Files of the testbed, as trusted code reads, writes and copies them.
 
-Reads the testbed folder and its layers, makes bytes and copies of trees. Guarantees: no path leads out of the testbed,
+Guarantees: no path leads out of the testbed,
 not even through symbolic links (no untrusted process runs meanwhile, so a resolved path stays valid); only regular
 files are opened and a copy follows no link; neither depth nor odd entries stop a copy. Where trusted code is the same
 user as untrusted code and has no further privilege, it opens files whose mode denies that: no mode hides a file.
@@ -12,14 +12,10 @@ import contextlib
 import os
 import shutil
 import stat
-from typing import Dict, Optional, Sequence
 
-SKIPPED_FOLDERS = frozenset({"__pycache__", ".pytest_cache"})
 MAX_PATH_BYTES = 3800
 """A longer path cannot be opened (PATH_MAX is 4096) and counts as absent."""
 _CHUNK_BYTES = 1 << 20
-
-Changes = Dict[str, Optional[bytes]]
 
 
 class TooLargeError(Exception):
@@ -110,90 +106,8 @@ def write(root: str, path: str, content: bytes) -> None:
         file.write(content)
 
 
-class _Comparison:
-    """A walk over two views of the testbed that collects the regular files that differ."""
-
-    def __init__(self, before: str, now: str, layers: Sequence[str], limit: int) -> None:
-        self._before = before
-        self._now = now
-        self._layers = layers
-        self._room = limit
-        self.changes: Changes = {}
-
-    def walk(self) -> None:
-        """Compare everything, without recursion, because code inside decides the depth.
-
-        Where layers are known, paths that none of them names are unchanged and skipped.
-        """
-        pending = [("", bool(self._layers))]
-        while pending:
-            folder, is_pruned = pending.pop()
-            before = _entries(self._before, folder)
-            now = _entries(self._now, folder)
-            touched = {name for layer in self._layers for name in _entries(layer, folder)} if is_pruned else None
-            for name in sorted((before.keys() | now.keys()) - SKIPPED_FOLDERS):
-                if touched is not None and name not in touched and name in now:
-                    continue
-                kinds = (before.get(name), now.get(name))
-                path = os.path.join(folder, name)
-                if stat.S_IFDIR in kinds:
-                    pending.append((path, is_pruned and kinds == (stat.S_IFDIR, stat.S_IFDIR)))
-                if stat.S_IFREG in kinds:
-                    self._compare(path, *(kind == stat.S_IFREG for kind in kinds))
-
-    def _compare(self, path: str, was_regular: bool, is_regular: bool) -> None:
-        content = read_regular(os.path.join(self._now, path), self._room) if is_regular else None
-        limit = self._room if content is None else len(content)
-        if was_regular and content is not None and content == self._original(path, limit):
-            return
-        self.changes[path] = content
-        self._room -= len(content or b"")
-
-    def _original(self, path: str, limit: int) -> Optional[bytes]:
-        try:
-            return read_regular(os.path.join(self._before, path), limit)
-        except TooLargeError:
-            return None
-
-
-def _entries(root: str, folder: str) -> Dict[str, int]:
-    """Return the names in a folder and their file types; empty when it is not a folder."""
-    path = os.path.join(root, folder)
-    if len(os.fsencode(folder)) > MAX_PATH_BYTES or os.path.islink(path):
-        return {}
-    open_up(path)
-    try:
-        with os.scandir(path) as entries:
-            return {entry.name: stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) for entry in entries}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-
-
-def changed(before: str, now: str, layers: Sequence[str], limit: int) -> Changes:
-    """Return the regular files that differ between the folders ``before`` and ``now`` (None: deleted).
-
-    Args:
-        before: The tree as it was at the start.
-        now: The tree as it is.
-        layers: Copy-on-write layers between the two; paths that none of them names are unchanged (none: compare all).
-        limit: Bound on the bytes returned.
-
-    Raises:
-        TooLargeError: the changes are larger.
-    """
-    comparison = _Comparison(before, now, layers, limit)
-    comparison.walk()
-    return comparison.changes
-
-
-# --- copies -----------------------------------------------------------------------------------------------------------
-
-
 def copy_tree(source: str, target: str) -> int:
-    """Copy files, folders and links from ``source`` into the folder ``target``; other entries are skipped.
-
-    Returns:
-        Bytes of the files.
+    """Copy files, folders and links into the folder ``target``, skip other entries; return the bytes of the files.
 
     Raises:
         OSError: there is no room.

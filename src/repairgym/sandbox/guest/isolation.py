@@ -1,63 +1,136 @@
-"""The namespaces and mounts of one sandbox, and the privileges of the code in it.
+"""The namespaces of one sandbox, and the copy-on-write layers of its testbed and of its ancestors'.
 
-Reads the size limits, makes (in a process just forked from a zygote, first of a new pid namespace) the sandbox's
-``/testbed``, ``/tmp``, ``/proc``, ``/dev/shm``, network and identity. Guarantees: after :func:`isolate` the calling
-process has no privilege over its mounts or network; all files of untrusted code lie in one tmpfs of bounded size; the
-layers below ``/testbed`` cannot be reached by path.
+Makes, in a process just forked from a zygote (the first of a new pid namespace), the sandbox's ``/testbed``, ``/tmp``,
+``/proc``, ``/dev/shm``, network and identity; a :class:`Lineage` names the layers, a :class:`Branch` freezes them.
+Every sandbox has one tmpfs of bounded size, at its depth below :data:`.rootfs.SCRATCH`; a mount namespace made from
+another one has the tmpfs of every ancestor, so the depth is a free name. Guarantees: after :func:`isolate` the calling
+process has no privilege over its mounts or network; all files of untrusted code lie in that tmpfs; layers can be
+reached only before :func:`.rootfs.hide_private`, or through a descriptor opened before; a frozen layer is never written
+again; a failed freeze changes nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import resource
+import shutil
 import socket
 import stat
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import confinement, lineage, rootfs, syscalls
+from . import rootfs, syscalls
 from .files import copy_tree
 from .spawner import write_id_maps
 
-_NAMESPACES = (
-    syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWCGROUP
-)
-PYTHON = rootfs.ENVIRONMENT + "/bin/python"
 _INNER_ID = 1000
-_SECCOMP_PROGRAM = confinement.build_filter()
+_OPTION_BYTES = 4000
+"""The kernel copies one page of options."""
+_FLAGS = syscalls.MS_NOSUID | syscalls.MS_NODEV
 
 
-class Layers(NamedTuple):
-    """Folders that only trusted code reaches, as ``/proc/self/fd`` paths."""
+class Lineage(NamedTuple):
+    """The layers of one sandbox; names are relative to :data:`.rootfs.SCRATCH`."""
 
-    before: str
-    """The tree with the sandbox's files written over it."""
-    scratch: str
-    """Base of the names of a lineage."""
+    depth: int = 0
+    """Number of ancestors; names the sandbox's tmpfs."""
+    num_frozen: int = 0
+    """Uppers of the sandbox itself that are frozen; numbers the next one."""
+    layers: Tuple[str, ...] = ()
+    """Frozen uppers, newest first."""
+    has_files: bool = False
+    """True when the first ancestor has a layer of files over the tree."""
+    tmp: str = ""
+    """Frozen copy of the parent's ``/tmp``."""
+
+    @classmethod
+    def parse(cls, values: Dict[str, Any]) -> Lineage:
+        """Rebuild a value from its ``_asdict``, also after a journey as JSON."""
+        return cls(**{**values, "layers": tuple(values["layers"])})
+
+    @property
+    def scratch(self) -> str:
+        """The sandbox's own tmpfs."""
+        return f"{rootfs.SCRATCH}/{self.depth}"
+
+    @property
+    def upper(self) -> str:
+        """Name of the writable layer."""
+        return f"{self.depth}/u{self.num_frozen}"
+
+    @property
+    def work(self) -> str:
+        """Name of the folder that overlayfs needs next to the upper."""
+        return f"{self.depth}/w{self.num_frozen}"
+
+    @property
+    def frozen_tmp(self) -> str:
+        """Name of the copy of ``/tmp`` that the next freeze makes."""
+        return f"{self.depth}/t{self.num_frozen}"
+
+    def freeze(self) -> Lineage:
+        """Return the same sandbox with its upper frozen and a new upper."""
+        return self._replace(num_frozen=self.num_frozen + 1, layers=(self.upper, *self.layers))
+
+    def fork(self) -> Lineage:
+        """Return a child of the sandbox as it was before its last freeze (:meth:`freeze` made ``self``)."""
+        parent = self._replace(num_frozen=self.num_frozen - 1)
+        return Lineage(self.depth + 1, 0, self.layers, self.has_files, parent.frozen_tmp)
 
 
-def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: lineage.Lineage) -> Layers:
-    """Leave the zygote's (or the parent's) namespaces, mount the sandbox with ``files`` written over the tree."""
-    syscalls.unshare(_NAMESPACES)
+def mount_options(line: Lineage) -> str:
+    """Return the options of the overlay over the layers of ``line``.
+
+    Raises:
+        OSError: E2BIG when the chain of layers is too long; make a new sandbox from a patch instead.
+    """
+    lower = [*line.layers, *(["0/files"] if line.has_files else []), f"../{os.path.basename(rootfs.TREE)}"]
+    options = f"lowerdir={':'.join(lower)},upperdir={line.upper},workdir={line.work},userxattr"
+    if len(options) > _OPTION_BYTES:
+        raise OSError(errno.E2BIG, f"got a chain of {len(line.layers)} snapshots, too long for one mount")
+    return options
+
+
+def _mount_overlay(line: Lineage) -> None:
+    options = mount_options(line)
+    # Relative names, because all options have to fit into one page.
+    os.chdir(rootfs.SCRATCH)
+    syscalls.mount("repairgym", rootfs.TESTBED, "overlay", _FLAGS, options)
+    os.chdir("/")
+
+
+def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: Lineage) -> Tuple[str, Branch]:
+    """Leave the zygote's (or the parent's) namespaces, mount the sandbox with ``files`` written over the tree.
+
+    Returns:
+        The tree at the start, as a ``/proc/self/fd`` path, and the branch of the sandbox.
+    """
+    syscalls.unshare(syscalls.CLONE_NEW_OTHERS)
     syscalls.bring_loopback_up()
     socket.sethostname("repairgym")
     if line.depth:
-        lineage.leave_parent()
+        _leave_parent()
     _mount_scratch(line, limits["disk_bytes"])
-    layers = _mount_testbed(files, line)
+    before = _mount_testbed(files, line)
+    branch = Branch(line, _hold(rootfs.SCRATCH))
     proc = _mount_system()
     rootfs.hide_private()
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     write_id_maps(f"/proc/self/fd/{proc}/self", _INNER_ID, 0, 0)
     os.close(proc)
     syscalls.drop_bounding_set()
-    return layers
+    return before, branch
 
 
-def _mount_scratch(line: lineage.Lineage, disk_bytes: int) -> None:
+def _leave_parent() -> None:
+    """Unmount what belongs to the parent alone, in a copy of its mount namespace."""
+    for target in (rootfs.PRIVATE, rootfs.TESTBED, "/tmp", "/dev/shm", "/dev/pts", "/proc", rootfs.RAW_PROC):
+        # The parent's testbed may be in the middle of a remount.
+        with contextlib.suppress(OSError):
+            syscalls.umount(target)
+
+
+def _mount_scratch(line: Lineage, disk_bytes: int) -> None:
     os.makedirs(line.scratch, exist_ok=True)
     rootfs.mount_scratch(line.scratch, disk_bytes)
     for name, target in (("tmp", "/tmp"), ("shm", "/dev/shm")):
@@ -68,17 +141,20 @@ def _mount_scratch(line: lineage.Lineage, disk_bytes: int) -> None:
         copy_tree(f"{rootfs.SCRATCH}/{line.tmp}", "/tmp")
 
 
-def _mount_testbed(files: Dict[str, Optional[str]], line: lineage.Lineage) -> Layers:
+def _mount_testbed(files: Dict[str, Optional[str]], line: Lineage) -> str:
+    """Mount the testbed; return the folder of the tree at the start."""
     layer = f"{rootfs.SCRATCH}/0/files"
     if line.has_files and not line.depth:
         os.mkdir(layer)
         write_layer(layer, rootfs.TREE, files)
-        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_RDONLY
-        syscalls.mount("repairgym", rootfs.START, "overlay", flags, f"lowerdir={layer}:{rootfs.TREE},userxattr")
-    os.chdir(rootfs.SCRATCH)
-    lineage.make_folders(line, stat.S_IMODE(os.stat(rootfs.TREE).st_mode) | 0o700)
-    lineage.mount_testbed(line)
-    return Layers(_hold(rootfs.START if line.has_files else rootfs.TREE), _hold(rootfs.SCRATCH))
+        options = f"lowerdir={layer}:{rootfs.TREE},userxattr"
+        syscalls.mount("repairgym", rootfs.START, "overlay", _FLAGS | syscalls.MS_RDONLY, options)
+    upper = f"{rootfs.SCRATCH}/{line.upper}"
+    os.mkdir(upper)
+    os.chmod(upper, stat.S_IMODE(os.stat(rootfs.TREE).st_mode) | 0o700)
+    os.mkdir(f"{rootfs.SCRATCH}/{line.work}")
+    _mount_overlay(line)
+    return _hold(rootfs.START if line.has_files else rootfs.TREE)
 
 
 def _hold(folder: str) -> str:
@@ -114,31 +190,48 @@ def _mount_system() -> int:
     return proc
 
 
-def set_limits(limits: Dict[str, Any]) -> None:
-    """Apply the resource limits of untrusted code to this process (None: unlimited)."""
-    for kind, value in (
-        (resource.RLIMIT_AS, limits["memory_bytes"]),
-        (resource.RLIMIT_NPROC, limits["num_processes"]),
-        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
-        (resource.RLIMIT_NOFILE, 1024),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        if value is not None:
-            hard = resource.getrlimit(kind)[1]
-            bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
-            resource.setrlimit(kind, (bounded, bounded))
+def remount_testbed(line: Lineage) -> None:
+    """Mount the testbed over the layer frozen last, in the mount namespace of a sandbox at rest."""
+    syscalls.umount(rootfs.PRIVATE)
+    try:
+        syscalls.umount(rootfs.TESTBED)
+        _mount_overlay(line)
+    finally:
+        rootfs.hide_private()
 
 
-def drop_privileges() -> None:
-    """Drop, for good, every capability and system call that untrusted code must not have."""
-    syscalls.set_no_new_privileges()
-    syscalls.drop_capabilities()
-    syscalls.set_dumpable()
-    if _SECCOMP_PROGRAM:
-        syscalls.set_seccomp_filter(_SECCOMP_PROGRAM)
+class Branch:
+    """The lineage of one sandbox as its trusted process follows it."""
 
+    def __init__(self, line: Lineage, scratch: str) -> None:
+        """Begin at ``line``; ``scratch`` is a path through a descriptor, because no other path leads there any more."""
+        self._line = line
+        self._scratch = scratch
 
-def confine(limits: Dict[str, Any]) -> None:
-    """Turn the calling process into an untrusted one."""
-    set_limits(limits)
-    drop_privileges()
+    def layers(self) -> List[str]:
+        """Return the paths of the copy-on-write layers above the start, newest first."""
+        return [f"{self._scratch}/{name}" for name in (self._line.upper, *self._line.layers)]
+
+    def freeze(self, _: Dict[str, Any], __: List[bytes]) -> Tuple[Dict[str, Any], Sequence[bytes]]:
+        """Make the next upper above the current one; it must be mounted before anything runs again.
+
+        Raises:
+            OSError: no room for the copy of ``/tmp``.
+        """
+        frozen = self._line.freeze()
+        names = [self._line.frozen_tmp, frozen.upper, frozen.work]
+        paths = [f"{self._scratch}/{name}" for name in names]
+        try:
+            for path in paths:
+                os.mkdir(path)
+            copy_tree("/tmp", paths[0])
+            os.chmod(paths[1], stat.S_IMODE(os.stat(rootfs.TESTBED).st_mode) | 0o700)
+        except BaseException:
+            for path in paths:
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path)
+            raise
+        self._line = frozen
+        status = os.statvfs(f"{self._scratch}/{frozen.depth}")
+        num_bytes = (status.f_blocks - status.f_bfree) * status.f_frsize
+        return {"lineage": frozen._asdict(), "num_bytes": num_bytes}, ()

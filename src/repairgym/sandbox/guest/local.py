@@ -16,8 +16,7 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from . import confinement, files, isolation, rootfs, server, syscalls, wire
-from .reaping import DescendantReaper
+from . import confinement, files, reaping, rootfs, server, syscalls, wire
 from .spawner import GUEST_ENVIRONMENT
 
 _READABLE = (
@@ -39,7 +38,7 @@ def _confinement(folder: str, header: Dict[str, Any], seccomp_program: bytes) ->
 
     def confine(limits: Dict[str, Any]) -> None:
         # RLIMIT_NPROC counts every process of the host user, so it cannot bound one sandbox here.
-        isolation.set_limits({**limits, "num_processes": None})
+        confinement.set_limits({**limits, "num_processes": None})
         syscalls.set_no_new_privileges()
         # Made for each process: no descriptor of the trusted process reaches its children.
         ruleset = confinement.build_ruleset(readable, writable)
@@ -48,7 +47,7 @@ def _confinement(folder: str, header: Dict[str, Any], seccomp_program: bytes) ->
             os.close(ruleset)
         if seccomp_program:
             syscalls.set_seccomp_filter(seccomp_program)
-        isolation.drop_privileges()
+        confinement.drop_privileges()
 
     return confine
 
@@ -74,17 +73,15 @@ def _prepare(header: Dict[str, Any], seccomp_program: bytes) -> server.Place:
         return {"num_bytes": num_bytes}, ()
 
     binaries = os.path.dirname(header["python"])
-    path = GUEST_ENVIRONMENT["PATH"].replace(os.path.dirname(isolation.PYTHON), binaries)
+    path = GUEST_ENVIRONMENT["PATH"].replace(os.path.dirname(rootfs.PYTHON), binaries)
     return server.Place(
+        environment={**GUEST_ENVIRONMENT, "PATH": path, "HOME": f"{folder}/tmp", "TMPDIR": f"{folder}/tmp"},
+        before=f"{folder}/before",
         testbed=f"{folder}/testbed",
         python=header["python"],
         guest=f"{folder}/guest",
-        environment={**GUEST_ENVIRONMENT, "PATH": path, "HOME": f"{folder}/tmp", "TMPDIR": f"{folder}/tmp"},
-        before=f"{folder}/before",
-        upper=None,
-        reaper=DescendantReaper(),
+        signal_all=reaping.signal_descendants,
         confine=_confinement(folder, header, seccomp_program),
-        run_warm=None,
         operations={"snapshot": take},
     )
 
@@ -104,7 +101,7 @@ def main() -> None:
     """Serve the socket whose number is the first argument until the host hangs up, then clean up."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     syscalls.set_child_subreaper()
-    syscalls.set_undumpable()
+    syscalls.set_dumpable(False)
     header, _ = wire.receive(connection)
     seccomp_program = confinement.build_filter(is_in_host_namespaces=True)
     try:
@@ -120,7 +117,7 @@ def main() -> None:
         with contextlib.suppress(OSError):
             wire.send(connection, wire.describe_error(error))
     finally:
-        DescendantReaper().end_all()
+        reaping.end_all(reaping.signal_descendants)
         try:
             shutil.rmtree(header["folder"], ignore_errors=True)
         except RecursionError:  # untrusted code decides the depth

@@ -1,12 +1,13 @@
 """The run of one untrusted process, from its fork to the end of all its descendants.
 
 Reads a child function and limits, makes a :class:`Finished`. Guarantees: the exit status comes from the kernel, never
-from the process's output; when :func:`run` returns, no descendant of the child is left; memory for output is bounded
-whatever the process writes.
+from the process's output; the child has the descriptors 0 to :data:`_READY_FD` and no other; when :func:`run` returns,
+no descendant of the child is left; memory for output is bounded whatever the process writes.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -15,15 +16,73 @@ import traceback
 from typing import Callable, List, NamedTuple, Optional
 
 from . import syscalls
-from .accounting import Accounting, Usage, children_cpu_s
 from .deadlines import Deadline, Scheduled, scheduled
-from .reaping import Reaper, descendants
-from .streams import READY_FD, BoundedBuffer, Pipes
+from .reaping import Accounting, SignalAll, Usage, children_cpu_s, descendants, end_all
 
+_READY_FD = 4
+"""Descriptor on which the child reports that it is confined; closed before untrusted code runs."""
 _CHUNK_BYTES = 1 << 16
 _TERM_GRACE_S = 0.3
 _REAP_INTERVAL_S = 0.5
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
+
+
+class BoundedBuffer:
+    """The first and the last bytes of a stream, and the count of all."""
+
+    def __init__(self, limit: int) -> None:
+        self._num_head = limit // 2
+        self._num_tail = limit - limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self.num_bytes = 0
+
+    def append(self, data: bytes) -> None:
+        """Add ``data`` at the end."""
+        self.num_bytes += len(data)
+        room = self._num_head - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._num_tail:
+            del self._tail[: len(self._tail) - self._num_tail]
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when bytes in the middle were dropped."""
+        return self.num_bytes > self._num_head + self._num_tail
+
+    def value(self) -> bytes:
+        """Return the kept bytes, with a note in place of dropped bytes."""
+        if not self.is_truncated:
+            return bytes(self._head + self._tail)
+        num_dropped = self.num_bytes - self._num_head - self._num_tail
+        note = b"\n[... %d bytes dropped ...]\n" % num_dropped
+        return bytes(self._head) + note + bytes(self._tail[len(self._tail) - self._num_tail :])
+
+
+class Pipes:
+    """The pipes between the trusted process and the child: each a (read, write) pair."""
+
+    def __init__(self) -> None:
+        self.stdin, self.stdout, self.stderr, self.records, self.ready = (os.pipe() for _ in range(5))
+        self._child_ends = (self.stdin[0], self.stdout[1], self.stderr[1], self.records[1], self.ready[1])
+
+    def become_child(self) -> None:
+        """In the child, make the pipes descriptors 0 to 4 and close all others."""
+        # Moved away first: a source may have one of the target numbers.
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, _READY_FD + 1) for fd in self._child_ends]
+        for target, fd in enumerate(moved):
+            os.dup2(fd, target, inheritable=True)
+        syscalls.close_range(_READY_FD + 1)
+
+    def become_parent(self) -> None:
+        """In the parent, close the child's ends and make ours non-blocking."""
+        for fd in self._child_ends:
+            os.close(fd)
+        for fd in (self.stdin[1], self.stdout[0], self.stderr[0], self.records[0], self.ready[0]):
+            os.set_blocking(fd, False)
 
 
 class Finished(NamedTuple):
@@ -64,8 +123,8 @@ def _child(pipes: Pipes, accounting: Accounting, prepare: Callable[[], None], bo
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         prepare()
         # From here on the code is untrusted; without this byte the failure is ours.
-        os.write(READY_FD, b".")
-        os.close(READY_FD)
+        os.write(_READY_FD, b".")
+        os.close(_READY_FD)
         status = body()
     except BaseException:
         traceback.print_exc()
@@ -77,7 +136,7 @@ class _Run:
     """One running process."""
 
     def __init__(
-        self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], reaper: Reaper, accounting: Accounting
+        self, pid: int, pipes: Pipes, stdin: bytes, limits: List[int], signal_all: SignalAll, accounting: Accounting
     ) -> None:
         self._pid = pid
         self._pidfd = syscalls.pidfd_open(pid)
@@ -87,16 +146,12 @@ class _Run:
         self.buffers = [BoundedBuffer(limit) for limit in limits]
         sources = (pipes.stdout[0], pipes.stderr[0], pipes.records[0])
         self._readers = {fd: self.buffers[index] for index, fd in enumerate(sources)}
-        self._reaper = reaper
+        self._signal_all = signal_all
         self._accounting = accounting
-        self._poll = select.poll()
         self._status: Optional[int] = None
         self.waited_s = 0.0
-        self._register()
-
-    def _register(self) -> None:
-        self._poll.register(self._pidfd, select.POLLIN)
-        for fd in self._readers:
+        self._poll = select.poll()
+        for fd in (self._pidfd, *self._readers):
             self._poll.register(fd, select.POLLIN)
         if self._stdin and self._stdin_fd is not None:
             self._poll.register(self._stdin_fd, select.POLLOUT)
@@ -184,7 +239,7 @@ class _Run:
 
     def finish(self, is_timed_out: bool) -> Optional[int]:
         """End everything and drain the pipes; return the wait status (None when timed out)."""
-        statuses = self._reaper.end_all(self._accounting.note)
+        statuses = end_all(self._signal_all, self._accounting.note)
         for fd in list(self._readers):
             while self._read(fd):
                 pass
@@ -206,7 +261,7 @@ class _Run:
 
     def terminate(self, watched: int) -> None:
         """Send SIGTERM to all processes and wait a moment."""
-        self._reaper.signal_all(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         self.wait(Deadline(_TERM_GRACE_S, scheduled_below, before=scheduled_below()), watched)
 
 
@@ -218,20 +273,14 @@ def run(
     timeout_s: float,
     limits: List[int],
     watched: int,
-    reaper: Reaper,
+    signal_all: SignalAll,
     accounting: Accounting,
 ) -> Finished:
-    """Run ``body`` in a forked child (its result is the exit status unless it calls execve).
+    """Run the untrusted ``body`` in a forked child (its result is the exit status unless it calls execve).
 
-    Args:
-        body: Called in the child after ``prepare``: untrusted.
-        prepare: Called in the child once its descriptors are set up: confines it.
-        stdin: Bytes for descriptor 0.
-        timeout_s: Deadline (:class:`.deadlines.Deadline`); then SIGTERM, a grace of 0.3 s, SIGKILL to the whole tree.
-        limits: Bytes kept of stdout, stderr and the record pipe.
-        watched: Descriptor of the host connection.
-        reaper: Ends the descendants.
-        accounting: Counts and bounds the child.
+    ``prepare`` confines the child once its descriptors are set up; ``limits`` are the bytes kept of stdout, stderr and
+    the record pipe; ``watched`` is the descriptor of the host connection. After the deadline
+    (:class:`.deadlines.Deadline`) come SIGTERM, a grace of 0.3 s, and SIGKILL to the whole tree.
 
     Raises:
         EOFError: the host hung up; the caller has to end.
@@ -245,7 +294,7 @@ def run(
     if pid == 0:
         _child(pipes, accounting, prepare, body)
     pipes.become_parent()
-    process = _Run(pid, pipes, stdin, limits, reaper, accounting)
+    process = _Run(pid, pipes, stdin, limits, signal_all, accounting)
     deadline = Deadline(timeout_s, scheduled_below, before)
     is_ended = process.wait(deadline, watched)
     is_starved = not is_ended and deadline.is_starved

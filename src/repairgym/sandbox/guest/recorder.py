@@ -1,6 +1,6 @@
 """The pytest plugin that selects the requested tests, bounds each in time and reports each as it ends.
 
-Reads a request (the JSON form of ``TestRequest`` and a ``record_key``), makes signed JSON lines (:mod:`.signing`): one
+Reads a request (the JSON form of ``TestRequest`` and a ``record_key``), makes signed JSON lines (:mod:`.wire`): one
 ``{"id", "phase", "outcome", "message", "duration_s", "is_forged"}`` per phase (setup, call, teardown) of each test, one
 without a phase per test that could not be collected, ``{"id", "functions"}`` when calls are traced, one
 ``{"selected": [ids]}`` and one ``{"finished": exit status}``. Guarantees: a line is written at the end of its phase, so
@@ -24,9 +24,9 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 
 import pytest
 
-from . import signing
 from .deadlines import deadline_of_this_process
 from .runners import FunctionTracer, first_line, run_checks, selectors
+from .wire import record_writer
 
 # Bound now: code of the tree can replace the attributes of these modules later.
 _getpid = os.getpid
@@ -82,7 +82,7 @@ class Recorder:
         self._requested: List[str] = request["test_ids"]
         self._wanted = {name.partition("[")[0] for name in self._requested}
         self._timeout_s: float = request["test_timeout_s"]
-        self._sign_and_write = signing.writer(request.pop("record_key", ""), record_fd)
+        self._sign_and_write = record_writer(request.pop("record_key", ""), record_fd)
         self._tracer = FunctionTracer(testbed, request["traced_paths"])
         self._testbed = testbed
         self._request = request

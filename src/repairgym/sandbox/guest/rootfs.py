@@ -15,6 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from . import syscalls
 
 ENVIRONMENT = "/opt/env"
+PYTHON = "/opt/env/bin/python"
 GUEST = "/opt/repairgym/repairgym_guest"
 PRIVATE = "/.repairgym"
 """Visible only to trusted code, and only until :func:`hide_private`."""

@@ -25,7 +25,7 @@ import time
 from types import CodeType, FrameType
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 
-from .streams import RECORD_FD
+from .wire import RECORD_FD
 
 MAX_MESSAGE_CHARS = 200
 _CO_OPTIMIZED = 1

@@ -14,10 +14,8 @@ import socket
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import differences, files, process, sessions, wire
-from .accounting import Accounting
-from .reaping import Reaper
-from .streams import RECORD_FD
+from . import confinement, differences, files, process, reaping, rootfs, sessions, wire
+from .wire import RECORD_FD
 
 _RECORD_BYTES = 1 << 26
 _TEST_OUTPUT_BYTES = 1 << 16
@@ -27,25 +25,24 @@ Operation = Callable[[Dict[str, Any], List[bytes]], Answer]
 
 
 class Place(NamedTuple):
-    """The parts of a sandbox that differ between back ends: paths, confinement, operations."""
+    """The parts of a sandbox that differ between back ends; the defaults are those of one with a root of its own."""
 
-    testbed: str
-    python: str
-    guest: str
-    """Folder that holds the guest package."""
     environment: Dict[str, str]
     before: str
     """The tree as it was at the start."""
-    upper: Optional[str]
-    """Copy-on-write upper of the testbed, when there is one; paths that no layer names are unchanged."""
-    reaper: Reaper
-    confine: Callable[[Dict[str, Any]], None]
-    """Function that limits the calling (child) process and drops its privileges."""
-    run_warm: Optional[Callable[[bytes, str], int]]
-    """Function that runs a test request in a fork of this process; None when the runners are not loaded here."""
     layers: Callable[[], Sequence[str]] = tuple
-    """Further copy-on-write layers, where a sandbox has several."""
-    accounting: Accounting = Accounting()
+    """Function that lists the copy-on-write layers between the start and now; paths that none of them names are
+    unchanged. No layers: compare everything."""
+    testbed: str = rootfs.TESTBED
+    python: str = rootfs.PYTHON
+    guest: str = os.path.dirname(rootfs.GUEST)
+    """Folder that holds the guest package."""
+    signal_all: reaping.SignalAll = reaping.signal_namespace
+    confine: Callable[[Dict[str, Any]], None] = confinement.confine
+    """Function that limits the calling (child) process and drops its privileges."""
+    run_warm: Optional[Callable[[bytes, str], int]] = None
+    """Function that runs a test request in a fork of this process; None when the runners are not loaded here."""
+    accounting: reaping.Accounting = reaping.Accounting()
     """Counter and bounds of a command's untrusted processes."""
     operations: Dict[str, Operation] = {}
     """Operations of this back end alone, by name."""
@@ -98,7 +95,7 @@ class Server:
             timeout_s=timeout_s,
             limits=limits,
             watched=self._connection.fileno(),
-            reaper=self._place.reaper,
+            signal_all=self._place.signal_all,
             accounting=self._place.accounting,
         )
 
@@ -138,29 +135,18 @@ class Server:
         return answer, [finished.stdout.value(), finished.stderr.value(), saved.text if saved else b""]
 
     def _tests(self, header: Dict[str, Any], blobs: List[bytes]) -> Answer:
-        run_warm = None if header["is_cold"] else self._place.run_warm
-        body = self._cold_body() if run_warm is None else self._warm_body(run_warm, blobs[0])
+        place, boot = self._place, _RUNNER_BOOT.format(guest=self._place.guest, package=__package__)
+        run_warm = None if header["is_cold"] else place.run_warm
+
+        def body() -> int:
+            os.dup2(1, 2)
+            if run_warm is not None:
+                return run_warm(blobs[0], place.testbed)
+            return _execute([place.python, "-c", boot, place.testbed], place.testbed, place.environment)
+
         limits = [_TEST_OUTPUT_BYTES, _TEST_OUTPUT_BYTES, _RECORD_BYTES]
         finished = self._run(body, blobs[0] if run_warm is None else b"", header["timeout_s"], limits, self._limits)
         return _ending(finished), [finished.stdout.value(), finished.records.value()]
-
-    def _cold_body(self) -> Callable[[], int]:
-        place = self._place
-        boot = _RUNNER_BOOT.format(guest=place.guest, package=__package__)
-        argv = [place.python, "-c", boot, place.testbed]
-
-        def body() -> int:
-            os.dup2(1, 2)
-            return _execute(argv, place.testbed, place.environment)
-
-        return body
-
-    def _warm_body(self, run_warm: Callable[[bytes, str], int], request: bytes) -> Callable[[], int]:
-        def body() -> int:
-            os.dup2(1, 2)
-            return run_warm(request, self._place.testbed)
-
-        return body
 
     def _read(self, header: Dict[str, Any], _: List[bytes]) -> Answer:
         path = files.resolve(self._place.testbed, header["path"])
@@ -172,7 +158,7 @@ class Server:
 
     def _changed(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
         place = self._place
-        changes = files.changed(place.before, place.testbed, self._layers(), self._limits["disk_bytes"])
+        changes = differences.find_changes(place.before, place.testbed, place.layers(), self._limits["disk_bytes"])
         present = {path: content for path, content in changes.items() if content is not None}
         deleted = [path for path in changes if path not in present]
         return {"present": list(present), "deleted": deleted}, list(present.values())
@@ -182,12 +168,7 @@ class Server:
         return {"entries": entries}, ()
 
     def _diff(self, _: Dict[str, Any], __: List[bytes]) -> Answer:
-        return differences.find_differences(self._place.before, self._place.testbed, self._layers())
-
-    def _layers(self) -> Sequence[str]:
-        """Return the copy-on-write layers between the start and now."""
-        upper = self._place.upper
-        return (*(() if upper is None else (upper,)), *self._place.layers())
+        return differences.find_differences(self._place.before, self._place.testbed, self._place.layers())
 
 
 def _locate(path: str, testbed: str) -> str:

@@ -24,14 +24,6 @@ UNUSED_HOST_ID = 1_900_000_000
 """Host user and group that a zygote started by root becomes."""
 OOM_SCORE = 800
 """Least ``oom_score_adj`` of the processes in a sandbox."""
-_ZYGOTE_NAMESPACES = (
-    syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWPID
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWCGROUP
-)
 _BOOT = (
     "import sys; sys.path.insert(0, '/opt/repairgym'); from repairgym_guest.zygote import main; main(int(sys.argv[1]))"
 )
@@ -90,7 +82,7 @@ def enter_as_root(layout: rootfs.Layout) -> str:
     os.close(userns_fd)
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
-    syscalls.set_dumpable()
+    syscalls.set_dumpable(True)
     return root
 
 
@@ -106,7 +98,7 @@ def _start_zygote(layout: rootfs.Layout, control: int, log: int) -> None:
     syscalls.set_parent_death_signal(signal.SIGKILL)
     root = enter_as_root(layout) if os.getuid() == 0 else _enter_as_user(layout)
     syscalls.set_parent_death_signal(signal.SIGKILL)
-    syscalls.unshare(_ZYGOTE_NAMESPACES)
+    syscalls.unshare(syscalls.CLONE_NEW_OTHERS | syscalls.CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
         _exec_zygote(root, control, log)
@@ -124,8 +116,7 @@ def _exec_zygote(root: str, control: int, log: int) -> None:
             os.dup2(source, target)
         os.set_inheritable(control, True)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        python = rootfs.ENVIRONMENT + "/bin/python"
-        os.execve(python, [python, "-B", "-c", _BOOT, str(control)], GUEST_ENVIRONMENT)
+        os.execve(rootfs.PYTHON, [rootfs.PYTHON, "-B", "-c", _BOOT, str(control)], GUEST_ENVIRONMENT)
     except BaseException as error:
         _report_failure(control, error)
 

@@ -21,12 +21,14 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+CLONE_NEW_OTHERS = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP
+"""All namespaces but those of users and pids."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 MNT_DETACH = 2
 
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NOEXEC = 1, 2, 8
 MOUNT_ATTR_IDMAP = 0x00100000
 AT_FDCWD = -100
 AT_EMPTY_PATH = 0x1000
@@ -96,8 +98,7 @@ def pivot_root(new_root: str) -> None:
 def clone_mount(source: str, attributes: int, userns_fd: int | None = None) -> int:
     """Make a detached copy of the mounts at ``source`` with ``attributes`` set, idmapped by ``userns_fd`` when given.
 
-    Returns:
-        A file descriptor for :func:`attach_mount`.
+    The result is a file descriptor for :func:`attach_mount`.
     """
     recursive = 0 if userns_fd is not None else AT_RECURSIVE
     flags = ctypes.c_uint(OPEN_TREE_CLONE | os.O_CLOEXEC | recursive)
@@ -106,16 +107,9 @@ def clone_mount(source: str, attributes: int, userns_fd: int | None = None) -> i
         attributes |= MOUNT_ATTR_IDMAP
     record = struct.pack("=QQQQ", attributes, 0, 0, userns_fd or 0)
     flags = ctypes.c_uint(AT_EMPTY_PATH | recursive)
+    arguments = (ctypes.c_int(fd), b"", flags, record, ctypes.c_size_t(len(record)))
     try:
-        _syscall(
-            f"mount_setattr {source}",
-            _SYS_MOUNT_SETATTR,
-            ctypes.c_int(fd),
-            b"",
-            flags,
-            record,
-            ctypes.c_size_t(len(record)),
-        )
+        _syscall(f"mount_setattr {source}", _SYS_MOUNT_SETATTR, *arguments)
     except OSError:
         os.close(fd)
         raise
@@ -146,14 +140,12 @@ def set_parent_death_signal(number: int) -> None:
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, number)
 
 
-def set_dumpable() -> None:
-    """Make ``/proc/self`` accessible to this process again after a change of credentials."""
-    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
+def set_dumpable(is_dumpable: bool) -> None:
+    """Make ``/proc/self`` accessible to this process again after a change of credentials.
 
-
-def set_undumpable() -> None:
-    """Deny processes without ``CAP_SYS_PTRACE`` this one's memory, descriptors and environment."""
-    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+    False: deny processes without ``CAP_SYS_PTRACE`` this one's memory, descriptors and environment.
+    """
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, int(is_dumpable))
 
 
 def set_no_new_privileges() -> None:

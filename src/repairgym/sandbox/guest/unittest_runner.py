@@ -16,9 +16,9 @@ import time
 import unittest
 from typing import Any, Dict, Iterator, List, Set
 
-from . import signing
 from .deadlines import Deadline, deadline_of_this_process
 from .runners import FunctionTracer, enter, first_line, run_checks, selectors
+from .wire import record_writer
 
 # Bound now: code of the tree can replace the attributes of this module later.
 _monotonic = time.monotonic
@@ -54,7 +54,7 @@ class RecordingResult(unittest.TestResult):
     def __init__(self, request: Dict[str, Any], testbed: str, record_fd: int) -> None:
         super().__init__()
         self._timeout_s: float = request["test_timeout_s"]
-        self._write = signing.writer(request.pop("record_key", ""), record_fd)
+        self._write = record_writer(request.pop("record_key", ""), record_fd)
         self._tracer = FunctionTracer(testbed, request["traced_paths"])
         self._paths: Dict[str, str] = {}
         self._members: Dict[str, List[str]] = {}

@@ -1,21 +1,30 @@
-"""Frames between the host and the trusted process of a sandbox: a JSON header and any number of byte strings.
+"""Frames between the host and the trusted process of a sandbox, and the signed records of a test run.
 
-Layout: ``>II`` (header length, total blob length), the header (JSON object, its ``blobs`` key lists the blob lengths),
-the blobs. A connection that ends inside a frame counts as lost (:class:`EOFError`).
+A frame is ``>II`` (header length, total blob length), the header (JSON object, its ``blobs`` key lists the blob
+lengths), the blobs. A connection that ends inside a frame counts as lost (:class:`EOFError`).
+
+A record is a line ``<signature> <json>``, signed with a key (hex) that the host makes for one run. Guarantees: the
+signature covers the number of the line, so lines can be neither repeated, nor reordered, nor omitted in the middle.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import os
 import socket
 import struct
 import traceback
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 PREFIX = struct.Struct(">II")
+RECORD_FD = 3
+"""Descriptor of the record pipe in an untrusted child."""
 Header = Dict[str, Any]
 Frame = Tuple[Header, List[bytes]]
+_NUM_DIGITS = 32
+_Write = Callable[[int, bytes], int]
 
 
 def pack(header: Header, blobs: Sequence[bytes] = ()) -> bytes:
@@ -65,3 +74,53 @@ def describe_error(error: BaseException) -> Header:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     code = errno.errorcode.get(getattr(error, "errno", None) or 0, "")
     return {"error": type(error).__name__, "code": code, "message": str(error), "traceback": text}
+
+
+# --- signed records ---------------------------------------------------------------------------------------------------
+
+
+def _signature(key: bytes, number: int, body: bytes, blake: Any) -> bytes:
+    digest: str = blake(b"%d " % number + body, key=key).hexdigest()
+    return digest[:_NUM_DIGITS].encode()
+
+
+def record_writer(
+    key_hex: str,
+    record_fd: int,
+    dumps: Callable[[Any], str] = json.dumps,
+    write: _Write = os.write,
+    blake: Any = hashlib.blake2b,
+    signature: Callable[[bytes, int, bytes, Any], bytes] = _signature,
+) -> Callable[[Header], None]:
+    """Return a function that signs a record and writes it to ``record_fd``; an empty key is valid (warm-up).
+
+    Default arguments bind its functions when this module is loaded, so code that later replaces ``json.dumps`` or
+    ``os.write`` changes nothing here.
+    """
+    key, number = bytes.fromhex(key_hex), 0
+
+    def sign_and_write(record: Header) -> None:
+        nonlocal number
+        body = dumps(record).encode()
+        data = signature(key, number, body, blake) + b" " + body + b"\n"
+        number += 1
+        while data:
+            data = data[write(record_fd, data) :]
+
+    return sign_and_write
+
+
+def verify_records(key_hex: str, data: bytes) -> Tuple[List[Header], int]:
+    """Return the signed records of ``data`` and the number of forged lines.
+
+    A last line without its end comes from a killed run: it is neither a record nor a forgery.
+    """
+    records: List[Header] = []
+    num_forged = 0
+    for line in data.split(b"\n")[:-1]:
+        head, _, body = line.partition(b" ")
+        if head == _signature(bytes.fromhex(key_hex), len(records), body, hashlib.blake2b):
+            records.append(json.loads(body))
+        else:
+            num_forged += 1
+    return records, num_forged

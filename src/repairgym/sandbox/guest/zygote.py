@@ -15,10 +15,9 @@ import signal
 import socket
 from typing import Any, Callable, Dict, List, Optional
 
-from . import isolation, rootfs, runners, server, syscalls, wire
-from .accounting import Accounting, open_accounting
-from .lineage import Branch, Lineage, remount_testbed
-from .reaping import NamespaceReaper
+from . import isolation, runners, server, syscalls, wire
+from .isolation import Lineage
+from .reaping import Accounting
 
 _REQUEST_BYTES = 1 << 16
 _MAX_FDS = 16
@@ -29,19 +28,11 @@ def _serve_sandbox(connection: socket.socket, accounting: Accounting) -> None:
         signal.signal(number, signal.SIG_DFL)
     try:
         header, _ = wire.receive(connection)
-        line = Lineage.parse(header["lineage"])
-        layers = isolation.isolate(header["limits"], header["files"], line)
-        branch = Branch(line, layers.scratch)
+        before, branch = isolation.isolate(header["limits"], header["files"], Lineage.parse(header["lineage"]))
         place = server.Place(
-            testbed=rootfs.TESTBED,
-            python=isolation.PYTHON,
-            guest=os.path.dirname(rootfs.GUEST),
             environment=dict(os.environ),
-            before=layers.before,
-            upper=None,
+            before=before,
             layers=branch.layers,
-            reaper=NamespaceReaper(),
-            confine=isolation.confine,
             run_warm=runners.main,
             accounting=accounting,
             operations={"freeze": branch.freeze},
@@ -89,8 +80,7 @@ class Zygote:
         if pid == 0:
             try:
                 self._become_child(request.get("snapshot"))
-                accounting = open_accounting(request["accounting"], fds[1:])
-                _serve_sandbox(socket.socket(fileno=fds[0]), accounting)
+                _serve_sandbox(socket.socket(fileno=fds[0]), Accounting(request["accounting"], fds[1:]))
             finally:
                 os._exit(0)
         self._sandboxes[request["id"]] = pid
@@ -126,7 +116,7 @@ class Zygote:
         """
         syscalls.setns(namespace, syscalls.CLONE_NEWNS)
         try:
-            remount_testbed(line)
+            isolation.remount_testbed(line)
         finally:
             try:
                 syscalls.setns(self._own_mount_namespace, syscalls.CLONE_NEWNS)

@@ -1,12 +1,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.sandbox.guest import streams
+from repairgym.sandbox.guest import process
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(0, 60))
 def test_bounded_buffer_keeps_head_and_tail(parts, limit):
-    buffer, whole = streams.BoundedBuffer(limit), b"".join(parts)
+    buffer, whole = process.BoundedBuffer(limit), b"".join(parts)
     for part in parts:
         buffer.append(part)
     assert buffer.num_bytes == len(whole)
