@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from repairgym.errors import SandboxContentError, SandboxError, SandboxLostError
 from repairgym.sandbox.guest import wire

@@ -1,10 +1,11 @@
 """Rules that the kernel enforces on untrusted code: limits, no privileges, a seccomp filter, a Landlock rule set.
 
-`confine` turns the calling process into an untrusted one. `build_filter` reads the machine name and makes a classic BPF program that answers ``EPERM`` to calls that no repair
-needs: an architecture without a table gets no filter (the other walls stand), system calls of a foreign ABI are denied,
-everything not named is allowed. `build_ruleset` reads lists of paths and makes a rule set for back ends without
-namespaces: only listed paths can be opened; a kernel without Landlock, or with a version before 2, which forbids every
-rename between folders, gives no rule set, and the caller has to report that.
+`confine` turns the calling process into an untrusted one. `build_filter` reads the machine name and makes a classic BPF
+program that answers ``EPERM`` to calls that no repair needs: an architecture without a table gets no filter (the other
+walls stand), system calls of a foreign ABI are denied, everything not named is allowed. `build_ruleset` reads lists of
+paths and makes a rule set for back ends without namespaces: only listed paths can be opened; a kernel without Landlock,
+or with a version before 2, which forbids every rename between folders, gives no rule set, and the caller has to report
+that.
 """
 
 from __future__ import annotations
