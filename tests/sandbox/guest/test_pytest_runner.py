@@ -7,7 +7,7 @@ import pytest_asyncio
 from uv import find_uv_bin
 
 from repairgym.sandbox.backends.namespace import NamespaceBackend
-from repairgym.sandbox.conformance import make_tree, suites
+from repairgym.sandbox.conformance import checks_of, make_tree, suites
 from repairgym.sandbox.conformance.site import Site
 from repairgym.sandbox.probe import probe_backend
 from repairgym.tasks.layers.environments import base_python, install_arguments
@@ -37,6 +37,6 @@ async def site(request, tmp_path_factory):
     await backend.close()
 
 
-@pytest.mark.parametrize("check", suites.CHECKS, ids=lambda check: check.name)
+@pytest.mark.parametrize("check", checks_of(suites), ids=lambda check: check.name)
 async def test_suites(site, check):
     await check.run(site)

@@ -5,15 +5,11 @@ Reads a :class:`Site` (a back end, an environment with pytest, a tree made by :f
 """
 
 from repairgym.sandbox.conformance import attacks, commands, files, isolation, sessions, suites
-from repairgym.sandbox.conformance.site import Check, Site, make_environment, make_tree
+from repairgym.sandbox.conformance.site import Check, Site, checks_of, make_environment, make_tree
 
 CHECKS: tuple[Check, ...] = (
-    *commands.CHECKS,
-    *sessions.CHECKS,
-    *files.CHECKS,
-    *suites.CHECKS,
-    *isolation.CHECKS,
-    *attacks.CHECKS,
+    *(check for module in (commands, sessions, files, suites) for check in checks_of(module)),
+    *(check for module in (isolation, attacks) for check in checks_of(module, is_isolating_only=True)),
 )
 
 NOT_HELD: dict[tuple[str, str], str] = {
@@ -23,4 +19,4 @@ NOT_HELD: dict[tuple[str, str], str] = {
 }
 """(back end, check) -> reason why it fails there. Checks of operations that a back end lacks are not listed."""
 
-__all__ = ["CHECKS", "NOT_HELD", "Check", "Site", "make_environment", "make_tree"]
+__all__ = ["CHECKS", "NOT_HELD", "Check", "Site", "checks_of", "make_environment", "make_tree"]

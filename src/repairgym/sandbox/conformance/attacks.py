@@ -9,8 +9,18 @@ import os
 import socket
 import tempfile
 
-from repairgym.sandbox.base import Sandbox, SandboxLimits
-from repairgym.sandbox.conformance.site import Site, checks, python, require, shell
+from repairgym.sandbox.base import Sandbox
+from repairgym.sandbox.conformance.site import (
+    Site,
+    on_sandbox,
+    on_site,
+    prints_nothing,
+    python,
+    require,
+    require_output,
+    require_silence,
+    shell,
+)
 
 _SHORT_S = 2.0
 _PROC = """
@@ -30,7 +40,34 @@ for path in ('/proc/sysrq-trigger', '/proc/sys/kernel/hostname', '/proc/sys/vm/d
     except OSError: continue
     print('opened', path)
 """
-_DEVICES = """
+_POISON = """
+import os, stat
+attempts = [lambda: os.mknod('whiteout', stat.S_IFCHR | 0o600, 0), lambda: os.mknod('run.sh.new', stat.S_IFCHR, 0)]
+for name in ('overlay.opaque', 'overlay.redirect', 'overlay.metacopy', 'overlay.origin', 'overlay.overlay.opaque'):
+    for value in (b'y', b'/../../etc', b''):
+        attempts.append(lambda name=name, value=value: os.setxattr('shop', 'user.' + name, value))
+        attempts.append(lambda name=name, value=value: os.setxattr('run.sh', 'user.' + name, value))
+for attempt in attempts:
+    try: attempt()
+    except OSError: pass
+os.symlink('/.repairgym/scratch/0', 'layers'); os.symlink('/proc/1/root', 'root')
+"""
+
+
+@on_site()
+async def host_processes_and_kernel(site: Site) -> None:
+    """Processes of the host and revealing or writable files of the kernel are out of reach."""
+    marker = f"repairgym-host-process-{os.getpid()}"
+    process = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 60; : {marker}")
+    try:
+        async with site.sandbox() as sandbox:
+            await require_silence(sandbox, _PROC, marker)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+device_nodes = prints_nothing("""
 import os, stat
 for path, kind, device in (('d1', stat.S_IFBLK, os.makedev(254, 0)), ('d2', stat.S_IFCHR, os.makedev(1, 1)),
                            ('/tmp/d3', stat.S_IFBLK, os.makedev(8, 0)), ('/dev/d4', stat.S_IFCHR, os.makedev(5, 1))):
@@ -43,8 +80,11 @@ for name in os.listdir('/dev'):
     mode = os.stat('/dev/' + name).st_mode if os.path.exists('/dev/' + name) else 0
     if stat.S_ISBLK(mode): print('block device', name)
 print(*sorted(set(os.listdir('/dev')) & {'kvm', 'fuse', 'mem', 'sda', 'vda', 'loop-control', 'net', 'tty0'}), end='')
-"""
-_IDENTITY = """
+""")
+"""Only harmless devices exist, and none can be made."""
+
+
+identities = prints_nothing("""
 import os, subprocess, shutil
 for attempt in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]),
                 lambda: os.chown('run.sh', 0, 0)):
@@ -60,8 +100,11 @@ for name, text in (('uid_map', '0 0 1'), ('gid_map', '0 0 1'), ('setgroups', 'al
     try: open('/proc/self/' + name, 'wb', 0).write(text.encode())  # unbuffered: the kernel denies the write
     except OSError: continue
     print('wrote', name)
-"""
-_SIBLING = """
+""")
+"""No call, set-user-id file, system tool or id map leads to another user."""
+
+
+tracing = prints_nothing("""
 import ctypes, os, signal, time
 libc = ctypes.CDLL(None, use_errno=True)
 pid = os.fork()
@@ -76,8 +119,11 @@ if libc.process_vm_readv(pid, ctypes.byref(vector), 1, ctypes.byref(vector), 1, 
 fd = libc.syscall(434, 1, 0)
 if fd >= 0 and libc.syscall(438, fd, 0, 0) >= 0: print('took a descriptor of the trusted process')
 os.kill(pid, signal.SIGKILL)
-"""
-_FAMILIES = """
+""")
+"""No process can trace or read another, or take its descriptors, not even its own child."""
+
+
+socket_families = prints_nothing("""
 import socket
 for family in range(1, 46):
     if family in (1, 2, 10, 16): continue
@@ -90,71 +136,11 @@ for kind in (3,):
     except OSError: continue
     print('raw socket')
 print(*[name for _, name in socket.if_nameindex() if name != 'lo'], end='')
-"""
-
-_POISON = """
-import os, stat
-attempts = [lambda: os.mknod('whiteout', stat.S_IFCHR | 0o600, 0), lambda: os.mknod('run.sh.new', stat.S_IFCHR, 0)]
-for name in ('overlay.opaque', 'overlay.redirect', 'overlay.metacopy', 'overlay.origin', 'overlay.overlay.opaque'):
-    for value in (b'y', b'/../../etc', b''):
-        attempts.append(lambda name=name, value=value: os.setxattr('shop', 'user.' + name, value))
-        attempts.append(lambda name=name, value=value: os.setxattr('run.sh', 'user.' + name, value))
-for attempt in attempts:
-    try: attempt()
-    except OSError: pass
-os.symlink('/.repairgym/scratch/0', 'layers'); os.symlink('/proc/1/root', 'root')
-"""
-_GROUPS = """
-import os
-print(*[line.split()[1] for line in open('/proc/mounts') if 'cgroup' in line.split()[2]], end='')
-for folder, _, names in os.walk('/sys'):
-    for name in names: print(folder, name)
-"""
+""")
+"""Only local sockets, IP and netlink exist, and there is no interface but the loopback."""
 
 
-async def _require_silence(sandbox: Sandbox, program: str, *arguments: str) -> None:
-    result = await python(sandbox, program, *arguments)
-    require(result.exit_status == 0 and not result.stdout, "nothing reached", result)
-
-
-async def host_processes_and_kernel(site: Site) -> None:
-    """Processes of the host and revealing or writable files of the kernel are out of reach."""
-    marker = f"repairgym-host-process-{os.getpid()}"
-    process = await asyncio.create_subprocess_exec("sh", "-c", f"sleep 60; : {marker}")
-    try:
-        async with site.sandbox() as sandbox:
-            await _require_silence(sandbox, _PROC, marker)
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def device_nodes(site: Site) -> None:
-    """Only harmless devices exist, and none can be made."""
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, _DEVICES)
-        require(result.exit_status == 0 and not result.stdout.strip(), "no device", result)
-
-
-async def identities(site: Site) -> None:
-    """No call, set-user-id file, system tool or id map leads to another user."""
-    async with site.sandbox() as sandbox:
-        await _require_silence(sandbox, _IDENTITY)
-
-
-async def tracing(site: Site) -> None:
-    """No process can trace or read another, or take its descriptors, not even its own child."""
-    async with site.sandbox() as sandbox:
-        await _require_silence(sandbox, _SIBLING)
-
-
-async def socket_families(site: Site) -> None:
-    """Only local sockets, IP and netlink exist, and there is no interface but the loopback."""
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, _FAMILIES)
-        require(result.exit_status == 0 and not result.stdout.strip(), "no other socket", result)
-
-
+@on_site()
 async def host_sockets(site: Site) -> None:
     """Sockets in folders of the host (daemons, agents) are absent."""
     with tempfile.TemporaryDirectory(prefix="repairgym-socket-") as folder, socket.socket(socket.AF_UNIX) as server:
@@ -168,9 +154,10 @@ async def host_sockets(site: Site) -> None:
             "    print('reached', path)"
         )
         async with site.sandbox() as sandbox:
-            await _require_silence(sandbox, program, f"{folder}/socket")
+            await require_silence(sandbox, program, f"{folder}/socket")
 
 
+@on_site()
 async def shared_memory(site: Site) -> None:
     """Shared memory of the host, of another sandbox and of an earlier command is out of reach."""
     attach = "import ctypes; print(ctypes.CDLL(None).shmget({key}, 4096, {flags}) >= 0)"
@@ -188,18 +175,19 @@ async def shared_memory(site: Site) -> None:
         libc.shmctl(made, 0, None)
 
 
+@on_site()
 async def everybody_killed(site: Site) -> None:
     """``kill -9 -1`` ends the command only: the sandbox, its neighbors and the host survive."""
     async with site.sandbox() as first, site.sandbox() as second:
         await shell(second, "echo kept > kept")
         for number in ("KILL", "STOP", "TERM", "INT", "SEGV"):
-            await shell(
-                first, f"trap '' INT TERM; kill -{number} -1; kill -{number} 1; kill -{number} 0", timeout_s=_SHORT_S
-            )
-        require((await shell(first, "echo fine")).stdout == b"fine\n", "a sandbox that works", "none")
-        require((await shell(second, "cat kept")).stdout == b"kept\n", "a neighbor that works", "none")
+            script = f"trap '' INT TERM; kill -{number} -1; kill -{number} 1; kill -{number} 0"
+            await shell(first, script, timeout_s=_SHORT_S)
+        await require_output(first, "echo fine", b"fine\n")
+        await require_output(second, "cat kept", b"kept\n")
 
 
+@on_site()
 async def other_sandboxes(site: Site) -> None:
     """Files, processes and sockets of another sandbox are out of reach on every path."""
     program = (
@@ -222,11 +210,12 @@ async def other_sandboxes(site: Site) -> None:
     async with site.sandbox() as first, site.sandbox() as second:
         running = asyncio.ensure_future(python(first, serve, secret, timeout_s=20))
         await asyncio.sleep(1)
-        await _require_silence(second, program, secret)
+        await require_silence(second, program, secret)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
+@on_site(needs_snapshots=True)
 async def poisoned_layers(site: Site) -> None:
     """No file of untrusted code changes the reading of its layer below another: forks see the parent's files."""
     async with site.sandbox() as sandbox:
@@ -237,101 +226,79 @@ async def poisoned_layers(site: Site) -> None:
             require(await child.list_files() == before == await sandbox.list_files(), "the parent's files", "others")
             require(await child.read_file("run.sh") == (site.tree / "run.sh").read_bytes(), "the tree's text", "other")
             reached = "import os; print(*[path for path in ('layers/u0', 'root/etc') if os.path.exists(path)], end='')"
-            await _require_silence(child, reached)
+            await require_silence(child, reached)
             await child.close()
 
 
-async def control_groups(site: Site) -> None:
-    """No other control group is in reach: neither their file system nor ``/sys`` is mounted."""
-    async with site.sandbox() as sandbox:
-        await _require_silence(sandbox, _GROUPS)
+control_groups = prints_nothing("""
+import os
+print(*[line.split()[1] for line in open('/proc/mounts') if 'cgroup' in line.split()[2]], end='')
+for folder, _, names in os.walk('/sys'):
+    for name in names: print(folder, name)
+""")
+"""No other control group is in reach: neither their file system nor ``/sys`` is mounted."""
 
 
-async def limits_stay(site: Site) -> None:
-    """No limit can be raised from inside, and a child inherits all of them."""
-    program = (
-        "import resource\n"
-        "for name in ('NPROC', 'FSIZE', 'NOFILE', 'CORE'):\n"
-        "    kind = getattr(resource, 'RLIMIT_' + name)\n"
-        "    soft, hard = resource.getrlimit(kind)\n"
-        "    if hard == resource.RLIM_INFINITY: print('no limit', name)\n"
-        "    try: resource.setrlimit(kind, (hard + 1, hard + 1))\n"
-        "    except (OSError, ValueError): continue\n"
-        "    print('raised', name)"
-    )
-    async with site.sandbox() as sandbox:
-        await _require_silence(sandbox, program)
+limits_stay = prints_nothing("""
+import resource
+for name in ('NPROC', 'FSIZE', 'NOFILE', 'CORE'):
+    kind = getattr(resource, 'RLIMIT_' + name)
+    soft, hard = resource.getrlimit(kind)
+    if hard == resource.RLIM_INFINITY: print('no limit', name)
+    try: resource.setrlimit(kind, (hard + 1, hard + 1))
+    except (OSError, ValueError): continue
+    print('raised', name)
+""")
+"""No limit can be raised from inside, and a child inherits all of them."""
 
 
-async def many_small_files(site: Site) -> None:
+@on_sandbox(disk_bytes=4 << 20)
+async def many_small_files(sandbox: Sandbox) -> None:
     """The number of files is bounded too, and the sandbox is usable after their removal."""
-    program = (
-        "import os\nos.mkdir('many')\ncount = 0\n"
-        "try:\n    while count < 200000:\n        open('many/%d' % count, 'w').close(); count += 1\n"
-        "except OSError as error: print(error.errno)"
-    )
-    async with site.sandbox(limits=SandboxLimits(disk_bytes=4 << 20)) as sandbox:
-        result = await python(sandbox, program)
-        require(result.stdout == b"28\n", "no space left", result)
-        require((await shell(sandbox, "rm -r many; echo x > y; cat y")).stdout == b"x\n", "a usable sandbox", "none")
+    program = """
+import os
+os.mkdir('many')
+try:
+    for count in range(200000): open('many/%d' % count, 'w').close()
+except OSError as error: print(error.errno)"""
+    result = await python(sandbox, program)
+    require(result.stdout == b"28\n", "no space left", result)
+    await require_output(sandbox, "rm -r many; echo x > y; cat y", b"x\n")
 
 
-async def endless_output_of_many(site: Site) -> None:
+@on_sandbox(output_bytes=4096)
+async def endless_output_of_many(sandbox: Sandbox) -> None:
     """``yes`` from many processes on both streams neither fills memory nor delays the deadline."""
-    async with site.sandbox(limits=SandboxLimits(output_bytes=4096)) as sandbox:
-        script = "for i in 1 2 3 4 5 6; do yes & yes >&2 & done; exec yes"
-        result = await shell(sandbox, script, timeout_s=_SHORT_S)
-        require(result.is_timed_out and result.is_truncated, "a cut at the deadline", result)
-        require(result.num_stdout_bytes > 100_000 and len(result.stdout) < 5000, "a bounded output", len(result.stdout))
-        require(result.duration_s < 30, "an end soon after the deadline", result.duration_s)
-        require((await shell(sandbox, "echo fine")).stdout == b"fine\n", "a sandbox that works", "none")
+    script = "for i in 1 2 3 4 5 6; do yes & yes >&2 & done; exec yes"
+    result = await shell(sandbox, script, timeout_s=_SHORT_S)
+    require(result.is_timed_out and result.is_truncated, "a cut at the deadline", result)
+    require(result.num_stdout_bytes > 100_000 and len(result.stdout) < 5000, "a bounded output", len(result.stdout))
+    require(result.duration_s < 30, "an end soon after the deadline", result.duration_s)
+    await require_output(sandbox, "echo fine", b"fine\n")
 
 
-async def process_bound_of_sessions(site: Site) -> None:
+@on_sandbox(num_processes=40)
+async def process_bound_of_sessions(sandbox: Sandbox) -> None:
     """A fork bomb in a session ends with its command; the session continues."""
-    async with site.sandbox(limits=SandboxLimits(num_processes=40)) as sandbox:
-        session = await sandbox.open_session()
-        result = await session.run("bomb() { bomb | bomb & }; bomb; sleep 30", timeout_s=_SHORT_S)
-        require(result.exit_status != 0, "no success", result)
-        result = await session.run("unset -f bomb; echo fine", timeout_s=60)
-        require(result.stdout == b"fine\n", "a session that works", result)
+    session = await sandbox.open_session()
+    result = await session.run("bomb() { bomb | bomb & }; bomb; sleep 30", timeout_s=_SHORT_S)
+    require(result.exit_status != 0, "no success", result)
+    result = await session.run("unset -f bomb; echo fine", timeout_s=60)
+    require(result.stdout == b"fine\n", "a session that works", result)
 
 
-async def environment_is_read_only(site: Site) -> None:
-    """Interpreter, packages and tree of all sandboxes cannot be changed from one of them."""
-    program = (
-        "import os, pytest, sys\n"
-        "guest = '/opt/repairgym/repairgym_guest/server.py'\n"
-        "for path in (pytest.__file__, os.__file__, sys.executable, guest, '/usr/bin/env'):\n"
-        "    for mode in ('r+b', 'ab'):\n"
-        "        try: open(path, mode).close()\n"
-        "        except OSError: continue\n"
-        "        print('opened', path)\n"
-        "    for call in (lambda: os.unlink(path), lambda: os.chmod(path, 0o777),\n"
-        "                 lambda: os.rename(path, path + 'x')):\n"
-        "        try: call()\n"
-        "        except OSError: continue\n"
-        "        print('changed', path)"
-    )
-    async with site.sandbox() as sandbox:
-        await _require_silence(sandbox, program)
-
-
-CHECKS = checks(
-    host_processes_and_kernel,
-    device_nodes,
-    identities,
-    tracing,
-    socket_families,
-    host_sockets,
-    shared_memory,
-    everybody_killed,
-    other_sandboxes,
-    control_groups,
-    limits_stay,
-    many_small_files,
-    endless_output_of_many,
-    process_bound_of_sessions,
-    environment_is_read_only,
-    is_isolating_only=True,
-) + checks(poisoned_layers, is_isolating_only=True, needs_snapshots=True)
+environment_is_read_only = prints_nothing("""
+import os, pytest, sys
+guest = '/opt/repairgym/repairgym_guest/server.py'
+for path in (pytest.__file__, os.__file__, sys.executable, guest, '/usr/bin/env'):
+    for mode in ('r+b', 'ab'):
+        try: open(path, mode).close()
+        except OSError: continue
+        print('opened', path)
+    for call in (lambda: os.unlink(path), lambda: os.chmod(path, 0o777),
+                 lambda: os.rename(path, path + 'x')):
+        try: call()
+        except OSError: continue
+        print('changed', path)
+""")
+"""Interpreter, packages and tree of all sandboxes cannot be changed from one of them."""

@@ -2,88 +2,108 @@
 
 import os
 
-from repairgym.sandbox.base import SandboxLimits
-from repairgym.sandbox.conformance.site import TIMEOUT_S, Site, checks, python, require, shell
+from repairgym.sandbox.base import Sandbox
+from repairgym.sandbox.conformance.site import (
+    TIMEOUT_S,
+    Site,
+    on_sandbox,
+    on_site,
+    python,
+    require,
+    require_output,
+    require_silence,
+    shell,
+)
 
 _SHORT_S = 0.7
+_OTHERS = """
+import glob, os, sys
+for path in glob.glob('/proc/[0-9]*/cmdline'):
+    if str(os.getpid()) not in path:
+        try: line = open(path, 'rb').read().decode(errors='replace')
+        except OSError: continue
+        if sys.argv[1] in line: print(line)
+"""
+"""Prints the command lines of other processes that hold the first argument."""
 
 
-async def exit_status(site: Site) -> None:
+@on_sandbox()
+async def exit_status(sandbox: Sandbox) -> None:
     """The exit status is the program's."""
-    async with site.sandbox() as sandbox:
-        results = [(await shell(sandbox, f"exit {status}")).exit_status for status in (0, 1, 77)]
-        require(results == [0, 1, 77], "exit statuses 0, 1, 77", results)
+    results = [(await shell(sandbox, f"exit {status}")).exit_status for status in (0, 1, 77)]
+    require(results == [0, 1, 77], "exit statuses 0, 1, 77", results)
 
 
-async def signal(site: Site) -> None:
+@on_sandbox()
+async def signal(sandbox: Sandbox) -> None:
     """Death by signal is distinguished from an exit status."""
-    async with site.sandbox() as sandbox:
-        result = await shell(sandbox, "kill -SEGV $$")
-        require((result.exit_status, result.signal) == (None, 11), "signal 11", result)
+    result = await shell(sandbox, "kill -SEGV $$")
+    require((result.exit_status, result.signal) == (None, 11), "signal 11", result)
 
 
-async def unknown_program(site: Site) -> None:
+@on_sandbox()
+async def unknown_program(sandbox: Sandbox) -> None:
     """A missing program is status 127, not a failure of the sandbox."""
-    async with site.sandbox() as sandbox:
-        result = await sandbox.exec(("no-such-program",), timeout_s=TIMEOUT_S)
-        require(result.exit_status == 127 and b"no-such-program" in result.stderr, "status 127", result)
+    result = await sandbox.exec(("no-such-program",), timeout_s=TIMEOUT_S)
+    require(result.exit_status == 127 and b"no-such-program" in result.stderr, "status 127", result)
 
 
-async def streams(site: Site) -> None:
+@on_sandbox()
+async def streams(sandbox: Sandbox) -> None:
     """Standard input, output and error are separate and carry any byte."""
     data = bytes(range(256)) * 1000 + "Grüße 🚲".encode()
-    async with site.sandbox() as sandbox:
-        result = await sandbox.exec(("sh", "-c", "cat; echo oops >&2"), timeout_s=TIMEOUT_S, stdin=data)
-        require(result.stdout == data and result.stderr == b"oops\n", "the input and 'oops'", len(result.stdout))
-        ignored = await sandbox.exec(("true",), timeout_s=TIMEOUT_S, stdin=data * 20)
-        require(ignored.exit_status == 0, "success although the input was not read", ignored)
+    result = await sandbox.exec(("sh", "-c", "cat; echo oops >&2"), timeout_s=TIMEOUT_S, stdin=data)
+    require(result.stdout == data and result.stderr == b"oops\n", "the input and 'oops'", len(result.stdout))
+    ignored = await sandbox.exec(("true",), timeout_s=TIMEOUT_S, stdin=data * 20)
+    require(ignored.exit_status == 0, "success although the input was not read", ignored)
 
 
-async def large_streams(site: Site) -> None:
+@on_sandbox(output_bytes=1 << 24)
+async def large_streams(sandbox: Sandbox) -> None:
     """Megabytes in both directions at once cause no deadlock, also when nobody reads the input."""
     data = bytes(range(256)) * 40_000
-    async with site.sandbox(limits=SandboxLimits(output_bytes=1 << 24)) as sandbox:
-        result = await sandbox.exec(("cat",), timeout_s=TIMEOUT_S, stdin=data)
-        require(result.stdout == data, f"{len(data)} bytes", result.num_stdout_bytes)
-        result = await python(sandbox, "import sys; sys.stderr.write('e' * 3_000_000); print('o' * 3_000_000)")
-        got = (result.num_stdout_bytes, result.num_stderr_bytes)
-        require(got == (3_000_001, 3_000_000), "two streams of 3 MB", got)
-        unread = await sandbox.exec(("sleep", "0.2"), timeout_s=TIMEOUT_S, stdin=data)
-        require(unread.exit_status == 0, "success although nobody reads", unread)
+    result = await sandbox.exec(("cat",), timeout_s=TIMEOUT_S, stdin=data)
+    require(result.stdout == data, f"{len(data)} bytes", result.num_stdout_bytes)
+    result = await python(sandbox, "import sys; sys.stderr.write('e' * 3_000_000); print('o' * 3_000_000)")
+    got = (result.num_stdout_bytes, result.num_stderr_bytes)
+    require(got == (3_000_001, 3_000_000), "two streams of 3 MB", got)
+    unread = await sandbox.exec(("sleep", "0.2"), timeout_s=TIMEOUT_S, stdin=data)
+    require(unread.exit_status == 0, "success although nobody reads", unread)
 
 
-async def closed_streams(site: Site) -> None:
+@on_sandbox()
+async def closed_streams(sandbox: Sandbox) -> None:
     """The sandbox waits for a program that closes its streams early, or ends while a child keeps them open."""
-    async with site.sandbox() as sandbox:
-        result = await shell(sandbox, "echo before; exec >&- 2>&- <&-; sleep 0.2; exit 5")
-        require((result.exit_status, result.stdout) == (5, b"before\n"), "status 5 and 'before'", result)
-        result = await shell(sandbox, "(sleep 300; echo late) & echo soon")
-        require(result.stdout == b"soon\n" and result.duration_s < 30, "an end with the command", result)
+    result = await shell(sandbox, "echo before; exec >&- 2>&- <&-; sleep 0.2; exit 5")
+    require((result.exit_status, result.stdout) == (5, b"before\n"), "status 5 and 'before'", result)
+    result = await shell(sandbox, "(sleep 300; echo late) & echo soon")
+    require(result.stdout == b"soon\n" and result.duration_s < 30, "an end with the command", result)
 
 
-async def odd_arguments(site: Site) -> None:
+@on_sandbox()
+async def odd_arguments(sandbox: Sandbox) -> None:
     """Arguments, variables and folders may hold any text; a missing folder is status 126 or 127."""
     words = ("two words", "", "$HOME", "'\"\\", "line\nbreak", "grüße 🚲", "-x")
-    async with site.sandbox() as sandbox:
-        result = await sandbox.exec(("printf", "%s\\0", *words), timeout_s=TIMEOUT_S, env={"ODD": "a\nb=c"})
-        require(result.stdout.decode().split("\0")[:-1] == list(words), f"{words}", result)
-        result = await sandbox.exec(("true",), timeout_s=TIMEOUT_S, cwd="/testbed/no/such")
-        require(result.exit_status in (126, 127) and b"no/such" in result.stderr, "status 126 or 127", result)
+    result = await sandbox.exec(("printf", "%s\\0", *words), timeout_s=TIMEOUT_S, env={"ODD": "a\nb=c"})
+    require(result.stdout.decode().split("\0")[:-1] == list(words), f"{words}", result)
+    result = await sandbox.exec(("true",), timeout_s=TIMEOUT_S, cwd="/testbed/no/such")
+    require(result.exit_status in (126, 127) and b"no/such" in result.stderr, "status 126 or 127", result)
 
 
-async def resource_usage(site: Site) -> None:
+@on_sandbox()
+async def resource_usage(sandbox: Sandbox) -> None:
     """Processor time and memory of a command and its children are reported."""
     program = (
         "import subprocess, sys; subprocess.run([sys.executable, '-c', 'x = b\"x\" * (64 << 20); sum(range(3000000))'])"
     )
-    async with site.sandbox() as sandbox:
-        small = await shell(sandbox, "true")
-        large = await python(sandbox, program)
-        require(large.cpu_s > 0.02 > small.cpu_s / 10, "processor time", (small.cpu_s, large.cpu_s))
-        require((large.peak_memory_bytes or 0) > 64 << 20, "more than 64 MiB", large.peak_memory_bytes)
-        require((small.peak_memory_bytes or 0) < 64 << 20, "less for 'true'", small.peak_memory_bytes)
+    small = await shell(sandbox, "true")
+    large = await python(sandbox, program)
+    require(large.cpu_s > 0.02 > small.cpu_s / 10, "processor time", (small.cpu_s, large.cpu_s))
+    require((large.peak_memory_bytes or 0) > 64 << 20, "more than 64 MiB", large.peak_memory_bytes)
+    require((small.peak_memory_bytes or 0) < 64 << 20, "less for 'true'", small.peak_memory_bytes)
 
 
+@on_site()
 async def folder_and_variables(site: Site) -> None:
     """Working folder and variables are as requested; the host's environment is not inherited."""
     os.environ["REPAIRGYM_CONFORMANCE_SECRET"] = "leaked"
@@ -96,97 +116,60 @@ async def folder_and_variables(site: Site) -> None:
         del os.environ["REPAIRGYM_CONFORMANCE_SECRET"]
 
 
-async def deadline(site: Site) -> None:
+@on_sandbox()
+async def deadline(sandbox: Sandbox) -> None:
     """At the deadline everything ends, also a process that ignores SIGTERM in its own session."""
-    program = (
-        "import os, signal, sys, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('before', flush=True)\n"
-        "if os.fork() == 0: os.setsid()\n"
-        "time.sleep(600)"
-    )
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, program, timeout_s=_SHORT_S)
-        require(result.is_timed_out and result.exit_status is None, "a timeout", result)
-        require(result.stdout == b"before\n", "the output from before the deadline", result)
-        require(result.duration_s < 30, "an end soon after the deadline", result.duration_s)
-        await _require_alone(sandbox, "time.sleep(600)")
+    program = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('before', flush=True)
+if os.fork() == 0: os.setsid()
+time.sleep(600)"""
+    result = await python(sandbox, program, timeout_s=_SHORT_S)
+    require(result.is_timed_out and result.exit_status is None, "a timeout", result)
+    require(result.stdout == b"before\n", "the output from before the deadline", result)
+    require(result.duration_s < 30, "an end soon after the deadline", result.duration_s)
+    await require_silence(sandbox, _OTHERS, "time.sleep(600)")
 
 
-async def daemons_end(site: Site) -> None:
+@on_sandbox()
+async def daemons_end(sandbox: Sandbox) -> None:
     """A background process ends with its command."""
-    async with site.sandbox() as sandbox:
-        result = await shell(sandbox, "(setsid sleep 987.5 >/dev/null 2>&1 &) ; setsid sleep 987.5 & echo started")
-        require(result.stdout == b"started\n", "'started'", result)
-        await _require_alone(sandbox, "987" + ".5")
+    start = "(setsid sleep 987.5 >/dev/null 2>&1 &) ; setsid sleep 987.5 & echo started"
+    await require_output(sandbox, start, b"started\n")
+    await require_silence(sandbox, _OTHERS, "987.5")
 
 
-async def _require_alone(sandbox: object, text: str) -> None:
-    program = (
-        "import glob, os, sys\n"
-        "for path in glob.glob('/proc/[0-9]*/cmdline'):\n"
-        "    if str(os.getpid()) not in path:\n"
-        "        try: line = open(path, 'rb').read().decode(errors='replace')\n"
-        "        except OSError: continue\n"
-        "        if sys.argv[1] in line: print(line)"
-    )
-    result = await sandbox.exec(("python", "-c", program, text), timeout_s=TIMEOUT_S)  # type: ignore[attr-defined]
-    require(result.exit_status == 0 and not result.stdout, "no process left", result)
-
-
-async def output_bound(site: Site) -> None:
+@on_sandbox(output_bytes=1000)
+async def output_bound(sandbox: Sandbox) -> None:
     """Endless output keeps its head and tail, and is counted completely."""
-    limits = SandboxLimits(output_bytes=1000)
-    async with site.sandbox(limits=limits) as sandbox:
-        result = await python(sandbox, "print('head', 'x' * 5_000_000, 'tail')")
-        require(result.is_truncated and result.num_output_bytes == 5_000_011, "5000011 bytes", result.num_output_bytes)
-        require(len(result.stdout) < 1100, "about 1000 bytes", len(result.stdout))
-        is_kept = result.stdout.startswith(b"head x") and result.stdout.endswith(b"x tail\n")
-        require(is_kept, "head and tail", result.stdout[:20])
+    result = await python(sandbox, "print('head', 'x' * 5_000_000, 'tail')")
+    require(result.is_truncated and result.num_output_bytes == 5_000_011, "5000011 bytes", result.num_output_bytes)
+    require(len(result.stdout) < 1100, "about 1000 bytes", len(result.stdout))
+    is_kept = result.stdout.startswith(b"head x") and result.stdout.endswith(b"x tail\n")
+    require(is_kept, "head and tail", result.stdout[:20])
 
 
-async def file_bound(site: Site) -> None:
+@on_sandbox(file_bytes=1 << 20)
+async def file_bound(sandbox: Sandbox) -> None:
     """No file grows beyond its limit."""
-    async with site.sandbox(limits=SandboxLimits(file_bytes=1 << 20)) as sandbox:
-        result = await python(sandbox, "open('big', 'wb').write(b'x' * (2 << 20))")
-        require(result.exit_status != 0, "a failure to write 2 MiB", result)
+    result = await python(sandbox, "open('big', 'wb').write(b'x' * (2 << 20))")
+    require(result.exit_status != 0, "a failure to write 2 MiB", result)
 
 
-async def memory_bound(site: Site) -> None:
+@on_sandbox(memory_bytes=256 << 20, disk_bytes=16 << 20)
+async def memory_bound(sandbox: Sandbox) -> None:
     """No command gets more memory than its limit; the result reports an end by the kernel."""
-    limits = SandboxLimits(memory_bytes=256 << 20, disk_bytes=16 << 20)
-    async with site.sandbox(limits=limits) as sandbox:
-        result = await python(sandbox, "b'x' * (1 << 30)")
-        is_typed = result.is_out_of_memory and result.signal == 9
-        require(
-            b"MemoryError" in result.stderr or is_typed, "MemoryError, or an end by the kernel that is told", result
-        )
-        fine = await python(sandbox, "b'x' * (32 << 20)")
-        require(fine.exit_status == 0 and not fine.is_out_of_memory, "a sandbox that works", fine)
-        require((fine.peak_memory_bytes or 0) > 32 << 20, "a peak of more than 32 MiB", fine.peak_memory_bytes)
+    result = await python(sandbox, "b'x' * (1 << 30)")
+    is_typed = result.is_out_of_memory and result.signal == 9
+    require(b"MemoryError" in result.stderr or is_typed, "MemoryError, or an end by the kernel that is told", result)
+    fine = await python(sandbox, "b'x' * (32 << 20)")
+    require(fine.exit_status == 0 and not fine.is_out_of_memory, "a sandbox that works", fine)
+    require((fine.peak_memory_bytes or 0) > 32 << 20, "a peak of more than 32 MiB", fine.peak_memory_bytes)
 
 
-async def python_is_the_environment(site: Site) -> None:
+@on_sandbox()
+async def python_is_the_environment(sandbox: Sandbox) -> None:
     """``python`` is the environment's interpreter and finds its packages."""
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, "import pytest, os; print(os.access(pytest.__file__, os.R_OK))")
-        require(result.stdout == b"True\n", "pytest of the environment", result)
-
-
-CHECKS = checks(
-    exit_status,
-    signal,
-    unknown_program,
-    streams,
-    large_streams,
-    closed_streams,
-    odd_arguments,
-    resource_usage,
-    folder_and_variables,
-    deadline,
-    daemons_end,
-    output_bound,
-    file_bound,
-    memory_bound,
-    python_is_the_environment,
-)
+    result = await python(sandbox, "import pytest, os; print(os.access(pytest.__file__, os.R_OK))")
+    require(result.stdout == b"True\n", "pytest of the environment", result)

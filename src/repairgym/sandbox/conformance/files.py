@@ -8,9 +8,19 @@ from pathlib import Path
 
 from repairgym.errors import SandboxContentError
 from repairgym.sandbox.base import Sandbox
-from repairgym.sandbox.conformance.site import Site, checks, python, require, require_raises, shell
+from repairgym.sandbox.conformance.site import (
+    Files,
+    Site,
+    on_sandbox,
+    on_site,
+    python,
+    require,
+    require_output,
+    require_raises,
+    shell,
+)
 
-_START: dict[str, str | None] = {
+_START: Files = {
     "crlf.txt": "one\r\ntwo\r\nthree\r\n",
     "bare.txt": "no newline",
     "empty.txt": "",
@@ -61,82 +71,72 @@ for _ in range(1500):
 """
 
 
-async def tree_and_files(site: Site) -> None:
+@on_sandbox(
+    {"shop/prices.py": "new\r\n", "shop/old/b.txt": None, "added/deep/x.txt": "Grüße\n", "run.sh": "#!/bin/sh\n"}
+)
+async def tree_and_files(sandbox: Sandbox) -> None:
     """The sandbox is the tree with the files written over it, byte by byte; modes stay."""
-    files = {
-        "shop/prices.py": "new\r\n",
-        "shop/old/b.txt": None,
-        "added/deep/x.txt": "Grüße\n",
-        "run.sh": "#!/bin/sh\n",
-    }
-    async with site.sandbox(files) as sandbox:
-        require(await sandbox.read_file("shop/prices.py") == b"new\r\n", "the replaced text", "other")
-        require(await sandbox.read_file("added/deep/x.txt") == "Grüße\n".encode(), "the added text", "other")
-        require(await sandbox.read_file("shop/old/a.txt") == b"a\n", "the tree's text", "other")
-        await require_raises(FileNotFoundError, sandbox.read_file("shop/old/b.txt"))
-        require((await shell(sandbox, "./run.sh")).exit_status == 0, "an executable run.sh", "not executable")
-        require(await sandbox.changed_files() == {}, "no change at the start", await sandbox.changed_files())
+    require(await sandbox.read_file("shop/prices.py") == b"new\r\n", "the replaced text", "other")
+    require(await sandbox.read_file("added/deep/x.txt") == "Grüße\n".encode(), "the added text", "other")
+    require(await sandbox.read_file("shop/old/a.txt") == b"a\n", "the tree's text", "other")
+    await require_raises(FileNotFoundError, sandbox.read_file("shop/old/b.txt"))
+    require((await shell(sandbox, "./run.sh")).exit_status == 0, "an executable run.sh", "not executable")
+    require(await sandbox.changed_files() == {}, "no change at the start", await sandbox.changed_files())
 
 
-async def read_and_write(site: Site) -> None:
+@on_sandbox()
+async def read_and_write(sandbox: Sandbox) -> None:
     """Programs see the host's files, and the host sees theirs."""
-    async with site.sandbox() as sandbox:
-        await sandbox.write_file("new/folder/data.bin", bytes(range(256)))
-        await sandbox.write_file("empty", b"")
-        result = await shell(sandbox, "wc -c new/folder/data.bin empty; printf '\\377' > made")
-        require(b"256 new/folder/data.bin" in result.stdout, "256 bytes", result)
-        require(await sandbox.read_file("made") == b"\xff", "one byte", "other")
-        require(await sandbox.read_file("link.txt") == b"a\n", "the text behind a link inside", "other")
+    await sandbox.write_file("new/folder/data.bin", bytes(range(256)))
+    await sandbox.write_file("empty", b"")
+    result = await shell(sandbox, "wc -c new/folder/data.bin empty; printf '\\377' > made")
+    require(b"256 new/folder/data.bin" in result.stdout, "256 bytes", result)
+    require(await sandbox.read_file("made") == b"\xff", "one byte", "other")
+    require(await sandbox.read_file("link.txt") == b"a\n", "the text behind a link inside", "other")
 
 
-async def escapes(site: Site) -> None:
+@on_sandbox()
+async def escapes(sandbox: Sandbox) -> None:
     """No path leads the trusted side out of the testbed."""
-    async with site.sandbox() as sandbox:
-        await shell(
-            sandbox,
-            "ln -s /etc/passwd evil; ln -s /etc outside; ln -s ../.. up; mkfifo pipe; ln -s /proc/self/environ env",
-        )
-        for path in ("../etc/passwd", "/etc/passwd", "outside/passwd", "evil", "env", "up/etc/passwd", "shop/../../x"):
-            await require_raises(PermissionError, sandbox.read_file(path))
-            await require_raises(PermissionError, sandbox.write_file(path, b"x"))
-        await require_raises(FileNotFoundError, sandbox.read_file("pipe"))
-        await require_raises(FileNotFoundError, sandbox.read_file("no/such/file"))
+    links = "ln -s /etc/passwd evil; ln -s /etc outside; ln -s ../.. up; ln -s /proc/self/environ env"
+    await shell(sandbox, f"{links}; mkfifo pipe")
+    for path in ("../etc/passwd", "/etc/passwd", "outside/passwd", "evil", "env", "up/etc/passwd", "shop/../../x"):
+        await require_raises(PermissionError, sandbox.read_file(path))
+        await require_raises(PermissionError, sandbox.write_file(path, b"x"))
+    await require_raises(FileNotFoundError, sandbox.read_file("pipe"))
+    await require_raises(FileNotFoundError, sandbox.read_file("no/such/file"))
 
 
-async def changed_files(site: Site) -> None:
+@on_sandbox({"start": "s\n", "same": "same\n"})
+async def changed_files(sandbox: Sandbox) -> None:
     """Changed, new and deleted files are reported against the start, caches and unchanged files are not."""
     script = (
         "echo c > shop/old/a.txt; rm shop/old/b.txt; mkdir n; echo n > 'n/two words'; touch run.sh; "
         "mkdir shop/__pycache__; echo x > shop/__pycache__/y.pyc; rm start; "
         "cp shop/prices.py t; cat t > shop/prices.py; rm t; echo changed > same; ln -s run.sh alias"
     )
-    async with site.sandbox({"start": "s\n", "same": "same\n"}) as sandbox:
-        result = await shell(sandbox, script)
-        require(result.exit_status == 0, "success", result)
-        expected = {
-            "shop/old/a.txt": b"c\n",
-            "shop/old/b.txt": None,
-            "n/two words": b"n\n",
-            "start": None,
-            "same": b"changed\n",
-        }
-        got = await sandbox.changed_files()
-        require(got == expected, f"{expected}", got)
+    result = await shell(sandbox, script)
+    require(result.exit_status == 0, "success", result)
+    expected = {"shop/old/a.txt": b"c\n", "shop/old/b.txt": None, "n/two words": b"n\n", "start": None}
+    expected["same"] = b"changed\n"
+    got = await sandbox.changed_files()
+    require(got == expected, f"{expected}", got)
 
 
-async def replaced_folders(site: Site) -> None:
+@on_sandbox()
+async def replaced_folders(sandbox: Sandbox) -> None:
     """A folder that is removed, made again or replaced by a file loses its files."""
-    async with site.sandbox() as sandbox:
-        script = "rm -r shop/old && mkdir shop/old && echo z > shop/old/z.txt; rm -r tests && echo flat > tests"
-        result = await shell(sandbox, script)
-        require(result.exit_status == 0, "success", result)
-        got = await sandbox.changed_files()
-        present = {path: content for path, content in got.items() if content is not None}
-        require(present == {"shop/old/z.txt": b"z\n", "tests": b"flat\n"}, "two new files", present)
-        gone = {"shop/old/a.txt", "shop/old/b.txt", "tests/test_prices.py"}
-        require(gone <= {path for path, content in got.items() if content is None}, f"{gone} deleted", got)
+    script = "rm -r shop/old && mkdir shop/old && echo z > shop/old/z.txt; rm -r tests && echo flat > tests"
+    result = await shell(sandbox, script)
+    require(result.exit_status == 0, "success", result)
+    got = await sandbox.changed_files()
+    present = {path: content for path, content in got.items() if content is not None}
+    require(present == {"shop/old/z.txt": b"z\n", "tests": b"flat\n"}, "two new files", present)
+    gone = {"shop/old/a.txt", "shop/old/b.txt", "tests/test_prices.py"}
+    require(gone <= {path for path, content in got.items() if content is None}, f"{gone} deleted", got)
 
 
+@on_site()
 async def write_isolation(site: Site) -> None:
     """Two sandboxes of one tree do not see each other's writes, and the tree stays as it was."""
     async with site.sandbox() as first, site.sandbox() as second:
@@ -147,29 +147,18 @@ async def write_isolation(site: Site) -> None:
     require((site.tree / "shop/old/a.txt").read_text() == "a\n", "the tree as it was", "a changed file")
 
 
-async def more_than_comes_out(site: Site) -> None:
+@on_sandbox(disk_bytes=8 << 20)
+async def more_than_comes_out(sandbox: Sandbox) -> None:
     """Changes beyond the bound, a lack of room and a file in the way are errors of the content, not of the sandbox."""
-    limits = site.limits.model_copy(update={"disk_bytes": 8 << 20})
-    async with site.sandbox(limits=limits) as sandbox:
-        # Holes need no room, so more can be there than the bound.
-        await shell(sandbox, "for i in 1 2 3; do truncate -s 5000000 hole$i; done")
-        await require_raises(SandboxContentError, sandbox.changed_files())
-        await shell(sandbox, "truncate -s 9000000 hole1")
-        await require_raises(SandboxContentError, sandbox.read_file("hole1"))
-        await shell(sandbox, "rm hole*; rm run.sh; mkdir run.sh; rm -r shop; echo x > shop")
-        await require_raises(IsADirectoryError, sandbox.write_file("run.sh", b"x"))
-        await require_raises(NotADirectoryError, sandbox.write_file("shop/prices.py", b"x"))
-        require("shop" in await sandbox.changed_files(), "a sandbox that continues", "none")
-
-
-async def full_disk(site: Site) -> None:
-    """A write of the host into a full sandbox is an error of the content."""
-    limits = site.limits.model_copy(update={"disk_bytes": 8 << 20})
-    async with site.sandbox(limits=limits) as sandbox:
-        await shell(sandbox, "head -c 9000000 /dev/zero > fill; true")
-        await require_raises(SandboxContentError, sandbox.write_file("more", b"x" * 1_000_000))
-        await shell(sandbox, "rm fill more; true")
-        await sandbox.write_file("more", b"x")
+    # Holes need no room, so more can be there than the bound.
+    await shell(sandbox, "for i in 1 2 3; do truncate -s 5000000 hole$i; done")
+    await require_raises(SandboxContentError, sandbox.changed_files())
+    await shell(sandbox, "truncate -s 9000000 hole1")
+    await require_raises(SandboxContentError, sandbox.read_file("hole1"))
+    await shell(sandbox, "rm hole*; rm run.sh; mkdir run.sh; rm -r shop; echo x > shop")
+    await require_raises(IsADirectoryError, sandbox.write_file("run.sh", b"x"))
+    await require_raises(NotADirectoryError, sandbox.write_file("shop/prices.py", b"x"))
+    require("shop" in await sandbox.changed_files(), "a sandbox that continues", "none")
 
 
 # --- lists and diffs -----------------------------------------------------------------------------------------------
@@ -196,7 +185,7 @@ async def _sandbox_state(sandbox: Sandbox) -> dict[str, tuple[str, bool, bytes]]
     return state
 
 
-def _apply(tree: Path, target: Path, files: dict[str, str | None], patch: bytes) -> bytes:
+def _apply(tree: Path, target: Path, files: Files, patch: bytes) -> bytes:
     shutil.copytree(tree, target, symlinks=True)
     for path, text in files.items():
         (target / path).parent.mkdir(parents=True, exist_ok=True)
@@ -205,6 +194,7 @@ def _apply(tree: Path, target: Path, files: dict[str, str | None], patch: bytes)
     return done.stderr if done.returncode else b""
 
 
+@on_site()
 async def diff_round_trip(site: Site) -> None:
     """``git apply`` of the patch on the tree gives the sandbox's files: names, bytes, modes, links."""
     async with site.sandbox(_START) as sandbox:
@@ -223,46 +213,37 @@ async def diff_round_trip(site: Site) -> None:
         require(not differing, "equal trees", differing)
 
 
-async def diff_of_hostile_trees(site: Site) -> None:
+@on_sandbox()
+async def diff_of_hostile_trees(sandbox: Sandbox) -> None:
     """Pipes, sockets, huge files, loops and links out of the tree are reported, not read; the sandbox stays usable."""
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, _HOSTILE)
-        require(result.exit_status == 0, "success", result)
-        diff = await sandbox.diff()
-        omissions = {change.path: change.omission for change in diff.changes if change.omission}
-        expected = {"pipe", "shop/pipe", "socket", "run.sh", "huge", "binary"}
-        require(expected <= set(omissions), f"{expected} left out", omissions)
-        require(omissions["huge"] == "large" and omissions["binary"] == "binary", "their reasons", omissions)
-        changes = {change.path: change for change in diff.changes}
-        require(changes["passwd"].after_mode == 0o120000 and b"root:" not in diff.patch, "links as links", diff.patch)
-        require("shop/older/a.txt" in changes and changes["shop/old/a.txt"].kind == "deleted", "both folders", changes)
-        changed = await sandbox.changed_files()
-        is_seen = changed["secret"] == changed["closed/inside"] == b"x\n"
-        require(is_seen and changed["shop/old/a.txt"] is None, "changed files", list(changed)[:9])
-        require((await shell(sandbox, "echo fine")).stdout == b"fine\n", "a usable sandbox", "none")
+    result = await python(sandbox, _HOSTILE)
+    require(result.exit_status == 0, "success", result)
+    diff = await sandbox.diff()
+    omissions = {change.path: change.omission for change in diff.changes if change.omission}
+    expected = {"pipe", "shop/pipe", "socket", "run.sh", "huge", "binary"}
+    require(expected <= set(omissions), f"{expected} left out", omissions)
+    require(omissions["huge"] == "large" and omissions["binary"] == "binary", "their reasons", omissions)
+    changes = {change.path: change for change in diff.changes}
+    require(changes["passwd"].after_mode == 0o120000 and b"root:" not in diff.patch, "links as links", diff.patch)
+    require("shop/older/a.txt" in changes and changes["shop/old/a.txt"].kind == "deleted", "both folders", changes)
+    changed = await sandbox.changed_files()
+    is_seen = changed["secret"] == changed["closed/inside"] == b"x\n"
+    require(is_seen and changed["shop/old/a.txt"] is None, "changed files", list(changed)[:9])
+    await require_output(sandbox, "echo fine", b"fine\n")
 
 
-async def lists(site: Site) -> None:
+@on_sandbox()
+async def lists(sandbox: Sandbox) -> None:
     """Folders are listed with kinds, modes and sizes; links are not followed and no path leads out."""
-    async with site.sandbox() as sandbox:
-        await shell(sandbox, "ln -s /etc outside; mkfifo pipe; printf 12345 > 'two words'")
-        entries = {entry.path: entry for entry in await sandbox.list_files()}
-        require(entries["run.sh"].mode & 0o777 == 0o755, "an executable file", entries["run.sh"])
-        require(entries["two words"].num_bytes == 5, "5 bytes", entries["two words"])
-        require(entries["outside"].target == "/etc" and "outside/passwd" not in entries, "a link", entries)
-        require(entries["pipe"].kind == "other" and entries["shop/old"].kind == "folder", "kinds", entries)
-        names = [entry.path for entry in await sandbox.list_files("shop", is_recursive=False)]
-        require(names == ["shop/__init__.py", "shop/old", "shop/prices.py"], "three entries", names)
-        for path in ("outside", "..", "/etc", "shop/../.."):
-            await require_raises(PermissionError, sandbox.list_files(path))
-        await require_raises(FileNotFoundError, sandbox.list_files("no such"))
-        await require_raises(NotADirectoryError, sandbox.list_files("run.sh"))
-
-
-CHECKS = (
-    *checks(
-        tree_and_files, read_and_write, escapes, changed_files, replaced_folders, write_isolation, more_than_comes_out
-    ),
-    *checks(diff_round_trip, diff_of_hostile_trees, lists),
-    *checks(full_disk, is_isolating_only=True),
-)
+    await shell(sandbox, "ln -s /etc outside; mkfifo pipe; printf 12345 > 'two words'")
+    entries = {entry.path: entry for entry in await sandbox.list_files()}
+    require(entries["run.sh"].mode & 0o777 == 0o755, "an executable file", entries["run.sh"])
+    require(entries["two words"].num_bytes == 5, "5 bytes", entries["two words"])
+    require(entries["outside"].target == "/etc" and "outside/passwd" not in entries, "a link", entries)
+    require(entries["pipe"].kind == "other" and entries["shop/old"].kind == "folder", "kinds", entries)
+    names = [entry.path for entry in await sandbox.list_files("shop", is_recursive=False)]
+    require(names == ["shop/__init__.py", "shop/old", "shop/prices.py"], "three entries", names)
+    for path in ("outside", "..", "/etc", "shop/../.."):
+        await require_raises(PermissionError, sandbox.list_files(path))
+    await require_raises(FileNotFoundError, sandbox.list_files("no such"))
+    await require_raises(NotADirectoryError, sandbox.list_files("run.sh"))

@@ -5,8 +5,20 @@ import socket
 import tempfile
 from pathlib import Path
 
-from repairgym.sandbox.base import SandboxLimits
-from repairgym.sandbox.conformance.site import Site, checks, python, require, shell
+from repairgym.errors import SandboxContentError
+from repairgym.sandbox.base import Sandbox
+from repairgym.sandbox.conformance.site import (
+    Site,
+    on_sandbox,
+    on_site,
+    prints_nothing,
+    python,
+    require,
+    require_output,
+    require_raises,
+    require_silence,
+    shell,
+)
 
 _TRY_CALLS = """
 import ctypes, errno, os
@@ -40,7 +52,39 @@ print(count)
 """
 
 
-_UPGRADES = """
+@on_sandbox()
+async def no_privileges(sandbox: Sandbox) -> None:
+    """No capability, no way to get one, no root, and no system call that could lead out."""
+    status = (await shell(sandbox, "cat /proc/self/status")).stdout.decode()
+    for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
+        require(line in status, line, status)
+    await require_output(sandbox, "id -u", b"1000\n")
+    await require_silence(sandbox, _TRY_CALLS)
+
+
+@on_site()
+async def no_network(site: Site) -> None:
+    """No port or abstract socket of the host is in reach; the sandbox's own loopback works."""
+    program = (
+        "import socket, sys\n"
+        "own = socket.create_server(('127.0.0.1', 0))\n"
+        "socket.create_connection(own.getsockname(), 5)\n"
+        "port, name = int(sys.argv[1]), '\\0' + sys.argv[2]\n"
+        "inet, unix = socket.AF_INET, socket.AF_UNIX\n"
+        "for family, address in ((inet, ('127.0.0.1', port)), (unix, name), (inet, ('192.0.2.1', 80))):\n"
+        "    try: socket.socket(family).connect(address)\n"
+        "    except OSError: continue\n"
+        "    print('reached', address)"
+    )
+    name = f"repairgym-conformance-{os.getpid()}"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
+        abstract.bind("\0" + name)
+        abstract.listen()
+        async with site.sandbox() as sandbox:
+            await require_silence(sandbox, program, str(server.getsockname()[1]), name)
+
+
+no_upgrades = prints_nothing("""
 import importlib.metadata, os, pathlib, subprocess, sys, zipfile
 import ensurepip
 wheels = pathlib.Path(ensurepip.__file__).parent.glob('_bundled/pip-*.whl')
@@ -67,50 +111,11 @@ for name, command in attempts.items():
         print('not tried', name, done.stderr)
 if importlib.metadata.version('iniconfig') == '99.0':
     print('another version')
-"""
+""")
+"""The installer of Python cannot change a package of the environment, from an index or a local wheel."""
 
 
-async def no_privileges(site: Site) -> None:
-    """No capability, no way to get one, no root, and no system call that could lead out."""
-    async with site.sandbox() as sandbox:
-        status = (await shell(sandbox, "cat /proc/self/status")).stdout.decode()
-        for line in ("CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"):
-            require(line in status, line, status)
-        require((await shell(sandbox, "id -u")).stdout == b"1000\n", "user 1000", "another")
-        result = await python(sandbox, _TRY_CALLS)
-        require(result.exit_status == 0 and not result.stdout, "EPERM for every call", result)
-
-
-async def no_network(site: Site) -> None:
-    """No port or abstract socket of the host is in reach; the sandbox's own loopback works."""
-    program = (
-        "import socket, sys\n"
-        "own = socket.create_server(('127.0.0.1', 0))\n"
-        "socket.create_connection(own.getsockname(), 5)\n"
-        "port, name = int(sys.argv[1]), '\\0' + sys.argv[2]\n"
-        "inet, unix = socket.AF_INET, socket.AF_UNIX\n"
-        "for family, address in ((inet, ('127.0.0.1', port)), (unix, name), (inet, ('192.0.2.1', 80))):\n"
-        "    try: socket.socket(family).connect(address)\n"
-        "    except OSError: continue\n"
-        "    print('reached', address)"
-    )
-    name = f"repairgym-conformance-{os.getpid()}"
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
-        abstract.bind("\0" + name)
-        abstract.listen()
-        async with site.sandbox() as sandbox:
-            port = str(server.getsockname()[1])
-            result = await python(sandbox, program, port, name)
-            require(result.exit_status == 0 and not result.stdout, "no connection", result)
-
-
-async def no_upgrades(site: Site) -> None:
-    """The installer of Python cannot change a package of the environment, from an index or a local wheel."""
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, _UPGRADES)
-        require(result.exit_status == 0 and not result.stdout, "no upgrade, and two that were tried", result)
-
-
+@on_site()
 async def no_host_files(site: Site) -> None:
     """Secrets and other folders of the host are invisible, and everything visible is read-only."""
     with tempfile.TemporaryDirectory(prefix="repairgym-secret-") as folder:
@@ -125,40 +130,48 @@ async def no_host_files(site: Site) -> None:
                 "touch $path/repairgym-test 2>/dev/null && echo written $path; done; "
                 "echo x 2>/dev/null > /proc/sys/kernel/core_pattern && echo written core_pattern; true"
             )
-            result = await shell(sandbox, script)
-            require(result.exit_status == 0 and not result.stdout, "nothing read, seen or written", result)
+            await require_output(sandbox, script, b"")
 
 
+@on_site()
 async def private_folders(site: Site) -> None:
     """``/tmp`` and ``/dev/shm`` are the sandbox's own and empty."""
     async with site.sandbox() as first, site.sandbox() as second:
-        result = await shell(first, "ls -A /tmp /dev/shm; echo x > /tmp/x; echo y > /dev/shm/y")
-        require(result.stdout.split() == [b"/dev/shm:", b"/tmp:"], "empty folders", result)
-        result = await shell(second, "ls -A /tmp /dev/shm")
-        require(result.stdout.split() == [b"/dev/shm:", b"/tmp:"], "empty folders", result)
+        empty = b"/dev/shm:\n\n/tmp:\n"
+        await require_output(first, "ls -A /tmp /dev/shm; echo x > /tmp/x; echo y > /dev/shm/y", empty)
+        await require_output(second, "ls -A /tmp /dev/shm", empty)
 
 
-async def disk_bound(site: Site) -> None:
+@on_sandbox(disk_bytes=8 << 20)
+async def disk_bound(sandbox: Sandbox) -> None:
     """All files of a sandbox have one bound, and the sandbox stays usable at it."""
-    async with site.sandbox(limits=SandboxLimits(disk_bytes=8 << 20)) as sandbox:
-        script = "for i in 1 2 3 4 5 6; do head -c 3000000 /dev/zero > fill$i; done; head -c 3000000 /dev/zero > /tmp/f"
-        result = await shell(sandbox, script)
-        require(b"No space left" in result.stderr, "no space left", result)
-        result = await shell(sandbox, "rm fill*; echo ok > fine && cat fine")
-        require(result.stdout == b"ok\n", "a usable sandbox", result)
+    script = "for i in 1 2 3 4 5 6; do head -c 3000000 /dev/zero > fill$i; done; head -c 3000000 /dev/zero > /tmp/f"
+    result = await shell(sandbox, script)
+    require(b"No space left" in result.stderr, "no space left", result)
+    await require_output(sandbox, "rm fill*; echo ok > fine && cat fine", b"ok\n")
 
 
+@on_sandbox(disk_bytes=8 << 20)
+async def full_disk(sandbox: Sandbox) -> None:
+    """A write of the host into a full sandbox is an error of the content."""
+    await shell(sandbox, "head -c 9000000 /dev/zero > fill; true")
+    await require_raises(SandboxContentError, sandbox.write_file("more", b"x" * 1_000_000))
+    await shell(sandbox, "rm fill more; true")
+    await sandbox.write_file("more", b"x")
+
+
+@on_site()
 async def process_bound(site: Site) -> None:
     """A fork bomb stops at the limit of its own sandbox and affects no other."""
-    limits = SandboxLimits(num_processes=40)
-    async with site.sandbox(limits=limits) as first, site.sandbox(limits=limits) as second:
+    async with site.sandbox(num_processes=40) as first, site.sandbox(num_processes=40) as second:
         result = await python(first, _FORK_BOMB)
         require(10 < int(result.stdout) < 40, "fewer than 40 processes", result)
-        require((await shell(second, "echo fine")).stdout == b"fine\n", "a second sandbox that works", "none")
-        require((await shell(first, "echo fine")).stdout == b"fine\n", "a sandbox that works again", "none")
+        await require_output(second, "echo fine", b"fine\n")
+        await require_output(first, "echo fine", b"fine\n")
 
 
-async def other_processes(site: Site) -> None:
+@on_sandbox()
+async def other_processes(sandbox: Sandbox) -> None:
     """Only the sandbox's own processes are visible, and the trusted process cannot be ended, traced or read."""
     program = (
         "import os, signal\n"
@@ -169,20 +182,6 @@ async def other_processes(site: Site) -> None:
         "    print('opened', name)\n"
         "print(sorted(int(name) for name in os.listdir('/proc') if name.isdigit())[2:])"
     )
-    async with site.sandbox() as sandbox:
-        result = await python(sandbox, program)
-        require(result.stdout == b"[]\n", "two processes, the first one out of reach", result)
-        require((await shell(sandbox, "echo alive")).stdout == b"alive\n", "a live sandbox", "none")
-
-
-CHECKS = checks(
-    no_privileges,
-    no_network,
-    no_upgrades,
-    no_host_files,
-    private_folders,
-    disk_bound,
-    process_bound,
-    other_processes,
-    is_isolating_only=True,
-)
+    result = await python(sandbox, program)
+    require(result.stdout == b"[]\n", "two processes, the first one out of reach", result)
+    await require_output(sandbox, "echo alive", b"alive\n")

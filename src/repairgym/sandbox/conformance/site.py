@@ -1,14 +1,17 @@
-"""The site of conformance checks, and the helpers that run programs and raise on a failed check."""
+"""The site of conformance checks, the makers of checks, and what runs programs and raises on a failed check."""
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 from repairgym.sandbox.base import ExecResult, Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 
 TIMEOUT_S = 60.0
+Files = dict[str, str | None]
+"""Path -> text that is written over the tree (None: deleted)."""
 
 _TREE = {
     "shop/__init__.py": "",
@@ -66,17 +69,16 @@ class Site:
     backend: SandboxBackend
     environment: Path
     tree: Path
-    limits: SandboxLimits = field(default_factory=SandboxLimits)
+
+    def spec(self, files: Files | None = None, **limits: int) -> SandboxSpec:
+        """Return the inputs of a sandbox with ``files`` over the tree and other ``limits``."""
+        bounds = SandboxLimits(**limits)
+        return SandboxSpec(environment=self.environment, tree=self.tree, files=files or {}, limits=bounds)
 
     @asynccontextmanager
-    async def sandbox(
-        self, files: dict[str, str | None] | None = None, limits: SandboxLimits | None = None
-    ) -> AsyncIterator[Sandbox]:
-        """Make a sandbox and close it afterwards."""
-        spec = SandboxSpec(
-            environment=self.environment, tree=self.tree, files=files or {}, limits=limits or self.limits
-        )
-        sandbox = await self.backend.create(spec)
+    async def sandbox(self, files: Files | None = None, **limits: int) -> AsyncIterator[Sandbox]:
+        """Make a sandbox of `spec` and close it afterwards."""
+        sandbox = await self.backend.create(self.spec(files, **limits))
         try:
             yield sandbox
         finally:
@@ -87,27 +89,52 @@ class Site:
 class Check:
     """One requirement on a back end."""
 
-    name: str
     run: Callable[[Site], Awaitable[None]]
-    is_isolating_only: bool = False
-    """True when it applies only to back ends that isolate."""
     needs_snapshots: bool = False
     """True when it applies only to back ends with snapshots and forks."""
+    is_isolating_only: bool = False
+    """True when it applies only to back ends that isolate."""
+    name: str = ""
+    """Its name in its module."""
 
 
-def checks(
-    *functions: Callable[[Site], Awaitable[None]], is_isolating_only: bool = False, needs_snapshots: bool = False
-) -> tuple[Check, ...]:
-    """Make checks named after their functions."""
-    return tuple(Check(function.__name__, function, is_isolating_only, needs_snapshots) for function in functions)
+def checks_of(module: ModuleType, *, is_isolating_only: bool = False) -> tuple[Check, ...]:
+    """Return the checks of ``module`` in their order."""
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Check)}
+    return tuple(replace(check, name=name, is_isolating_only=is_isolating_only) for name, check in found.items())
+
+
+def on_site(*, needs_snapshots: bool = False) -> Callable[[Callable[[Site], Awaitable[None]]], Check]:
+    """Make a check of a function that makes its own sandboxes."""
+    return lambda function: Check(function, needs_snapshots)
+
+
+def on_sandbox(
+    files: Files | None = None, *, needs_snapshots: bool = False, **limits: int
+) -> Callable[[Callable[[Sandbox], Awaitable[None]]], Check]:
+    """Make a check of a function of one sandbox, which has ``files`` over the tree and other ``limits``."""
+
+    def make(function: Callable[[Sandbox], Awaitable[None]]) -> Check:
+        async def run(site: Site) -> None:
+            async with site.sandbox(files, **limits) as sandbox:
+                await function(sandbox)
+
+        return Check(run, needs_snapshots)
+
+    return make
+
+
+def prints_nothing(program: str) -> Check:
+    """Make a check of a Python program that prints what it could do although it must not."""
+
+    async def run(sandbox: Sandbox) -> None:
+        await require_silence(sandbox, program)
+
+    return on_sandbox()(run)
 
 
 def require(is_true: bool, expected: str, got: object) -> None:
-    """Raise unless ``is_true``.
-
-    Raises:
-        AssertionError: with the expected and the actual value.
-    """
+    """Raise ``AssertionError`` unless ``is_true``."""
     if not is_true:
         raise AssertionError(f"expected {expected}, got {got!r}")
 
@@ -122,12 +149,20 @@ async def python(sandbox: Sandbox, program: str, *arguments: str, timeout_s: flo
     return await sandbox.exec(("python", "-c", program, *arguments), timeout_s=timeout_s)
 
 
-async def require_raises(kind: type[Exception], call: Awaitable[object]) -> None:
-    """Raise unless ``call`` raises ``kind``.
+async def require_output(sandbox: Sandbox, script: str, expected: bytes) -> None:
+    """Raise ``AssertionError`` unless a shell script prints ``expected``."""
+    result = await shell(sandbox, script)
+    require(result.stdout == expected, f"{expected!r} of {script!r}", result)
 
-    Raises:
-        AssertionError: it returned.
-    """
+
+async def require_silence(sandbox: Sandbox, program: str, *arguments: str) -> None:
+    """Raise ``AssertionError`` unless a Python program succeeds and prints nothing."""
+    result = await python(sandbox, program, *arguments)
+    require(result.exit_status == 0 and not result.stdout, "nothing reached", result)
+
+
+async def require_raises(kind: type[Exception], call: Awaitable[object]) -> None:
+    """Raise ``AssertionError`` unless ``call`` raises ``kind``."""
     try:
         await call
     except kind:

@@ -1,9 +1,11 @@
 """Test runs: outcomes, ids, deadlines, tracing, and that warm agrees with cold."""
 
 from repairgym.records import TestOutcome, TestRequest, TestRun
-from repairgym.sandbox.conformance.site import Site, checks, require
+from repairgym.sandbox.base import Sandbox
+from repairgym.sandbox.conformance.site import Site, on_sandbox, on_site, require
 
 _FILE = "tests/test_prices.py"
+_SLOW = tuple(f"tests/test_slow.py::test_{name}" for name in ("first", "endless", "last"))
 _EXPECTED: dict[str, tuple[TestOutcome, str]] = {
     f"{_FILE}::test_total": (TestOutcome.PASSED, ""),
     f"{_FILE}::test_wrong": (TestOutcome.FAILED, "assert 3 == 4"),
@@ -25,120 +27,7 @@ _EXPECTED: dict[str, tuple[TestOutcome, str]] = {
         "ModuleNotFoundError: No module named 'no_such_module'",
     ),
 }
-
-
-async def _run(site: Site, *test_ids: str, is_cold: bool = False, **options: object) -> TestRun:
-    request = TestRequest.model_validate({"test_ids": test_ids, "is_cold": is_cold, **options})
-    async with site.sandbox() as sandbox:
-        return await sandbox.run_tests(request)
-
-
-def _summary(run: TestRun) -> dict[str, tuple[TestOutcome, str]]:
-    return {test_id: (result.outcome, result.message) for test_id, result in run.results.items()}
-
-
-async def outcomes(site: Site) -> None:
-    """Each requested test has its outcome and message, whatever the others do."""
-    got = _summary(await _run(site, *_EXPECTED))
-    for test_id, expected in _EXPECTED.items():
-        require(got.get(test_id) == expected, f"{test_id}: {expected}", got.get(test_id))
-    require(set(got) == set(_EXPECTED), "the requested ids only", set(got) ^ set(_EXPECTED))
-
-
-async def warm_equals_cold(site: Site) -> None:
-    """A run in a fork of the warm interpreter agrees with a new interpreter."""
-    warm, cold = await _run(site, *_EXPECTED), await _run(site, *_EXPECTED, is_cold=True)
-    require(_summary(warm) == _summary(cold), "equal outcomes", (_summary(warm), _summary(cold)))
-    require(warm.exit_status == cold.exit_status == 1, "exit status 1", (warm.exit_status, cold.exit_status))
-
-
-async def whole_suite(site: Site) -> None:
-    """Without ids every collected test has a result, and a file that cannot be imported has one too."""
-    async with site.sandbox({"tests/test_crash.py": None, "tests/test_slow.py": None}) as sandbox:
-        run = await sandbox.run_tests(TestRequest(test_ids=()))
-    requested = {test_id for test_id, (outcome, _) in _EXPECTED.items() if outcome is not TestOutcome.MISSING}
-    expected = requested - {"tests/test_import.py::test_never"} | {"tests/test_import.py"}
-    require(set(run.results) == expected, f"{expected}", set(run.results))
-    require(run.outcome(f"{_FILE}::test_total") is TestOutcome.PASSED, "test_total passed", run.results)
-    require(run.outcome("tests/test_import.py") is TestOutcome.ERROR, "an error for the file", run.results)
-
-
-async def selectors(site: Site) -> None:
-    """The id of a file, class or parametrized function stands for its tests."""
-    run = await _run(site, f"{_FILE}::test_words", f"{_FILE}::TestCase", "tests/test_import.py")
-    require(run.outcome(f"{_FILE}::test_words") is TestOutcome.PASSED, "passed", run.results)
-    require(run.outcome(f"{_FILE}::TestCase") is TestOutcome.PASSED, "passed", run.results)
-    require(run.outcome("tests/test_import.py") is TestOutcome.ERROR, "error", run.results)
-    require(f"{_FILE}::test_words[a::b]" in run.results, "the members too", run.results)
-    require(f"{_FILE}::test_total" not in run.results, "no other test", run.results)
-
-
-async def test_deadline(site: Site) -> None:
-    """A test that does not end fails, and the next one runs."""
-    names = tuple(f"tests/test_slow.py::test_{name}" for name in ("first", "endless", "last"))
-    run = await _run(site, *names, test_timeout_s=0.3)
-    got = [_summary(run)[name] for name in names]
-    expected = [(TestOutcome.PASSED, ""), (TestOutcome.FAILED, "timed out"), (TestOutcome.PASSED, "")]
-    require(got == expected, f"{expected}", got)
-
-
-async def run_deadline(site: Site) -> None:
-    """A stopped run keeps its results."""
-    names = tuple(f"tests/test_slow.py::test_{name}" for name in ("first", "endless", "last"))
-    for timeout_s in (2.0, 10.0, 40.0):
-        run = await _run(site, *names, timeout_s=timeout_s)
-        # On a busy machine a new interpreter may need longer than that to come to the first test.
-        if run.outcome(names[0]) is not TestOutcome.MISSING:
-            break
-    require(run.is_timed_out and run.exit_status is None, "a timeout", run)
-    got = [run.outcome(name) for name in names]
-    require(got == [TestOutcome.PASSED, TestOutcome.MISSING, TestOutcome.MISSING], "the first one only", got)
-
-
-async def crash(site: Site) -> None:
-    """A test that kills the interpreter is missing; earlier results count."""
-    names = ("tests/test_crash.py::test_before", "tests/test_crash.py::test_crash")
-    run = await _run(site, *names)
-    require(run.signal == 6, "signal 6", run)
-    got = [run.outcome(name) for name in names]
-    require(got == [TestOutcome.PASSED, TestOutcome.MISSING], "passed, missing", got)
-
-
-async def traced_functions(site: Site) -> None:
-    """Functions of the named files are reported for the tests that executed them."""
-    names = (f"{_FILE}::test_total", f"{_FILE}::test_expected")
-    run = await _run(site, *names, traced_paths=("shop/prices.py",))
-    expected = {names[0]: ("shop/prices.py::1",), names[1]: ()}
-    require(run.executed_functions == expected, f"{expected}", run.executed_functions)
-
-
-async def changes_are_seen(site: Site) -> None:
-    """A test run sees earlier changes, also when the same sandbox ran tests already."""
-    name = f"{_FILE}::test_wrong"
-    async with site.sandbox() as sandbox:
-        first = await sandbox.run_tests(TestRequest(test_ids=(name,)))
-        await sandbox.write_file("shop/prices.py", b"def total(values):\n    return 4\n")
-        second = await sandbox.run_tests(TestRequest(test_ids=(name,)))
-        require(not first.passes((name,)) and second.passes((name,)), "failed, passed", (first, second))
-
-
-async def broken_files(site: Site) -> None:
-    """A conftest or test file that cannot be imported is an error of the requested tests, with the exception."""
-    name = f"{_FILE}::test_total"
-    for path, text, expected in (
-        ("tests/conftest.py", "raise KeyError('boom')\n", "KeyError: 'boom'"),
-        (_FILE, "def broken(:\n    pass\n", "SyntaxError: invalid syntax"),
-        ("shop/prices.py", "import os\n", "ImportError: cannot import name 'total' from 'shop.prices' "),
-    ):
-        async with site.sandbox({path: text}) as sandbox:
-            got = (await sandbox.run_tests(TestRequest(test_ids=(name,)))).results[name]
-            is_named = got.outcome is TestOutcome.ERROR and got.message.startswith(expected)
-            require(is_named, f"error {expected}", got)
-
-
-async def other_tests(site: Site) -> None:
-    """An unrequested test decides alike when another calls it, unexplained; a requested one is explained."""
-    text = """
+_OTHERS = """
 def test_called():
     values = [1]
     assert values == [2]
@@ -153,23 +42,129 @@ class TestNamed:
         values = [1]
         assert values == [2]
 """
-    async with site.sandbox({"tests/test_others.py": text}) as sandbox:
-        names = ("tests/test_others.py::test_calls", "tests/test_others.py::TestNamed::test_it")
-        got = _summary(await sandbox.run_tests(TestRequest(test_ids=names)))
+
+
+async def _run(sandbox: Sandbox, *test_ids: str, **options: object) -> TestRun:
+    return await sandbox.run_tests(TestRequest.model_validate({"test_ids": test_ids, **options}))
+
+
+def _summary(run: TestRun) -> dict[str, tuple[TestOutcome, str]]:
+    return {test_id: (result.outcome, result.message) for test_id, result in run.results.items()}
+
+
+def _require_outcomes(run: TestRun, expected: dict[str, TestOutcome]) -> None:
+    got = {test_id: run.outcome(test_id) for test_id in expected}
+    require(got == expected, f"{expected}", got)
+
+
+@on_sandbox()
+async def outcomes(sandbox: Sandbox) -> None:
+    """Each requested test has its outcome and message, whatever the others do."""
+    got = _summary(await _run(sandbox, *_EXPECTED))
+    for test_id, expected in _EXPECTED.items():
+        require(got.get(test_id) == expected, f"{test_id}: {expected}", got.get(test_id))
+    require(set(got) == set(_EXPECTED), "the requested ids only", set(got) ^ set(_EXPECTED))
+
+
+@on_site()
+async def warm_equals_cold(site: Site) -> None:
+    """A run in a fork of the warm interpreter agrees with a new interpreter."""
+    async with site.sandbox() as first, site.sandbox() as second:
+        warm, cold = await _run(first, *_EXPECTED), await _run(second, *_EXPECTED, is_cold=True)
+    require(_summary(warm) == _summary(cold), "equal outcomes", (_summary(warm), _summary(cold)))
+    require(warm.exit_status == cold.exit_status == 1, "exit status 1", (warm.exit_status, cold.exit_status))
+
+
+@on_sandbox({"tests/test_crash.py": None, "tests/test_slow.py": None})
+async def whole_suite(sandbox: Sandbox) -> None:
+    """Without ids every collected test has a result, and a file that cannot be imported has one too."""
+    run = await _run(sandbox)
+    requested = {test_id for test_id, (outcome, _) in _EXPECTED.items() if outcome is not TestOutcome.MISSING}
+    expected = requested - {"tests/test_import.py::test_never"} | {"tests/test_import.py"}
+    require(set(run.results) == expected, f"{expected}", set(run.results))
+    _require_outcomes(run, {f"{_FILE}::test_total": TestOutcome.PASSED, "tests/test_import.py": TestOutcome.ERROR})
+
+
+@on_sandbox()
+async def selectors(sandbox: Sandbox) -> None:
+    """The id of a file, class or parametrized function stands for its tests."""
+    expected = dict.fromkeys((f"{_FILE}::test_words", f"{_FILE}::TestCase"), TestOutcome.PASSED)
+    expected["tests/test_import.py"] = TestOutcome.ERROR
+    run = await _run(sandbox, *expected)
+    _require_outcomes(run, expected)
+    require(f"{_FILE}::test_words[a::b]" in run.results, "the members too", run.results)
+    require(f"{_FILE}::test_total" not in run.results, "no other test", run.results)
+
+
+@on_sandbox()
+async def test_deadline(sandbox: Sandbox) -> None:
+    """A test that does not end fails, and the next one runs."""
+    run = await _run(sandbox, *_SLOW, test_timeout_s=0.3)
+    got = [_summary(run)[name] for name in _SLOW]
+    expected = [(TestOutcome.PASSED, ""), (TestOutcome.FAILED, "timed out"), (TestOutcome.PASSED, "")]
+    require(got == expected, f"{expected}", got)
+
+
+@on_sandbox()
+async def run_deadline(sandbox: Sandbox) -> None:
+    """A stopped run keeps its results."""
+    for timeout_s in (2.0, 10.0, 40.0):
+        run = await _run(sandbox, *_SLOW, timeout_s=timeout_s)
+        # On a busy machine a new interpreter may need longer than that to come to the first test.
+        if run.outcome(_SLOW[0]) is not TestOutcome.MISSING:
+            break
+    require(run.is_timed_out and run.exit_status is None, "a timeout", run)
+    _require_outcomes(run, {**dict.fromkeys(_SLOW, TestOutcome.MISSING), _SLOW[0]: TestOutcome.PASSED})
+
+
+@on_sandbox()
+async def crash(sandbox: Sandbox) -> None:
+    """A test that kills the interpreter is missing; earlier results count."""
+    file = "tests/test_crash.py"
+    expected = {f"{file}::test_before": TestOutcome.PASSED, f"{file}::test_crash": TestOutcome.MISSING}
+    run = await _run(sandbox, *expected)
+    require(run.signal == 6, "signal 6", run)
+    _require_outcomes(run, expected)
+
+
+@on_sandbox()
+async def traced_functions(sandbox: Sandbox) -> None:
+    """Functions of the named files are reported for the tests that executed them."""
+    names = (f"{_FILE}::test_total", f"{_FILE}::test_expected")
+    run = await _run(sandbox, *names, traced_paths=("shop/prices.py",))
+    expected = {names[0]: ("shop/prices.py::1",), names[1]: ()}
+    require(run.executed_functions == expected, f"{expected}", run.executed_functions)
+
+
+@on_sandbox()
+async def changes_are_seen(sandbox: Sandbox) -> None:
+    """A test run sees earlier changes, also when the same sandbox ran tests already."""
+    name = f"{_FILE}::test_wrong"
+    first = await _run(sandbox, name)
+    await sandbox.write_file("shop/prices.py", b"def total(values):\n    return 4\n")
+    second = await _run(sandbox, name)
+    require(not first.passes((name,)) and second.passes((name,)), "failed, passed", (first, second))
+
+
+@on_site()
+async def broken_files(site: Site) -> None:
+    """A conftest or test file that cannot be imported is an error of the requested tests, with the exception."""
+    name = f"{_FILE}::test_total"
+    for path, text, expected in (
+        ("tests/conftest.py", "raise KeyError('boom')\n", "KeyError: 'boom'"),
+        (_FILE, "def broken(:\n    pass\n", "SyntaxError: invalid syntax"),
+        ("shop/prices.py", "import os\n", "ImportError: cannot import name 'total' from 'shop.prices' "),
+    ):
+        async with site.sandbox({path: text}) as sandbox:
+            got = (await _run(sandbox, name)).results[name]
+            is_named = got.outcome is TestOutcome.ERROR and got.message.startswith(expected)
+            require(is_named, f"error {expected}", got)
+
+
+@on_sandbox({"tests/test_others.py": _OTHERS})
+async def other_tests(sandbox: Sandbox) -> None:
+    """An unrequested test decides alike when another calls it, unexplained; a requested one is explained."""
+    names = ("tests/test_others.py::test_calls", "tests/test_others.py::TestNamed::test_it")
+    got = _summary(await _run(sandbox, *names))
     failed = [(TestOutcome.FAILED, "AssertionError"), (TestOutcome.FAILED, "assert [1] == [2]")]
     require([got[name] for name in names] == failed, f"{failed}", got)
-
-
-CHECKS = checks(
-    outcomes,
-    warm_equals_cold,
-    whole_suite,
-    selectors,
-    test_deadline,
-    run_deadline,
-    crash,
-    traced_functions,
-    changes_are_seen,
-    broken_files,
-    other_tests,
-)
