@@ -10,20 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from repairgym.config.sandbox import SandboxLimits
+from repairgym.config.sandbox import SandboxLimits as SandboxLimits
 from repairgym.diffs.make import Diff
 from repairgym.records import Record, TestRequest, TestRun
-
-__all__ = [
-    "ExecResult",
-    "FileEntry",
-    "Sandbox",
-    "SandboxBackend",
-    "SandboxLimits",
-    "SandboxSpec",
-    "ShellSession",
-    "Snapshot",
-]
 
 
 class SandboxSpec(Record):
@@ -103,7 +92,6 @@ class ShellSession(Protocol):
     @property
     def cwd(self) -> str:
         """Working folder inside the sandbox, as the shell reports it (untrusted)."""
-        ...
 
     async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
         """Run ``command`` (bash) to its end or deadline; the session survives either.
@@ -114,7 +102,6 @@ class ShellSession(Protocol):
             InputError: ``command`` has a NUL character.
             SandboxLostError: the sandbox is gone.
         """
-        ...
 
 
 class Snapshot(Protocol):
@@ -130,11 +117,15 @@ class Snapshot(Protocol):
 
     async def close(self) -> None:
         """Release its bytes; sandboxes made from it stay alive. Safe to call twice."""
-        ...
 
 
 class Sandbox(Protocol):
-    """A live, isolated copy of a tree at ``/testbed``. Single use: close it and make another."""
+    """A live, isolated copy of a tree at ``/testbed``. Single use: close it and make another.
+
+    Paths are relative to ``/testbed``. Every operation but `close` raises ``SandboxLostError`` when the sandbox is
+    gone, ``PermissionError`` for a path that leads out of ``/testbed``, and ``SandboxContentError`` when what code
+    inside wrote exceeds the bound that the operation names.
+    """
 
     backend: str
     """Name of the back end, stored with each trajectory."""
@@ -148,103 +139,62 @@ class Sandbox(Protocol):
         env: dict[str, str] | None = None,
         stdin: bytes = b"",
     ) -> ExecResult:
-        """Run a command to its end or deadline; the whole process tree dies with it.
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-        """
-        ...
+        """Run a command to its end or deadline; the whole process tree dies with it."""
 
     async def open_session(self, name: str = "main", env: dict[str, str] | None = None) -> ShellSession:
-        """Return the shell session ``name``, made at the first call (``env``: variables in addition to the sandbox's).
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-        """
-        ...
+        """Return the shell session ``name``, made at the first call with the further variables ``env``."""
 
     async def run_tests(self, request: TestRequest) -> TestRun:
-        """Run tests with the runner that ``request`` names.
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-        """
-        ...
+        """Run tests with the runner that ``request`` names."""
 
     async def read_file(self, path: str) -> bytes:
-        """Return the content of ``path`` (relative to ``/testbed``).
+        """Return the content of ``path``, at most ``limits.disk_bytes``.
 
         Raises:
             FileNotFoundError: there is no such file.
-            PermissionError: the path leads out of ``/testbed``.
-            SandboxContentError: it is larger than ``limits.disk_bytes``.
         """
-        ...
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Write ``path`` (relative to ``/testbed``) and make its parent folders.
+        """Write ``path`` and make its parent folders, in the room that earlier files leave.
 
         Raises:
-            PermissionError: the path leads out of ``/testbed``.
             IsADirectoryError: ``path`` is there and is not a regular file.
             NotADirectoryError: a parent folder is a file.
-            SandboxContentError: earlier files leave no room.
         """
-        ...
 
     async def changed_files(self) -> dict[str, bytes | None]:
-        """Return the files that differ from the sandbox's start (None: deleted).
+        """Return the files that differ from the start (None: deleted), together at most ``limits.disk_bytes``.
 
-        Raises:
-            SandboxContentError: together they exceed ``limits.disk_bytes`` (files with holes can).
+        Files with holes can exceed that.
         """
-        ...
 
     async def list_files(self, path: str = "", *, is_recursive: bool = True) -> tuple[FileEntry, ...]:
-        """List the entries below the folder ``path`` (relative to ``/testbed``), sorted; links are not followed.
+        """List the entries below the folder ``path``, sorted, at most 200 000; links are not followed.
 
         Raises:
             FileNotFoundError: there is no such folder.
             NotADirectoryError: ``path`` is not a folder.
-            PermissionError: the path leads out of ``/testbed``.
-            SandboxContentError: there are more than 200 000.
         """
-        ...
 
     async def diff(self) -> Diff:
-        """Return the differences from the sandbox's start, as a patch and as records.
-
-        Raises:
-            SandboxContentError: more than 200 000 paths differ.
-        """
-        ...
+        """Return the differences from the sandbox's start, as a patch and as records, at most 200 000 paths."""
 
     async def snapshot(self) -> Snapshot:
-        """Freeze the current state; the sandbox continues above it.
+        """Freeze the current state, in the room that the sandbox has; it continues above the snapshot.
 
         Raises:
-            SandboxLostError: the sandbox is gone.
-            SandboxContentError: no room in the sandbox.
             SandboxError: existing snapshots hold all allowed bytes, or this back end has no snapshots.
         """
-        ...
 
     async def fork(self, count: int = 1) -> tuple[Sandbox, ...]:
         """Make ``count`` independent sandboxes that start from the current state, open sessions included.
 
         Their making may continue after the return: the first request to each waits for it, and raises
-        ``SandboxError`` when it failed.
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-            SandboxContentError: no room in the sandbox.
-            SandboxError: existing snapshots hold all allowed bytes, or this back end has no snapshots.
+        ``SandboxError`` when it failed. Raises what `snapshot` raises.
         """
-        ...
 
     async def close(self) -> None:
         """End every process and release every byte; safe to call twice."""
-        ...
 
 
 class SandboxBackend(Protocol):
@@ -256,12 +206,11 @@ class SandboxBackend(Protocol):
         """Make a sandbox, from ``snapshot`` when given (``spec`` then differs in its limits at most).
 
         Raises:
-            InputError: ``snapshot`` is closed, or belongs to another back end, environment, tree or other files.
+            InputError: no interpreter in the environment, no such tree, or a file outside of it; ``snapshot`` is
+                closed, or belongs to another back end, environment, tree or other files.
             SandboxUnavailableError: this machine cannot provide this back end.
-            SandboxError: the sandbox could not be made.
+            SandboxError: the sandbox could not be made, or this back end has no snapshots.
         """
-        ...
 
     async def close(self) -> None:
         """End all sandboxes and resident processes; safe to call twice."""
-        ...

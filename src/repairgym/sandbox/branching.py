@@ -41,11 +41,9 @@ class Brancher(Protocol):
 
     async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
         """Freeze the sandbox behind ``channel``; ``sessions`` is called while nothing else can run."""
-        ...
 
     async def restore(self, snapshot: Snapshot, count: int) -> tuple[Sandbox, ...]:
         """Make ``count`` sandboxes from ``snapshot``; all or none."""
-        ...
 
 
 class Quota:
@@ -68,7 +66,7 @@ class Quota:
             )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class KeptSnapshot:
     """Implements :class:`~repairgym.sandbox.base.Snapshot`; a member of ``quota`` until it is closed."""
 

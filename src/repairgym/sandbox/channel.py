@@ -45,7 +45,6 @@ class Request(Protocol):
 
     async def __call__(self, header: wire.Header, blobs: Sequence[bytes] = (), *, timeout_s: float) -> wire.Frame:
         """See :meth:`Channel.request`."""
-        ...
 
 
 class Channel:

@@ -7,7 +7,6 @@ words; a trial decides whether a back end works.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from repairgym.records import Record
@@ -50,7 +49,16 @@ def _read(path: Path) -> str:
 
 def find_remedy(backend: str, reason: str, machine: Machine) -> str:
     """Return the commands or settings that would make ``backend`` work, given the reason why it does not."""
-    return _REMEDIES[backend](reason.lower(), machine)
+    reason = reason.lower()
+    if backend == "container":
+        return _repair_engine(reason)
+    if backend == "degraded":
+        return "build the environment again; this back end needs only a writable temporary folder"
+    if backend == "bubblewrap" and "not installed" in reason:
+        return _INSTALL.format("bubblewrap")
+    if backend == "bubblewrap" and "expected 0.5" in reason:
+        return "install bubblewrap 0.5 or newer"
+    return _allow_user_namespaces(machine)
 
 
 def _allow_user_namespaces(machine: Machine) -> str:
@@ -74,24 +82,13 @@ def _allow_user_namespaces(machine: Machine) -> str:
     return "; ".join(steps)
 
 
-def _for_namespace(_: str, machine: Machine) -> str:
-    return _allow_user_namespaces(machine)
-
-
-def _for_bubblewrap(reason: str, machine: Machine) -> str:
-    if "not installed" in reason:
-        return _INSTALL.format("bubblewrap")
-    if "expected 0.5" in reason:
-        return "install bubblewrap 0.5 or newer"
-    return _allow_user_namespaces(machine)
-
-
-def _for_container(reason: str, _: Machine) -> str:
-    causes: Mapping[str, str] = {
+def _repair_engine(reason: str) -> str:
+    user = os.environ.get("USER") or "$USER"
+    causes = {
         "permission denied while trying to connect": "'sudo usermod -aG docker $USER' and log in again",
         "cannot connect to the docker daemon": "'sudo systemctl start docker'",
         "hybrid": "set sandbox.container.runtime=runc: this runtime does not know mixed cgroup hierarchies",
-        "subuid": f"'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {_user()}'",
+        "subuid": f"'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}'",
         "newuidmap": _INSTALL.format("uidmap"),
         "rlimit": "the engine may not raise limits here: run it with CAP_SYS_RESOURCE",
         "did not end in": "raise sandbox.container.start_timeout_s, or look why the engine does not answer",
@@ -100,19 +97,3 @@ def _for_container(reason: str, _: Machine) -> str:
     if "podman is not installed" in reason and not steps:
         steps.append(_INSTALL.format("podman"))
     return "; ".join(steps) or "make 'podman run --network none' (or docker) work on this machine"
-
-
-def _for_degraded(_: str, machine: Machine) -> str:
-    return "build the environment again; this back end needs only a writable temporary folder"
-
-
-def _user() -> str:
-    return os.environ.get("USER") or "$USER"
-
-
-_REMEDIES: Mapping[str, Callable[[str, Machine], str]] = {
-    "namespace": _for_namespace,
-    "bubblewrap": _for_bubblewrap,
-    "container": _for_container,
-    "degraded": _for_degraded,
-}

@@ -35,13 +35,7 @@ class BubblewrapBackend(GuestBackend):
         self._version: tuple[int, ...] = ()
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """Make a sandbox; this back end has no snapshots.
-
-        Raises:
-            InputError: no interpreter in the environment, no such tree, or a file outside of it.
-            SandboxUnavailableError: there is no bwrap, or the kernel denies it what it needs.
-            SandboxError: the sandbox could not be made, or a snapshot was given.
-        """
+        """See :meth:`repairgym.sandbox.base.SandboxBackend.create`; this back end has no snapshots."""
         self._check(spec, snapshot)
         path = find_program(self._program)
         self._version = self._version or read_version(path)

@@ -46,13 +46,7 @@ class ContainerBackend(GuestBackend):
         self._engine_lock = asyncio.Lock()
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """Make a sandbox; this back end has no snapshots.
-
-        Raises:
-            InputError: no interpreter in the environment, no such tree, or a file outside of it.
-            SandboxUnavailableError: no engine can start a container here.
-            SandboxError: the sandbox could not be made, or a snapshot was given.
-        """
+        """See :meth:`repairgym.sandbox.base.SandboxBackend.create`; this back end has no snapshots."""
         self._check(spec, snapshot)
         binds = _binds(spec)
         chosen = await self._find_engine()

@@ -49,12 +49,7 @@ class DegradedBackend(GuestBackend):
         self._is_swept = False
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """Make a copy of the tree (or of ``snapshot``) and a process that serves it.
-
-        Raises:
-            InputError: the environment has no interpreter, or ``snapshot`` does not belong to ``spec``.
-            SandboxError: the copy could not be made.
-        """
+        """See :meth:`repairgym.sandbox.base.SandboxBackend.create`; the sandbox has a copy of the tree or snapshot."""
         kept = None if snapshot is None else check_snapshot(self.name, spec, snapshot)
         binds = find_prefixes(spec.environment)
         python = spec.environment.resolve() / "bin" / "python"
@@ -121,12 +116,7 @@ class _Brancher:
         self._folder = folder
 
     async def snapshot(self, channel: Channel, sessions: SessionStates) -> Snapshot:
-        """Copy the testbed and the temporary folder of the sandbox behind ``channel``.
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-            SandboxError: no room.
-        """
+        """Copy the testbed and the temporary folder of the sandbox behind ``channel``."""
         quota = self._backend.quota
         quota.check()
         folder = owner.make_folder(_FOLDER_KIND)

@@ -90,9 +90,8 @@ async def _drop(state: _State) -> None:
 class NamespaceBackend:
     """Implements :class:`~repairgym.sandbox.base.SandboxBackend`.
 
-    Args:
-        max_zygotes: Bound on resident interpreters; the longest idle one without a live sandbox is evicted first.
-        max_snapshot_bytes: Bound on the bytes of all snapshots, which lie in memory.
+    At most ``max_zygotes`` interpreters are resident (:class:`.zygotes.ZygotePool`), and all snapshots together hold at
+    most ``max_snapshot_bytes`` of memory.
     """
 
     def __init__(self, max_zygotes: int = 16, max_snapshot_bytes: int = DEFAULT_BYTES) -> None:
@@ -118,13 +117,7 @@ class NamespaceBackend:
         return () if self._groups is None else tuple(self._groups.folders)
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """See :meth:`repairgym.sandbox.base.SandboxBackend.create`.
-
-        Raises:
-            InputError: no interpreter in the environment, no such tree, a file outside of it, or a wrong snapshot.
-            SandboxUnavailableError: this machine denies namespaces.
-            SandboxError: the sandbox could not be made.
-        """
+        """See :meth:`repairgym.sandbox.base.SandboxBackend.create`."""
         if snapshot is not None:
             return await _opened(*self.branch(check_snapshot(self.name, spec, snapshot), spec))
         if self._groups is None:
@@ -140,12 +133,7 @@ class NamespaceBackend:
         return await _opened(*self._begin(zygote, spec, Lineage(has_files=bool(spec.files)), None))
 
     def branch(self, kept: KeptSnapshot, spec: SandboxSpec) -> tuple[Sandbox, asyncio.Future[Channel]]:
-        """Begin a sandbox from the snapshot ``kept``; return it with the future of its channel.
-
-        Raises:
-            SandboxLostError: the back end was closed since the snapshot was taken.
-            SandboxError: the chain of snapshots is too long.
-        """
+        """Begin a sandbox from the snapshot ``kept``; return it with the future of its channel."""
         state: _State = kept.state
         if self._groups is None:
             raise SandboxLostError("the back end was closed, and its snapshots with it; take another one")

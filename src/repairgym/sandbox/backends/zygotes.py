@@ -38,16 +38,26 @@ _BUSY_WAIT_S = 0.005
 _CHUNK_BYTES = 1 << 16
 
 
-async def _send_fds(connection: socket.socket, message: bytes, fds: list[int]) -> None:
-    """Pass descriptors over a non-blocking socket."""
-    while True:
-        try:
-            socket.send_fds(connection, [message], fds)
-            return
-        except BlockingIOError:
-            await asyncio.sleep(_BUSY_WAIT_S)
-        except OSError as error:
+async def _send(connection: socket.socket, request: dict[str, Any], fds: Sequence[int] = ()) -> socket.socket:
+    """Send a request over a non-blocking socket, with one end of a new connection and ``fds``; return our end.
+
+    Raises:
+        SandboxLostError: the process that makes sandboxes is gone.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            while True:
+                try:
+                    socket.send_fds(connection, [json.dumps(request).encode()], [theirs.fileno(), *fds])
+                    return ours
+                except BlockingIOError:
+                    await asyncio.sleep(_BUSY_WAIT_S)
+    except BaseException as error:
+        ours.close()
+        if isinstance(error, OSError):
             raise SandboxLostError(f"the process that makes sandboxes is gone ({error})") from error
+        raise
 
 
 async def _receive(connection: socket.socket) -> wire.Header:
@@ -90,16 +100,14 @@ class Spawner:
 
     async def start_zygote(self, spec: SandboxSpec) -> Zygote:
         """Start a zygote for the environment and tree of ``spec``."""
-        request = describe_layout(spec)
-        ours, theirs = socket.socketpair()
-        log_fd = os.memfd_create("repairgym-zygote-log")
+        layout, log_fd = describe_layout(spec), os.memfd_create("repairgym-zygote-log")
         try:
-            with theirs:
-                await _send_fds(self._connection, json.dumps(request).encode(), [theirs.fileno(), log_fd])
-            return await Zygote.wait_ready(ours, log_fd)
-        except BaseException:
-            ours.close()
-            raise
+            control = await _send(self._connection, layout, [log_fd])
+            try:
+                return await Zygote.wait_ready(control, log_fd)
+            except BaseException:
+                control.close()
+                raise
         finally:
             os.close(log_fd)
 
@@ -157,16 +165,11 @@ class Zygote:
         Raises:
             SandboxLostError: the zygote is gone.
         """
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, contextlib.ExitStack() as stack:
-                roles, fds = stack.enter_context(group.descriptors()) if group is not None else ([], [])
-                request = {"op": "fork", "id": number, "accounting": roles, "snapshot": snapshot}
-                await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno(), *fds])
-            return await Channel.open(ours)
-        except BaseException:
-            ours.close()
-            raise
+        descriptors = contextlib.nullcontext(([], [])) if group is None else group.descriptors()
+        with descriptors as (roles, fds):
+            request = {"op": "fork", "id": number, "accounting": roles, "snapshot": snapshot}
+            connection = await _send(self._control, request, fds)
+        return await Channel.open(connection)
 
     async def remount(self, sandbox: int, lineage: dict[str, Any]) -> int:
         """Mount the testbed of ``sandbox`` (at rest) as ``lineage`` says; return the number of the snapshot below it.
@@ -177,15 +180,11 @@ class Zygote:
         """
         snapshot = next(self._numbers)
         request = {"op": "remount", "id": sandbox, "snapshot": snapshot, "lineage": lineage}
-        ours, theirs = socket.socketpair()
-        with theirs:
-            await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno()])
-        try:
-            answer = await asyncio.wait_for(_receive(ours), _REMOUNT_TIMEOUT_S)
-        except (OSError, EOFError) as error:
-            raise SandboxLostError("the process that makes sandboxes ended during a snapshot") from error
-        finally:
-            ours.close()
+        with await _send(self._control, request) as connection:
+            try:
+                answer = await asyncio.wait_for(_receive(connection), _REMOUNT_TIMEOUT_S)
+            except (OSError, EOFError) as error:
+                raise SandboxLostError("the process that makes sandboxes ended during a snapshot") from error
         if "error" in answer:
             await self.drop(snapshots=[snapshot])
             raise SandboxError(f"a snapshot could not be taken: {answer['message']}")
@@ -194,9 +193,8 @@ class Zygote:
     async def drop(self, sandboxes: Sequence[int] = (), snapshots: Sequence[int] = ()) -> None:
         """Forget closed sandboxes and snapshots."""
         request = {"op": "drop", "sandboxes": list(sandboxes), "snapshots": list(snapshots)}
-        ours, theirs = socket.socketpair()
-        with ours, theirs, contextlib.suppress(SandboxLostError, OSError):
-            await _send_fds(self._control, json.dumps(request).encode(), [theirs.fileno()])
+        with contextlib.suppress(SandboxLostError, OSError):
+            (await _send(self._control, request)).close()
 
     def close(self) -> None:
         """End the zygote and all its sandboxes."""
@@ -220,8 +218,7 @@ def _key(spec: SandboxSpec) -> _Key:
 class ZygotePool:
     """The spawner and one zygote per (environment, tree), each started at its first use.
 
-    Args:
-        max_zygotes: Bound on zygotes; the longest idle one without a live sandbox is evicted first.
+    Above ``max_zygotes``, the longest idle one without a live sandbox is evicted.
     """
 
     def __init__(self, max_zygotes: int) -> None:

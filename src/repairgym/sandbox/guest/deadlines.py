@@ -95,7 +95,7 @@ class Deadline:
         # The clock is read before the counts: otherwise a wait between the two would be time that no count covers.
         now_s = _monotonic()
         if self._end - now_s <= _LEAST_S:
-            self._end = self._start + self._timeout_s + self._extension_s()
+            self._end = self._start + self._timeout_s + min(self._waited_s(), self._bound_s())
         remaining_s = self._end - now_s
         return remaining_s if remaining_s > _LEAST_S else 0.0
 
@@ -111,9 +111,6 @@ class Deadline:
         self._timeout_s += seconds
         self._end += seconds
 
-    def _extension_s(self) -> float:
-        return min(self._waited_s(), self._bound_s())
-
     def _bound_s(self) -> float:
         return min((_MAX_FACTOR - 1.0) * self._timeout_s, MAX_EXTENSION_S)
 
@@ -126,8 +123,4 @@ class Deadline:
 
 def deadline_of_this_process(timeout_s: float) -> Deadline:
     """Make a deadline for the current process."""
-    return Deadline(timeout_s, _scheduled_here, before=_scheduled_here())
-
-
-def _scheduled_here() -> Scheduled:
-    return scheduled(["self"])
+    return Deadline(timeout_s, lambda: scheduled(["self"]), before=scheduled(["self"]))

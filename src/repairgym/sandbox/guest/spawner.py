@@ -16,7 +16,7 @@ import os
 import select
 import signal
 import socket
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict
 
 from . import reaping, rootfs, syscalls, wire
 
@@ -154,13 +154,6 @@ def _fork_zygote(request: Dict[str, Any], control: int, log: int, host: socket.s
         _report_failure(control, error)
 
 
-def _receive_request(host: socket.socket) -> Optional[Tuple[Dict[str, Any], int, int]]:
-    message, fds, _, _ = socket.recv_fds(host, 1 << 16, 2)
-    if not message:
-        return None
-    return json.loads(message), fds[0], fds[1]
-
-
 def main(host_fd: int, host_pid: int, folders: str) -> None:
     """Serve the host until it is gone, then remove its control groups (``folders``: a JSON list).
 
@@ -179,10 +172,9 @@ def _serve(host: socket.socket, host_pidfd: int) -> None:
     poll.register(host, select.POLLIN)
     poll.register(host_pidfd, select.POLLIN)
     while True:
-        ready = dict(poll.poll())
-        if host_pidfd in ready:
+        if host_pidfd in dict(poll.poll()):
             return
-        request = _receive_request(host)
-        if request is None:
+        message, fds, _, _ = socket.recv_fds(host, 1 << 16, 2)
+        if not message:
             return
-        _fork_zygote(*request, host, host_pidfd)
+        _fork_zygote(json.loads(message), *fds, host, host_pidfd)

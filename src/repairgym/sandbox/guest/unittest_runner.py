@@ -54,7 +54,7 @@ class RecordingResult(unittest.TestResult):
     def __init__(self, request: Dict[str, Any], testbed: str, record_fd: int) -> None:
         super().__init__()
         self._timeout_s: float = request["test_timeout_s"]
-        self._write = record_writer(request.pop("record_key", ""), record_fd)
+        self.write = record_writer(request.pop("record_key", ""), record_fd)
         self._tracer = FunctionTracer(testbed, request["traced_paths"])
         self._paths: Dict[str, str] = {}
         self._members: Dict[str, List[str]] = {}
@@ -80,19 +80,7 @@ class RecordingResult(unittest.TestResult):
     def write_error(self, test_id: str, message: str) -> None:
         """Report a test that cannot run."""
         self.has_problem = True
-        self._write({"id": test_id, "outcome": "error", "message": message, "duration_s": 0.0})
-
-    def run_checks(self, request: Dict[str, Any], testbed: str) -> None:
-        """Compile and import the requested files and modules."""
-        run_checks(request, testbed, self._write)
-
-    def write_selected(self, test_ids: List[str]) -> None:
-        """Report the selected tests."""
-        self._write({"selected": test_ids})
-
-    def write_finished(self, status: int) -> None:
-        """Report the regular end of the run."""
-        self._write({"finished": status})
+        self.write({"id": test_id, "outcome": "error", "message": message, "duration_s": 0.0})
 
     def startTest(self, test: unittest.TestCase) -> None:
         """Start the deadline."""
@@ -112,9 +100,9 @@ class RecordingResult(unittest.TestResult):
         duration_s, test_id = _monotonic() - self._started, self.id_of(test)
         for phase, record in self._phases.items():
             seconds = duration_s if phase == "call" else 0.0
-            self._write({"id": test_id, "phase": phase, **record, "duration_s": seconds, "is_forged": False})
+            self.write({"id": test_id, "phase": phase, **record, "duration_s": seconds, "is_forged": False})
         if functions:
-            self._write({"id": test_id, "functions": functions})
+            self.write({"id": test_id, "functions": functions})
         super().stopTest(test)
 
     def _note(self, phase: str, outcome: str, message: str) -> None:
@@ -206,7 +194,7 @@ def run(request: Dict[str, Any], testbed: str, record_fd: int) -> int:
     sys.path.append(testbed)
     wanted: Set[str] = set(request["test_ids"])
     result = RecordingResult(request, testbed, record_fd)
-    result.run_checks(request, testbed)
+    run_checks(request, testbed, result.write)
     loader, chosen = unittest.TestLoader(), []
     for path in _files(wanted, testbed):
         try:
@@ -216,8 +204,8 @@ def run(request: Dict[str, Any], testbed: str, record_fd: int) -> int:
             continue
         result.select(path, tests)
         chosen += [test for test in tests if not wanted or not wanted.isdisjoint(selectors(result.id_of(test)))]
-    result.write_selected([result.id_of(test) for test in chosen])
+    result.write({"selected": [result.id_of(test) for test in chosen]})
     loader.suiteClass(chosen).run(result)
     status = int(result.has_problem)
-    result.write_finished(status)
+    result.write({"finished": status})
     return status
