@@ -165,8 +165,8 @@ class Zygote:
         Raises:
             SandboxLostError: the zygote is gone.
         """
-        descriptors = contextlib.nullcontext(([], [])) if group is None else group.descriptors()
-        with descriptors as (roles, fds):
+        with contextlib.ExitStack() as stack:
+            roles, fds = ([], []) if group is None else stack.enter_context(group.descriptors())
             request = {"op": "fork", "id": number, "accounting": roles, "snapshot": snapshot}
             connection = await _send(self._control, request, fds)
         return await Channel.open(connection)

@@ -100,8 +100,8 @@ class Check:
 
 def checks_of(module: ModuleType, *, is_isolating_only: bool = False) -> tuple[Check, ...]:
     """Return the checks of ``module`` in their order."""
-    found = {name: value for name, value in vars(module).items() if isinstance(value, Check)}
-    return tuple(replace(check, name=name, is_isolating_only=is_isolating_only) for name, check in found.items())
+    checks = {name: value for name, value in vars(module).items() if isinstance(value, Check)}
+    return tuple(replace(check, name=name, is_isolating_only=is_isolating_only) for name, check in checks.items())
 
 
 def on_site(*, needs_snapshots: bool = False) -> Callable[[Callable[[Site], Awaitable[None]]], Check]:

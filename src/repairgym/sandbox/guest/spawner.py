@@ -177,4 +177,4 @@ def _serve(host: socket.socket, host_pidfd: int) -> None:
         message, fds, _, _ = socket.recv_fds(host, 1 << 16, 2)
         if not message:
             return
-        _fork_zygote(json.loads(message), *fds, host, host_pidfd)
+        _fork_zygote(json.loads(message), fds[0], fds[1], host, host_pidfd)
