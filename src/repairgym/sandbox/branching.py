@@ -54,11 +54,7 @@ class Quota:
         self.snapshots: set[KeptSnapshot] = set()
 
     def check(self) -> None:
-        """Check that there is room for another snapshot.
-
-        Raises:
-            SandboxError: existing snapshots hold all allowed bytes.
-        """
+        """Raise ``SandboxError`` when existing snapshots hold all allowed bytes."""
         num_bytes = sum(snapshot.num_bytes for snapshot in self.snapshots)
         if num_bytes >= self._max_bytes:
             raise SandboxError(
@@ -98,11 +94,7 @@ class KeptSnapshot:
 
 
 def check_snapshot(backend: str, spec: SandboxSpec, snapshot: Snapshot) -> KeptSnapshot:
-    """Return ``snapshot`` when a sandbox of ``spec`` can start from it.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Return ``snapshot``; raise ``InputError`` when no sandbox of ``spec`` can start from it."""
     if not isinstance(snapshot, KeptSnapshot) or snapshot.backend != backend:
         raise InputError(f"got a snapshot of the back end {snapshot.backend!r}, expected one of {backend!r}")
     if snapshot.is_closed:

@@ -15,10 +15,7 @@ Result = TypeVar("Result")
 
 
 class ExecutionCache:
-    """Least-recently-used cache of results; ``max_entries=0`` disables it.
-
-    A key belongs to one caller, which knows the type of its results.
-    """
+    """Least-recently-used cache of results, each key of one caller; ``max_entries=0`` disables it."""
 
     def __init__(self, max_entries: int = 50_000) -> None:
         self._max_entries = max_entries
@@ -28,11 +25,7 @@ class ExecutionCache:
         self.num_misses = 0
 
     async def get_or_run(self, key: Key, execute: Callable[[], Awaitable[Result]]) -> Result:
-        """Return the cached result of ``key``, or that of ``execute``.
-
-        Raises:
-            SandboxError: ``execute`` raised it; the next caller tries again.
-        """
+        """Return the cached result of ``key``, or that of ``execute``; when it raises, the next caller tries again."""
         if self._max_entries == 0:
             return await execute()
         if key in self._runs:

@@ -28,10 +28,9 @@ GRACE_S = 30.0
 
 
 def check_had_time(answer: wire.Header, timeout_s: float) -> None:
-    """Remove ``is_starved`` from ``answer``.
+    """Remove ``is_starved`` from ``answer``; raise ``SandboxError`` when it is true.
 
-    Raises:
-        SandboxError: it is true: the deadline passed while the processes inside waited for a processor.
+    The deadline then passed while the processes inside waited for a processor.
     """
     if answer.pop("is_starved"):
         raise SandboxError(
@@ -75,11 +74,7 @@ class Channel:
             return await self._request(header, blobs, timeout_s=timeout_s)
 
     async def run(self, header: wire.Header, blobs: Sequence[bytes], timeout_s: float) -> wire.Frame:
-        """Request something that runs untrusted code with a deadline of ``timeout_s``; see :meth:`request`.
-
-        Raises:
-            SandboxError: the code hardly got a processor before its deadline.
-        """
+        """Request something that runs untrusted code for at most ``timeout_s``; see :func:`check_had_time`."""
         wait_s = timeout_s + MAX_EXTENSION_S + GRACE_S
         answer, parts = await self.request({**header, "timeout_s": timeout_s}, blobs, timeout_s=wait_s)
         check_had_time(answer, timeout_s)

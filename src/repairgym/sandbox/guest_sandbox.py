@@ -66,13 +66,9 @@ class GuestBackend:
         brancher: Brancher | None = None,
         sessions: Mapping[str, SessionState] | None = None,
     ) -> tuple[Sandbox, dict[str, Any]]:
-        """Set the sandbox behind ``channel`` up; return it with the answer of its trusted process.
+        """Set the sandbox behind ``channel`` up (see :func:`start`); return it with the answer of its trusted process.
 
         ``end`` is awaited when the sandbox is closed, or when this fails.
-
-        Raises:
-            SandboxLostError: the process is gone.
-            SandboxError: see :func:`start`.
         """
 
         async def release() -> None:
@@ -90,12 +86,7 @@ class GuestBackend:
         return sandbox, answer
 
     def _check(self, spec: SandboxSpec, snapshot: Snapshot | None) -> None:
-        """Check the inputs of a back end without snapshots.
-
-        Raises:
-            InputError: there is no such tree.
-            SandboxError: a snapshot was given.
-        """
+        """Reject a missing tree, and a snapshot in a back end without snapshots."""
         if snapshot is not None:
             raise no_snapshots(self.name)
         if not spec.tree.is_dir():
@@ -190,11 +181,7 @@ class GuestSandbox:
         """See :meth:`repairgym.sandbox.base.Sandbox.run_tests`.
 
         A requested id that names a file, a class or a parametrized function stands for all its tests: its result is
-        the worst of theirs, and they are listed too.
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-            SandboxError: the environment has no pytest, and the runner is pytest.
+        the worst of theirs, and they are listed too. Without pytest in the environment, that runner is a ``SandboxError``.
         """
         if not request.runner.is_signed:
             return await run_by_command(self, request)

@@ -20,11 +20,7 @@ class LeasedBackend:
         self.name = backend.name
 
     async def create(self, spec: SandboxSpec, *, snapshot: Snapshot | None = None) -> Sandbox:
-        """Wait for a place and make a sandbox of the back end.
-
-        Raises:
-            SandboxError: the back end cannot make it.
-        """
+        """Wait for a place and make a sandbox of the back end."""
         await self._places.acquire()
         try:
             sandbox = await self._backend.create(spec, snapshot=snapshot)

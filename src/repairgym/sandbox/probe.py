@@ -82,12 +82,7 @@ async def _check_confined(sandbox: Sandbox) -> None:
 
 
 async def _try(backend: SandboxBackend, is_isolating: bool) -> None:
-    """Make a sandbox and check its isolation.
-
-    Raises:
-        RepairGymError: there is no sandbox, or it has a hole.
-        OSError: the machine lacks a requirement.
-    """
+    """Make a sandbox and check its isolation; raise when there is none, or it has a hole."""
     with tempfile.TemporaryDirectory(prefix="repairgym-probe-") as folder:
         # The process inside may be another user.
         Path(folder).chmod(0o755)
@@ -159,12 +154,7 @@ def create_backend(config: SandboxConfig, purpose: Purpose = "work") -> SandboxB
 
 
 def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
-    """Return the name of the back end that `create_backend` makes.
-
-    Raises:
-        ConfigError: ``degraded`` is configured but not allowed for this purpose.
-        SandboxUnavailableError: no allowed back end works on this machine.
-    """
+    """Return the name of the back end that `create_backend` makes; raises like it."""
     missing = _missing_permission(config, purpose)
     if config.backend == "degraded" and missing:
         raise ConfigError(f"got sandbox.backend = 'degraded', which does not isolate; {missing}")
@@ -183,12 +173,7 @@ def choose_backend(config: SandboxConfig, purpose: Purpose = "work") -> str:
 
 
 def require_isolation(config: SandboxConfig) -> None:
-    """Check that an evaluation may use the back end that `create_backend` makes for other work.
-
-    Raises:
-        ConfigError: ``degraded`` is configured, and not allowed for an evaluation.
-        SandboxUnavailableError: only ``degraded`` works here, and it is not allowed for an evaluation.
-    """
+    """Check that an evaluation may use the back end that `create_backend` makes for other work; raise if not."""
     # In every other case an evaluation has the same choice as other work: no probe is needed.
     if config.is_degraded_allowed and not config.is_degraded_evaluation_allowed:
         choose_backend(config, "evaluation")

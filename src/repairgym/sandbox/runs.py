@@ -28,13 +28,9 @@ _Record = dict[str, Any]
 def assemble_run(
     request: TestRequest, answer: Mapping[str, Any], output: bytes, signed: tuple[Sequence[_Record], int]
 ) -> TestRun:
-    """Assemble the run of ``request`` from signed records.
+    """Assemble the run of ``request`` from ``signed``: records, and the number of unsigned lines.
 
-    Args:
-        request: The request.
-        answer: The end of the process: exit status, signal, deadline, duration.
-        output: The printed text.
-        signed: The records and the number of unsigned lines.
+    ``answer`` is the end of the process: exit status, signal, deadline, duration.
     """
     records, num_forged = signed
     checks = {str(record["check"]): _test_result(record) for record in records if "check" in record}
@@ -98,11 +94,7 @@ def _test_result(record: _Record) -> TestResult | None:
 
 
 async def run_by_command(sandbox: Sandbox, request: TestRequest) -> TestRun:
-    """Run ``request`` by its runner's command.
-
-    Raises:
-        SandboxError: the sandbox could not do its work.
-    """
+    """Run ``request`` by its runner's command."""
     if request.runner.type == "junit_xml":
         return await _run_junit_xml(sandbox, request)
     if any(TEST_PLACEHOLDER in part for part in request.runner.command):

@@ -48,11 +48,7 @@ class BubblewrapBackend(GuestBackend):
 
 
 def find_program(name: str) -> str:
-    """Return the absolute path of ``name``.
-
-    Raises:
-        SandboxUnavailableError: it is not installed.
-    """
+    """Return the absolute path of ``name``; raise ``SandboxUnavailableError`` when it is not installed."""
     path = shutil.which(name)
     if path is None:
         raise SandboxUnavailableError(f"the program {name} is not installed")
@@ -60,11 +56,7 @@ def find_program(name: str) -> str:
 
 
 def read_version(path: str) -> tuple[int, ...]:
-    """Return the version of the bwrap at ``path``, e.g. ``(0, 8, 0)``.
-
-    Raises:
-        SandboxUnavailableError: the version is unknown or too old.
-    """
+    """Return the version of the bwrap at ``path``, e.g. ``(0, 8, 0)``; raise when it is unknown or too old."""
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:

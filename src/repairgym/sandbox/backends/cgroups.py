@@ -133,12 +133,7 @@ class Group:
 
 
 class ControlGroups:
-    """A maker of one group per sandbox, or of none where this machine has no writable group.
-
-    Attributes:
-        kind: ``v2``, ``v1`` or ``none``.
-        reason: The reason for ``none``.
-    """
+    """A maker of one group per sandbox, or of none where this machine has no writable group."""
 
     def __init__(self, mounts: list[Mount] | None = None) -> None:
         self._name = _name(str(next(_numbers)))
@@ -231,11 +226,7 @@ def _sweep(own: Path) -> None:
 
 
 def _try(parent: Path, mount: Mount, controller: str, *, is_new: bool) -> None:
-    """Make ``parent`` and a group in it, set a limit and read it back.
-
-    Raises:
-        OSError: it does not work here.
-    """
+    """Make ``parent`` and a group in it, set a limit and read it back; ``OSError`` where that does not work."""
     parent.mkdir(exist_ok=True)
     child = parent / "probe"
     is_kept = False
@@ -258,10 +249,7 @@ def _try(parent: Path, mount: Mount, controller: str, *, is_new: bool) -> None:
 def enable(folder: Path, controller: str) -> None:
     """Let groups below ``folder`` use ``controller`` (version 2).
 
-    A group with processes of its own cannot; when this process is the only one, it moves to a leaf.
-
-    Raises:
-        OSError: the controller is missing, or other processes are in the group.
+    A group with processes of its own cannot (``OSError``); when this process is the only one, it moves to a leaf.
     """
     control = folder / "cgroup.subtree_control"
     if controller in control.read_text().split():
@@ -278,11 +266,7 @@ def enable(folder: Path, controller: str) -> None:
 
 
 def set_limits(folder: Path, mount: Mount, limits: SandboxLimits) -> tuple[Path, _Driver] | None:
-    """Set the limits that ``folder`` supports; return the folder that counts its memory (None when that is unbounded).
-
-    Raises:
-        OSError: the kernel denied it.
-    """
+    """Set the limits that ``folder`` supports; return the folder that counts its memory (None: unbounded)."""
     # Files of a sandbox lie in memory too and are charged to it.
     memory_bytes = limits.memory_bytes + limits.disk_bytes
     driver = _DRIVERS[mount.version]

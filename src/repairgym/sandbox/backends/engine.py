@@ -102,16 +102,10 @@ class Engine:
                 raise
 
     async def start(self, name: str, limits: SandboxLimits, binds: dict[str, str], command: list[str]) -> None:
-        """Start a container that runs ``command`` and is removed at its end.
+        """Start a container ``name`` that runs ``command`` and is removed at its end.
 
-        Args:
-            name: Unique name.
-            limits: Bounds.
-            binds: Path inside -> path of the host, all read-only.
-            command: Argument vector.
-
-        Raises:
-            SandboxUnavailableError: the engine cannot start containers here.
+        ``binds`` are path inside -> path of the host, all read-only. Where the engine cannot start containers, it raises
+        ``SandboxUnavailableError``.
         """
         arguments = ["run", "--detach", "--rm", "--pull", "never", "--name", name, "--network", "none"]
         arguments += ["--label", f"{OWNER_LABEL}={Owner.of_this_process()}", "--log-driver", "none"]
@@ -139,7 +133,7 @@ class Engine:
 
 
 async def find_engine(config: ContainerConfig) -> Engine:
-    """The engine that ``config`` names, or the first one that answers; leftovers of dead owners are swept.
+    """Return the engine that ``config`` names, or the first that answers, without leftovers of dead owners.
 
     Raises:
         SandboxUnavailableError: none answers; says why for each.

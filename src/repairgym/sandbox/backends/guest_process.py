@@ -41,11 +41,7 @@ class ServingProcess:
 
     @classmethod
     async def start(cls, describe: Callable[[int], list[str]]) -> ServingProcess:
-        """Start the command that ``describe`` returns for the number of its socket.
-
-        Raises:
-            OSError: there is no such program.
-        """
+        """Start the command that ``describe`` returns for the number of its socket."""
         process, ours, log_fd = _start(describe)
         return cls(process, await Channel.open(ours), log_fd)
 
@@ -85,12 +81,7 @@ def _start(describe: Callable[[int], list[str]]) -> tuple[subprocess.Popen[bytes
 
 
 def describe_layout(spec: SandboxSpec) -> dict[str, Any]:
-    """Return the values of a :class:`~repairgym.sandbox.guest.rootfs.Layout` for ``spec``.
-
-    Raises:
-        InputError: the environment has no interpreter.
-        SandboxError: its interpreter lies in a folder that the sandbox replaces.
-    """
+    """Return the values of a :class:`~repairgym.sandbox.guest.rootfs.Layout` for ``spec``."""
     return {
         "environment": str(spec.environment.resolve()),
         "tree": str(spec.tree.resolve()),
@@ -117,11 +108,7 @@ def find_interpreter_folders(environment: Path) -> tuple[str, ...]:
 
 
 def find_prefixes(environment: Path) -> tuple[str, ...]:
-    """Return the prefix folders of the interpreter behind a virtual environment, except those below ``/usr``.
-
-    Raises:
-        InputError: ``environment`` has no interpreter.
-    """
+    """Return the prefix folders of the interpreter behind a virtual environment, except those below ``/usr``."""
     python = environment / "bin" / "python"
     if not python.exists():
         raise InputError(f"got {environment}, expected a virtual environment with bin/python; build it again")

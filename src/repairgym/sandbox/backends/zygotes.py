@@ -39,7 +39,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 async def _send(connection: socket.socket, request: dict[str, Any], fds: Sequence[int] = ()) -> socket.socket:
-    """Send a request over a non-blocking socket, with one end of a new connection and ``fds``; return our end.
+    """Send a request with one end of a new connection and ``fds``; return our end.
 
     Raises:
         SandboxLostError: the process that makes sandboxes is gone.
@@ -61,11 +61,7 @@ async def _send(connection: socket.socket, request: dict[str, Any], fds: Sequenc
 
 
 async def _receive(connection: socket.socket) -> wire.Header:
-    """Receive the header of a frame without blobs; much faster than a channel for a connection that is used once.
-
-    Raises:
-        EOFError: the other end is gone.
-    """
+    """Receive a header without blobs; much faster than a channel for a connection that is used once."""
     connection.setblocking(False)
     data = b""
     while len(data) < wire.PREFIX.size or len(data) < wire.PREFIX.size + wire.PREFIX.unpack_from(data)[0]:
@@ -161,9 +157,6 @@ class Zygote:
         """Fork the sandbox ``number`` into a new pid namespace; return a channel to it. Its commands run in ``group``.
 
         The mount namespace is that of ``snapshot`` when given.
-
-        Raises:
-            SandboxLostError: the zygote is gone.
         """
         with contextlib.ExitStack() as stack:
             roles, fds = ([], []) if group is None else stack.enter_context(group.descriptors())
@@ -175,7 +168,6 @@ class Zygote:
         """Mount the testbed of ``sandbox`` (at rest) as ``lineage`` says; return the number of the snapshot below it.
 
         Raises:
-            SandboxLostError: the zygote or the sandbox is gone.
             SandboxError: the kernel denied it, and the sandbox cannot be used any more.
         """
         snapshot = next(self._numbers)
@@ -228,13 +220,7 @@ class ZygotePool:
         self._starting: dict[_Key, asyncio.Task[Zygote]] = {}
 
     async def get(self, spec: SandboxSpec, group_folders: list[str]) -> Zygote:
-        """Return the zygote of ``spec``; a new spawner removes ``group_folders`` when it ends.
-
-        Raises:
-            InputError: no interpreter in the environment, or no such tree.
-            SandboxUnavailableError: the kernel denied the namespaces or mounts.
-            SandboxError: the interpreter of the environment did not start.
-        """
+        """Return the zygote of ``spec``, see `Zygote.wait_ready`; its spawner removes ``group_folders`` at its end."""
         key = _key(spec)
         if self._spawner is not None and not self._spawner.is_alive:
             # The zygotes die with their spawner, but perhaps later.

@@ -196,10 +196,7 @@ def build_ruleset(readable: Sequence[str], writable: Sequence[str]) -> Optional[
     """Make a descriptor of the rules: ``readable`` files and folders, ``writable`` ones, nothing else.
 
     Missing paths are skipped. From version 6 on, a restricted process reaches no abstract socket and signals only its
-    descendants.
-
-    Returns:
-        None where the kernel lacks support.
+    descendants. None where the kernel lacks support.
     """
     version = syscalls.landlock_version()
     if version < _OLDEST_VERSION:

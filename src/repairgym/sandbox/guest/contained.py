@@ -37,11 +37,7 @@ _NAMESPACES = ("user", "ipc", "pid", "net", "uts", "cgroup-try")
 
 
 def _become_trusted() -> None:
-    """Protect this process from untrusted processes of the same user.
-
-    Raises:
-        RuntimeError: this is not the first process of a pid namespace.
-    """
+    """Protect this process, the first of a pid namespace, from untrusted processes of the same user."""
     if os.getpid() != 1:
         raise RuntimeError(f"got process id {os.getpid()}, expected 1: this sandbox has no pid namespace of its own")
     syscalls.set_dumpable(False)
@@ -143,8 +139,7 @@ def _mount_testbed(
 ) -> Tuple[str, str, List[str]]:
     """Mount the writable parts below ``root``; the overlay of the testbed only when bwrap cannot.
 
-    Returns:
-        The tree at the start, the upper layer, and the arguments that make bwrap show ``/testbed``.
+    Returns the tree at the start, the upper layer, and the arguments that make bwrap show ``/testbed``.
     """
     scratch, tree, before = root + rootfs.SCRATCH, root + rootfs.TREE, root + rootfs.TREE
     rootfs.mount_scratch(scratch, limits["disk_bytes"])

@@ -55,9 +55,9 @@ def _names(root: str, folder: str) -> Set[str]:
 
 
 def _walk(before: str, after: str, layers: Sequence[str], skipped: FrozenSet[str]) -> Iterator[Tuple[str, Side, Side]]:
-    """Yield each path that may differ, with both sides; paths that none of the layers names are unchanged.
+    """Yield each path that may differ, with both sides, without recursion: code inside decides the depth.
 
-    Without recursion, because code inside decides the depth.
+    Paths that none of the layers names are unchanged.
     """
     pending = [("", bool(layers))]
     while pending:
@@ -80,11 +80,7 @@ def _walk(before: str, after: str, layers: Sequence[str], skipped: FrozenSet[str
 
 
 def find_changes(before: str, after: str, layers: Sequence[str], limit: int) -> Dict[str, Optional[bytes]]:
-    """Return the regular files that differ (None: deleted), without byte-code and caches.
-
-    Raises:
-        TooLargeError: they have more than ``limit`` bytes together.
-    """
+    """Return the regular files that differ (None: deleted), without caches, in ``limit`` bytes or a `TooLargeError`."""
     changes: Dict[str, Optional[bytes]] = {}
     for path, old, new in _walk(before, after, layers, _CACHE_FOLDERS):
         if "file" not in (old.kind, new.kind):
@@ -109,10 +105,7 @@ def _has_content(path: str, content: bytes) -> bool:
 def find_differences(before: str, after: str, layers: Sequence[str]) -> Tuple[Dict[str, Any], List[bytes]]:
     """Answer the operation ``diff``: ``{"paths": [[path, side, side]]}``, sorted, and contents.
 
-    A side is ``[kind, mode, number of bytes, index of its content or None]``.
-
-    Raises:
-        TooLargeError: more than `MAX_ENTRIES` paths differ.
+    A side is ``[kind, mode, number of bytes, index of its content or None]``. `TooLargeError` above `MAX_ENTRIES`.
     """
     paths: List[List[Any]] = []
     blobs: List[bytes] = []
@@ -181,11 +174,7 @@ def _content(path: str, side: Side, room: int) -> Optional[bytes]:
 def list_entries(root: str, path: str, is_recursive: bool) -> List[List[Any]]:
     """List the entries below ``path``: ``[path, kind, mode, number of bytes, target of a link]``, sorted by path.
 
-    Raises:
-        PermissionError: ``path`` leads out of ``root``.
-        FileNotFoundError: there is no such folder.
-        NotADirectoryError: it is not a folder.
-        TooLargeError: there are more than `MAX_ENTRIES`.
+    An ``OSError`` when it is no folder or leads out of ``root``; `TooLargeError` above `MAX_ENTRIES` entries.
     """
     top = os.path.realpath(root) if os.path.normpath(path) == "." else resolve(root, path)
     entries: List[List[Any]] = []

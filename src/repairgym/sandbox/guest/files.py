@@ -23,11 +23,7 @@ class TooLargeError(Exception):
 
 
 def resolve(root: str, path: str) -> str:
-    """Resolve ``path`` below ``root`` to its real path.
-
-    Raises:
-        PermissionError: ``path`` leads out of ``root``.
-    """
+    """Resolve ``path`` to its real path; raise ``PermissionError`` when that is not below ``root``."""
     real_root = os.path.realpath(root)
     real = os.path.realpath(os.path.join(real_root, path))
     if os.path.isabs(path) or not real.startswith(real_root + os.sep):
@@ -36,11 +32,7 @@ def resolve(root: str, path: str) -> str:
 
 
 def open_regular(path: str) -> int:
-    """Open ``path`` for reading, without following a link; its owner can open it whatever the mode.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Open ``path`` for reading, without following a link; its owner can open it whatever the mode."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(path, flags)
@@ -89,12 +81,7 @@ def read_regular(path: str, limit: int) -> bytes:
 
 
 def write(root: str, path: str, content: bytes) -> None:
-    """Write ``path`` below ``root``, making parent folders.
-
-    Raises:
-        PermissionError: ``path`` leads out of ``root``.
-        OSError: the path cannot be written (a folder, no room).
-    """
+    """Write ``path`` below ``root``, making parent folders."""
     real = resolve(root, path)
     try:
         os.makedirs(os.path.dirname(real), exist_ok=True)
@@ -107,11 +94,7 @@ def write(root: str, path: str, content: bytes) -> None:
 
 
 def copy_tree(source: str, target: str) -> int:
-    """Copy files, folders and links into the folder ``target``, skip other entries; return the bytes of the files.
-
-    Raises:
-        OSError: there is no room.
-    """
+    """Copy files, folders and links into the folder ``target``, skip other entries; return the bytes of the files."""
     pending, num_bytes = [""], 0
     while pending:
         folder = pending.pop()

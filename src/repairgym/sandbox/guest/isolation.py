@@ -81,8 +81,7 @@ class Lineage(NamedTuple):
 def mount_options(line: Lineage) -> str:
     """Return the options of the overlay over the layers of ``line``.
 
-    Raises:
-        OSError: E2BIG when the chain of layers is too long; make a new sandbox from a patch instead.
+    E2BIG when the chain of layers is too long: make a new sandbox from a patch instead.
     """
     lower = [*line.layers, *(["0/files"] if line.has_files else []), f"../{os.path.basename(rootfs.TREE)}"]
     options = f"lowerdir={':'.join(lower)},upperdir={line.upper},workdir={line.work},userxattr"
@@ -102,8 +101,7 @@ def _mount_overlay(line: Lineage) -> None:
 def isolate(limits: Dict[str, Any], files: Dict[str, Optional[str]], line: Lineage) -> Tuple[str, Branch]:
     """Leave the zygote's (or the parent's) namespaces, mount the sandbox with ``files`` written over the tree.
 
-    Returns:
-        The tree at the start, as a ``/proc/self/fd`` path, and the branch of the sandbox.
+    Returns the tree at the start, as a ``/proc/self/fd`` path, and the branch of the sandbox.
     """
     syscalls.unshare(syscalls.CLONE_NEW_OTHERS)
     syscalls.bring_loopback_up()
@@ -213,11 +211,7 @@ class Branch:
         return [f"{self._scratch}/{name}" for name in (self._line.upper, *self._line.layers)]
 
     def freeze(self, _: Dict[str, Any], __: List[bytes]) -> Tuple[Dict[str, Any], Sequence[bytes]]:
-        """Make the next upper above the current one; it must be mounted before anything runs again.
-
-        Raises:
-            OSError: no room for the copy of ``/tmp``.
-        """
+        """Make the next upper above the current one, to be mounted before anything runs; ``OSError`` without room."""
         frozen = self._line.freeze()
         names = [self._line.frozen_tmp, frozen.upper, frozen.work]
         paths = [f"{self._scratch}/{name}" for name in names]

@@ -37,11 +37,7 @@ def end_all(signal_all: SignalAll, note: Callable[[Any], None] = lambda usage: N
 
 
 def signal_namespace(number: int) -> None:
-    """Send signal ``number`` to every other process of the pid namespace whose first process is the caller.
-
-    Raises:
-        RuntimeError: the caller is not the first process of a pid namespace, so other processes would be hit.
-    """
+    """Send signal ``number`` to every other process of the pid namespace whose first process is the caller."""
     if os.getpid() != 1:
         raise RuntimeError("a signal to all outside of a pid namespace would end processes of the host")
     with contextlib.suppress(ProcessLookupError):
@@ -113,11 +109,7 @@ class Accounting:
         return self._events is not None
 
     def enter(self) -> None:
-        """Move the calling process (a child, still trusted) into the group.
-
-        Raises:
-            OSError: the group is gone or full.
-        """
+        """Move the calling process (a child, still trusted) into the group."""
         for fd in self._join:
             os.write(fd, b"0")
 

@@ -104,11 +104,7 @@ def starting_environment(state: bytes, environment: Dict[str, str]) -> Dict[str,
 
 
 def split_request(blobs: List[bytes]) -> Tuple[bytes, bytes, bytes]:
-    """Split a request into standard input, command and state.
-
-    Raises:
-        ValueError: the command has a NUL byte, which no shell can read.
-    """
+    """Split a request into standard input, command and state; reject a NUL byte, which no shell can read."""
     stdin, command, state = blobs
     if b"\0" in command:
         raise ValueError("got a command with a NUL byte; a shell cannot read it")

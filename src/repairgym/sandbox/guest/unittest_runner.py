@@ -155,11 +155,7 @@ def _tests(suite: Any) -> Iterator[unittest.TestCase]:
 
 
 def _load(loader: unittest.TestLoader, path: str) -> List[unittest.TestCase]:
-    """Load the tests of a file.
-
-    Raises:
-        BaseException: its import raised it.
-    """
+    """Load the tests of a file; raise whatever its import raises."""
     name = path[: -len(".py")].replace("/", ".")
     __import__(name)
     return list(_tests(loader.loadTestsFromModule(sys.modules[name])))

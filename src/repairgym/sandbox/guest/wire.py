@@ -55,11 +55,7 @@ def _receive_exactly(connection: socket.socket, num_bytes: int) -> bytes:
 
 
 def receive(connection: socket.socket) -> Frame:
-    """Read one frame, blocking.
-
-    Raises:
-        EOFError: the other end is gone.
-    """
+    """Read one frame, blocking; raise ``EOFError`` when the other end is gone."""
     header_bytes, body_bytes = PREFIX.unpack(_receive_exactly(connection, PREFIX.size))
     return unpack(_receive_exactly(connection, header_bytes), _receive_exactly(connection, body_bytes))
 
