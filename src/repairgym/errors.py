@@ -18,7 +18,7 @@ The tree::
     ├── ModelServerError           8   infrastructure: a model server gave no usable reply, after all attempts
     │   ├── ModelReplyError        8   the reply cannot be used
     │   ├── ServerDownError        8   no reply at all
-    │   ├── ServerRefusedError     8   the next request will fail, too: key, model name, parameter
+    │   ├── ServerRejectedError    8   the next request will fail, too: key, model name, parameter
     │   │   └── StaleWeightsError  8   the server has other weights than the run loaded
     │   └── PromptTooLongError     8   the prompt leaves no room in the server's context
     └── ClusterError               9   infrastructure: a cluster that cannot be reached, is too small or does not fit
@@ -129,11 +129,11 @@ class ServerDownError(ModelServerError):
     """No connection or no reply in time, in all attempts; another server may work."""
 
 
-class ServerRefusedError(ModelServerError):
+class ServerRejectedError(ModelServerError):
     """A request that the server will reject again: wrong key, unknown model or unknown parameter."""
 
 
-class StaleWeightsError(ServerRefusedError):
+class StaleWeightsError(ServerRejectedError):
     """A server that samples with weights that the run did not load, or no longer uses."""
 
 

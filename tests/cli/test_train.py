@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from repairgym.cli.main import create_app
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from repairgym.config.training import DistillThenGrpoConfig, RftCommandConfig, TwoStageConfig
 from repairgym.rollout.store import RunStore
 from repairgym.training.run_settings import CallConfig, keep_config
 
@@ -17,7 +17,7 @@ BASE = ROOT / "src/repairgym/data/base"
 PAPERS = [
     (["rft", "run", "model"], "paper_b/rft.toml", RftCommandConfig),
     (["dapo_two_stage", "tasks", "run", "model"], "paper_b/two_stage.toml", TwoStageConfig),
-    (["distil_then_grpo", "tasks", "run", "model"], "paper_a/distil_then_grpo.toml", DistilThenGrpoConfig),
+    (["distill_then_grpo", "tasks", "run", "model"], "paper_a/distill_then_grpo.toml", DistillThenGrpoConfig),
 ]
 
 
@@ -35,7 +35,7 @@ def test_a_dry_run_prints_a_config_that_can_be_read_again(tmp_path, arguments, c
     )
 
 
-@pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distil_then_grpo"])
+@pytest.mark.parametrize("command", ["sft", "rft", "step_dpo", "rl", "dapo_two_stage", "distill_then_grpo"])
 def test_every_command_has_an_example(command):
     result = cli(command, "--help")
     assert result.exit_code == 0
@@ -72,7 +72,7 @@ def test_a_run_without_successes_is_a_clear_error(tmp_path):
 
 def test_a_model_folder_that_is_none_is_refused_before_anything_is_made(tmp_path, synthetic_run):
     (tmp_path / "model").mkdir()
-    result = cli("distil_then_grpo", synthetic_run / "tasks", tmp_path / "run", tmp_path / "model")
+    result = cli("distill_then_grpo", synthetic_run / "tasks", tmp_path / "run", tmp_path / "model")
     assert result.exit_code == 3
     assert "tokenizer.json" in result.output
     assert not (tmp_path / "run").exists()

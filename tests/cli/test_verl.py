@@ -12,7 +12,7 @@ from repairgym.training.run_settings import keep_config
 
 ROOT = Path(__file__).parents[2]
 PAPERS = [
-    ("paper_a/distil_then_grpo.toml", "distil_then_grpo", "paper_a/verl.toml", ["grpo"]),
+    ("paper_a/distill_then_grpo.toml", "distill_then_grpo", "paper_a/verl.toml", ["grpo"]),
     ("paper_b/two_stage.toml", "dapo_two_stage", "paper_b/verl.toml", ["stage-1", "stage-2"]),
 ]
 

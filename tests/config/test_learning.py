@@ -18,7 +18,7 @@ def test_dapo_is_table_3_of_paper_b_stage_1() -> None:
     config = AlgorithmConfig()
     assert config.loss == DapoLossConfig(eps_low=0.2, eps_high=0.3, denominator="token")
     assert (config.advantage.type, config.batch_size, config.group_size) == ("group", 128, 10)
-    assert (config.correction.type, config.kl.type, config.overlong) == ("none", "none", "penalise")
+    assert (config.correction.type, config.kl.type, config.overlong) == ("none", "none", "penalize")
     optimizer = config.optimizer
     assert (optimizer.type, optimizer.learning_rate, optimizer.betas) == ("adamw", 1e-6, (0.9, 0.999))
     assert (optimizer.eps, optimizer.weight_decay, optimizer.max_grad_norm) == (1e-8, 0.1, 1.0)

@@ -11,7 +11,7 @@ from repairgym.config.evaluation import MatrixConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import DemoConfig
 from repairgym.config.tasks import TasksConfig
-from repairgym.config.training import DistilThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from repairgym.config.training import DistillThenGrpoConfig, RftCommandConfig, TwoStageConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 
@@ -21,8 +21,8 @@ KINDS: dict[str, type[Record]] = {
     "demo.toml": DemoConfig,
     "exploit_rl.toml": RlCommandConfig,
     "paper_a/curation.toml": CurationConfig,
-    "paper_a/distil_then_grpo.toml": DistilThenGrpoConfig,
-    "paper_a/distil_then_grpo_thinking.toml": DistilThenGrpoConfig,
+    "paper_a/distill_then_grpo.toml": DistillThenGrpoConfig,
+    "paper_a/distill_then_grpo_thinking.toml": DistillThenGrpoConfig,
     "paper_a/full.toml": RolloutCommandConfig,
     "paper_a/full_small.toml": RolloutCommandConfig,
     "paper_a/matrix_small.toml": MatrixConfig,
@@ -88,7 +88,7 @@ def test_appendix_c_of_paper_b():
 
 @pytest.mark.parametrize(("name", "thoughts"), [("", "remove"), ("_thinking", "require")])
 def test_the_appendices_of_paper_a(name, thoughts):
-    found = load_config(DistilThenGrpoConfig, CONFIGS / f"paper_a/distil_then_grpo{name}.toml")
+    found = load_config(DistillThenGrpoConfig, CONFIGS / f"paper_a/distill_then_grpo{name}.toml")
     assert (found.sft.optimizer.learning_rate, found.sft.batch_size, found.sft.compute.is_bf16) == (2e-5, 4, False)
     assert found.sft.thoughts == thoughts
     assert (found.rl.num_groups, found.rl.algorithm.group_size, found.rl.max_iterations) == (8, 4, 1000)

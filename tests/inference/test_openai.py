@@ -19,7 +19,7 @@ from repairgym.errors import (
     PromptTooLongError,
     RepairGymError,
     ServerDownError,
-    ServerRefusedError,
+    ServerRejectedError,
 )
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import EndpointClient
@@ -120,9 +120,9 @@ async def test_replies_without_an_end_are_given_up_and_asked_for_again(renderer:
         (Fault.HALF_JSON, ModelReplyError, 3, "no JSON"),
         (Fault.WRONG_COUNTS, ModelReplyError, 3, "wrong token counts"),
         (Fault.LONG_WAIT, ModelServerError, 1, "asks to wait 86400 s"),
-        (Fault.NO_QUOTA, ServerRefusedError, 1, "insufficient_quota"),
-        (Fault.WRONG_KEY, ServerRefusedError, 1, "put a valid key into OPENAI_API_KEY"),
-        (Fault.NO_MODEL, ServerRefusedError, 1, r"check endpoint\.base_url"),
+        (Fault.NO_QUOTA, ServerRejectedError, 1, "insufficient_quota"),
+        (Fault.WRONG_KEY, ServerRejectedError, 1, "put a valid key into OPENAI_API_KEY"),
+        (Fault.NO_MODEL, ServerRejectedError, 1, r"check endpoint\.base_url"),
         (Fault.TOO_LONG, PromptTooLongError, 1, "too long"),
     ],
 )

@@ -150,7 +150,7 @@ def test_reinforce_pp_of_one_reward_everywhere_is_dropped() -> None:
     )
 
 
-def test_reinforce_pp_with_a_baseline_normalises_over_the_iteration() -> None:
+def test_reinforce_pp_with_a_baseline_normalizes_over_the_iteration() -> None:
     got = values(ReinforcePpAdvantageConfig(baseline="group_mean", delta=1e-12), [1.0, 0.0], [0.5, 0.0], [1.0, 1.0])
     deviation = np.sqrt((0.5**2 + 0.25**2) / 2)
     assert got[0] == pytest.approx((0.5 / deviation, -0.5 / deviation))

@@ -25,7 +25,7 @@ from repairgym.config.learning import (
 )
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.training import (
-    DistilThenGrpoConfig,
+    DistillThenGrpoConfig,
     RftCommandConfig,
     StageConfig,
     StepDpoCommandConfig,
@@ -43,7 +43,7 @@ from repairgym.recipes.dapo_two_stage import (
     select_tasks_again,
     solve_rates,
 )
-from repairgym.recipes.distil_then_grpo import distil_then_grpo
+from repairgym.recipes.distill_then_grpo import distill_then_grpo
 from repairgym.recipes.rft import rft
 from repairgym.recipes.step_dpo import action_pairs, step_dpo
 from repairgym.records import VerdictKind
@@ -153,15 +153,15 @@ def test_two_stages_with_other_tasks_and_a_longer_context(student, run_in):
             select_tasks_again(run, SolveRateConfig(below=1.0, min_samples=1000))
 
 
-def test_distil_then_grpo(tmp_path, run_in):
-    config = DistilThenGrpoConfig(
+def test_distill_then_grpo(tmp_path, run_in):
+    config = DistillThenGrpoConfig(
         collect=COLLECT,
         sft=SFT.model_copy(update={"num_epochs": 12, "choice": LossChoice(validation_share=0.25)}),
         rl=RL.model_copy(
             update={"algorithm": RL.algorithm.model_copy(update={"loss": GrpoLossConfig()}), "max_iterations": 1}
         ),
     )
-    distil_then_grpo(run_in(tmp_path / "run"), config, PolicyRef("teacher"))
+    distill_then_grpo(run_in(tmp_path / "run"), config, PolicyRef("teacher"))
     with run_in(tmp_path / "run")(None) as run:
         losses = [value for _, value in run.store.metrics("train/sft", "validation/nll")]
         assert len(losses) == 12
@@ -189,12 +189,12 @@ def test_every_recipe_runs_on_the_shipped_base(tmp_path, run_in):
     """The real model and tokenizer, the sandbox scripted: what a laptop runs, in small."""
     folder, base = tmp_path / "run", shipped_base()
     sft = SftConfig(optimizer=OptimizerConfig(learning_rate=3e-4, weight_decay=0.0), batch_size=8, num_epochs=4)
-    distil = DistilThenGrpoConfig(
+    distill = DistillThenGrpoConfig(
         collect=COLLECT,
         sft=sft.model_copy(update={"choice": EntropyWindowChoice(validation_share=0.25)}),
         rl=RL.model_copy(update={"algorithm": RL.algorithm.model_copy(update={"loss": GrpoLossConfig()})}),
     )
-    distil_then_grpo(run_in(folder, base), distil, PolicyRef("teacher"))
+    distill_then_grpo(run_in(folder, base), distill, PolicyRef("teacher"))
     taught = folder / "checkpoints" / "sft"
 
     config = RftCommandConfig(collect=COLLECT, rft=RftConfig(optimizer=sft.optimizer, batch_size=8))

@@ -17,7 +17,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import make_group
-from repairgym.rollout.replay import Replay, compare, normalise, replay
+from repairgym.rollout.replay import Replay, compare, normalize, replay
 from repairgym.rollout.runner import Runner
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
@@ -56,8 +56,8 @@ def test_episodes_replay_in_new_sandboxes(task: Task, tmp_path: Path, renderer: 
     stored, found = record_and_replay(task, tmp_path, renderer, lambda: "took 0.31 s in /tmp/tmpc3d4")
     assert {one.difference for one in found} == {""}
     assert {one.trajectory_id for one in found} == {one.id for one in stored}
-    assert sum(one.num_turns for one in found) == sum(one.num_equal + one.num_normalised for one in found)
-    assert any(one.num_normalised for one in found)  # an observation held the time
+    assert sum(one.num_turns for one in found) == sum(one.num_equal + one.num_normalized for one in found)
+    assert any(one.num_normalized for one in found)  # an observation held the time
 
 
 def test_what_came_out_differently_is_told(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
@@ -106,4 +106,4 @@ def test_a_replay_has_the_ledger_of_the_episode(task: Task, tmp_path: Path, rend
     ],
 )
 def test_only_what_no_two_runs_share_is_replaced(text: str, normal: str) -> None:
-    assert normalise(text) == normal
+    assert normalize(text) == normal

@@ -10,7 +10,7 @@ import pytest
 from repairgym.config.endpoint import EndpointConfig, Price
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import ConfigError, ServerRefusedError
+from repairgym.errors import ConfigError, ServerRejectedError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.tokenizer import train_tokenizer
 from repairgym.learning.samples import policy_sample, supervised_sample
@@ -82,7 +82,7 @@ def test_a_full_context_of_the_server_ends_the_episode(task: Task, tmp_path: Pat
 
 
 def test_a_refusal_stops_the_run(task: Task, tmp_path: Path, renderer: ChatRenderer) -> None:
-    with pytest.raises(ServerRefusedError, match="put a valid key into OPENAI_API_KEY"):
+    with pytest.raises(ServerRejectedError, match="put a valid key into OPENAI_API_KEY"):
         run([Fault.WRONG_KEY], "submit", task, tmp_path, renderer, num=3)
 
 

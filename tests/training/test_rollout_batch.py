@@ -71,14 +71,14 @@ def test_over_long_episodes_by_each_choice(make_group: Callable[..., list[Trajec
     members = make_group("a", [PASSED, FAILED, FAILED], stops)
     groups = make_trajectory_groups(members)
     found = {}
-    for choice in ("penalise", "baseline_only", "drop"):
+    for choice in ("penalize", "baseline_only", "drop"):
         config = AlgorithmConfig(overlong=choice)
         found[choice] = (learned_ids(groups, config), advantages_of(groups, config)[0].values)
         metrics = overlong_metrics(members, config)
         assert metrics["rollout/num_turn_limit"] == 1.0
         assert metrics["rollout/num_time_limit"] == metrics["rollout/num_token_limit"] == 0.0
-        assert metrics["rollout/num_overlong_left_out"] == (0.0 if choice == "penalise" else 1.0)
-    assert found["penalise"][0] == ["a/0", "a/1", "a/2"]
+        assert metrics["rollout/num_overlong_left_out"] == (0.0 if choice == "penalize" else 1.0)
+    assert found["penalize"][0] == ["a/0", "a/1", "a/2"]
     assert found["baseline_only"][0] == found["drop"][0] == ["a/0", "a/1"]
     # The baseline still knows of it, or it has never been.
     assert found["baseline_only"][1] == pytest.approx((2**0.5, -(0.5**0.5), -(0.5**0.5)), abs=1e-4)

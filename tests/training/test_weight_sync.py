@@ -14,7 +14,7 @@ from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, OptimizerConfig
 from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.errors import ConfigError, ServerRefusedError, StaleWeightsError
+from repairgym.errors import ConfigError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.loading import load_model
 from repairgym.learning.learner import Learner
 from repairgym.learning.samples import policy_sample
@@ -139,6 +139,6 @@ def test_what_cannot_work_is_refused_before_the_run(tmp_path, open_run, base):
     with pytest.raises(ConfigError, match=r"needs endpoint\.base_url"):
         RLLoop(run, RlConfig(sampler=VllmSamplerConfig()), "base")
     bad = FakeVllm(base, [Flaw.NO_UPDATES])
-    with bad.in_thread() as url, pytest.raises(ServerRefusedError, match="--enable-scale-out"):
+    with bad.in_thread() as url, pytest.raises(ServerRejectedError, match="--enable-scale-out"):
         RLLoop(run, config_of(url), "base")
     assert not run.checkpoint("rl-state").exists()

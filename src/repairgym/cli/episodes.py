@@ -219,9 +219,9 @@ def _print(replays: list[Replay]) -> None:
     for episode in different[:_NUM_SHOWN]:
         typer.echo(f"{episode.trajectory_id}: {episode.difference}")
     num_turns, num_equal = sum(episode.num_turns for episode in replays), sum(episode.num_equal for episode in replays)
-    num_normalised = sum(episode.num_normalised for episode in replays)
+    num_normalized = sum(episode.num_normalized for episode in replays)
     typer.echo(
         f"{len(replays) - len(different)} of {len(replays)} episodes are the same; of {num_turns} observations "
-        f"{num_equal} are equal byte for byte and {num_normalised} after times, temporary names and addresses are "
+        f"{num_equal} are equal byte for byte and {num_normalized} after times, temporary names and addresses are "
         "replaced"
     )

@@ -81,7 +81,7 @@ def check_policy(ref: PolicyRef, model: Path, rollout: RolloutConfig) -> None:
     """Check the servers of the policy ``vllm`` before a run; ``model`` is the folder with its tokenizer.
 
     Raises:
-        ServerRefusedError: a server does not fit the run; the message says how to fix it.
+        ServerRejectedError: a server does not fit the run; the message says how to fix it.
         ServerDownError: a server does not answer.
     """
     if ref.protocol == "vllm" and ref.endpoint is not None:
@@ -125,7 +125,7 @@ def require_one_process() -> None:
     if num_processes() > 1:
         raise ConfigError(
             "this command is for one process; start it without torchrun (repairgym train sft, rft, step_dpo, rl, "
-            "dapo_two_stage and distil_then_grpo are for several)"
+            "dapo_two_stage and distill_then_grpo are for several)"
         )
 
 

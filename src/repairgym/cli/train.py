@@ -1,4 +1,4 @@
-"""`repairgym train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distil_then_grpo, verl.
+"""`repairgym train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distill_then_grpo, verl.
 
 A recipe is a function of its configuration and paths; `_recipe` makes a command of it. Arguments and configuration are
 checked before a recipe imports torch.
@@ -30,7 +30,7 @@ from repairgym.config.commands import RlCommandConfig
 from repairgym.config.learning import SftConfig
 from repairgym.config.recipes import PretrainingConfig
 from repairgym.config.training import (
-    DistilThenGrpoConfig,
+    DistillThenGrpoConfig,
     RftCommandConfig,
     SftCommandConfig,
     StepDpoCommandConfig,
@@ -247,22 +247,22 @@ def dapo_two_stage(resolved: TwoStageConfig, tasks: Path, run: Path, start: Path
     lead_or_follow(recipe, resolved.stage_1.rl.algorithm, resolved.stage_2.rl.algorithm)
 
 
-@_recipe("distil_then_grpo", DistilThenGrpoConfig)
-def distil_then_grpo(resolved: DistilThenGrpoConfig, tasks: Path, run: Path, start: Path) -> None:
+@_recipe("distill_then_grpo", DistillThenGrpoConfig)
+def distill_then_grpo(resolved: DistillThenGrpoConfig, tasks: Path, run: Path, start: Path) -> None:
     """Imitate a teacher, then GRPO (paper A).
 
-    Example: repairgym train distil_then_grpo tasks runs/a models/base --preset paper_a/distil_then_grpo
+    Example: repairgym train distill_then_grpo tasks runs/a models/base --preset paper_a/distill_then_grpo
     """
     teacher = find_policy(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
     from repairgym.cli.running import check_policy, import_checkpoint, open_run
-    from repairgym.recipes.distil_then_grpo import distil_then_grpo
+    from repairgym.recipes.distill_then_grpo import distill_then_grpo
     from repairgym.training.processes import lead_or_follow
 
     def recipe() -> None:
         check_policy(teacher, start, resolved.rollout)
         import_checkpoint(run, start, "start")
-        call = CallConfig("train-distil_then_grpo", resolved)
-        distil_then_grpo(
+        call = CallConfig("train-distill_then_grpo", resolved)
+        distill_then_grpo(
             lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved, teacher
         )
         typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")

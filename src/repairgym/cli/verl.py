@@ -11,7 +11,7 @@ from repairgym.config.cluster import VerlConfig, VerlRecipe
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.presets import file_or_preset
-from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
 from repairgym.records import Split
 from repairgym.training.run_settings import CallConfig
 
@@ -35,7 +35,7 @@ class VerlPlan:
     """Recipe and machine of a training run under verl."""
 
     recipe: VerlRecipe
-    config: RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig
+    config: RlCommandConfig | DistillThenGrpoConfig | TwoStageConfig
     machine: VerlConfig
     comments: Mapping[str, str] = field(default_factory=dict)
     """Dotted key -> its comment in the recipe's TOML."""
@@ -65,7 +65,7 @@ def load_verl_plan(
 
     of_machine = [text.removeprefix(_MACHINE_PREFIX) for text in overrides if text.startswith(_MACHINE_PREFIX)]
     others = [text for text in overrides if not text.startswith(_MACHINE_PREFIX)]
-    resolved: RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig = load_config(SOURCES[recipe], config, others)
+    resolved: RlCommandConfig | DistillThenGrpoConfig | TwoStageConfig = load_config(SOURCES[recipe], config, others)
     comments = {key: text for file in config or () for key, text in read_comments(file).items()}
     changed = {text.partition("=")[0].strip(): "given on the command line" for text in others}
     return VerlPlan(
@@ -80,7 +80,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="a.b=value; verl.a=v
 
 @app.command()
 def config(
-    source: Annotated[Path, typer.Argument(help="TOML of a recipe, e.g. paper_a/distil_then_grpo.")],
+    source: Annotated[Path, typer.Argument(help="TOML of a recipe, e.g. paper_a/distill_then_grpo.")],
     out: Annotated[Path, typer.Argument(help="Folder to write, with a folder per stage.")],
     overrides: Overrides = None,
     recipe: VerlRecipeOption = "rl",
@@ -90,7 +90,7 @@ def config(
 ) -> None:
     """Write a recipe as configuration of verl's own trainer; settings without a counterpart in verl are errors.
 
-    Example: repairgym verl config paper_a/distil_then_grpo verl-a --recipe distil_then_grpo
+    Example: repairgym verl config paper_a/distill_then_grpo verl-a --recipe distill_then_grpo
     """
     from dataclasses import replace
 

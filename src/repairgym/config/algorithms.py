@@ -71,7 +71,7 @@ class GaeAdvantageConfig(Record):
     turn_discount: float = Field(default=1.0, gt=0.0, le=1.0)
     """RAGEN's bi-level setting: 0.95; 1 leaves the return undiscounted, as in paper B (section 3.1)."""
     turn_lambda: float = Field(default=1.0, ge=0.0, le=1.0)
-    is_normalised: bool = True
+    is_normalized: bool = True
     """Mean 0 and deviation 1 over the tokens of the iteration."""
 
 
@@ -285,8 +285,8 @@ DemonstrationConfig = Annotated[
     NoDemonstrationConfig | GatedDemonstrationConfig | DecayingDemonstrationConfig, Field(discriminator="type")
 ]
 
-OverlongPolicy = Literal["penalise", "baseline_only", "drop"]
-"""Treatment of episodes that end at a limit of turns, tokens or time. ``penalise``: train on them with their reward,
+OverlongPolicy = Literal["penalize", "baseline_only", "drop"]
+"""Treatment of episodes that end at a limit of turns, tokens or time. ``penalize``: train on them with their reward,
 like others (paper B, section 5.2, finding 1: without these negatives loops become more frequent). ``baseline_only``:
 their reward counts in the group's mean and deviation; their tokens are not trained on. ``drop``: ignore them."""
 

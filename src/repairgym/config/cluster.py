@@ -75,7 +75,7 @@ class ClusterConfig(Record):
             )
         return self
 
-    def require_honoured(self, rollout: RolloutConfig) -> None:
+    def require_honored(self, rollout: RolloutConfig) -> None:
         """Check that workers on a cluster can run ``rollout``.
 
         Raises:
@@ -134,8 +134,8 @@ def _files_of_this_machine(rollout: RolloutConfig) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-VerlRecipe = Literal["rl", "distil_then_grpo", "dapo_two_stage"]
-"""Command whose TOML defines the training: `repairgym train rl`, `distil_then_grpo`, `dapo_two_stage`."""
+VerlRecipe = Literal["rl", "distill_then_grpo", "dapo_two_stage"]
+"""Command whose TOML defines the training: `repairgym train rl`, `distill_then_grpo`, `dapo_two_stage`."""
 
 
 class VerlConfig(Record):

@@ -38,8 +38,8 @@ class RolloutCommandConfig(Record):
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
-    def _the_cluster_can_honour_it(self) -> Self:
-        self.cluster.require_honoured(self.rollout)
+    def _the_cluster_can_honor_it(self) -> Self:
+        self.cluster.require_honored(self.rollout)
         return self
 
 
@@ -86,11 +86,11 @@ class RlCommandConfig(Record):
     watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _training_can_honour_it(self) -> Self:
+    def _training_can_honor_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         check_undemonstrated(self.rollout.pipeline)
         self.rollout.require_training_temperature()
-        self.cluster.require_honoured(self.rollout)
+        self.cluster.require_honored(self.rollout)
         return self
 
 

@@ -34,8 +34,8 @@ class EvalCommandConfig(Record):
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
-    def _the_cluster_can_honour_it(self) -> Self:
-        self.cluster.require_honoured(self.rollout)
+    def _the_cluster_can_honor_it(self) -> Self:
+        self.cluster.require_honored(self.rollout)
         return self
 
 

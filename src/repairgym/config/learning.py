@@ -192,7 +192,7 @@ class AlgorithmConfig(Record):
     """Correction of the gap between sampler and learner. Set ``truncate`` or ``mask`` with a non-embedded engine."""
     kl: ReferenceKlConfig = NoKlConfig()
     demonstration: DemonstrationConfig = NoDemonstrationConfig()
-    overlong: OverlongPolicy = "penalise"
+    overlong: OverlongPolicy = "penalize"
     group_size: PositiveInt = 10
     """Trajectories per problem."""
     batch_size: PositiveInt = 128

@@ -206,7 +206,7 @@ class DemoConfig(Record):
     watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _training_can_honour_it(self) -> Self:
+    def _training_can_honor_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         self.rollout.require_training_temperature()
         return self

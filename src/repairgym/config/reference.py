@@ -38,7 +38,7 @@ from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, tags_of
 from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.config.training import (
-    DistilThenGrpoConfig,
+    DistillThenGrpoConfig,
     RftCommandConfig,
     SftCommandConfig,
     StepDpoCommandConfig,
@@ -53,7 +53,7 @@ COMMAND_CONFIGS: Mapping[str, type[Record]] = {
     "train rft": RftCommandConfig,
     "train step_dpo": StepDpoCommandConfig,
     "train dapo_two_stage": TwoStageConfig,
-    "train distil_then_grpo": DistilThenGrpoConfig,
+    "train distill_then_grpo": DistillThenGrpoConfig,
     "train base": PretrainingConfig,
     "train verl": VerlConfig,
     "rollout": RolloutCommandConfig,

@@ -1,4 +1,4 @@
-"""One config per training command: `repairgym train sft`, `rft`, `step_dpo`, `dapo_two_stage`, `distil_then_grpo`.
+"""One config per training command: `repairgym train sft`, `rft`, `step_dpo`, `dapo_two_stage`, `distill_then_grpo`.
 
 Defaults are the papers' values; the presets `paper_a` and `paper_b` (`data/presets`) hold them with the sizes of the
 papers' models. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Imports no torch.
@@ -58,7 +58,7 @@ class StageConfig(Record):
     rollout: RolloutConfig = RolloutConfig()
 
     @model_validator(mode="after")
-    def _training_can_honour_it(self) -> Self:
+    def _training_can_honor_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         self.rollout.require_training_temperature()
         check_undemonstrated(self.rollout.pipeline)
@@ -85,8 +85,8 @@ class TwoStageConfig(Record):
     watch: WatchConfig = WatchConfig()
 
 
-class DistilThenGrpoConfig(Record):
-    """`repairgym train distil_then_grpo` (paper A, appendices on SFT and RL)."""
+class DistillThenGrpoConfig(Record):
+    """`repairgym train distill_then_grpo` (paper A, appendices on SFT and RL)."""
 
     seed: int = 0
     teacher: str = "teacher"
@@ -110,7 +110,7 @@ class DistilThenGrpoConfig(Record):
     watch: WatchConfig = WatchConfig()
 
     @model_validator(mode="after")
-    def _training_can_honour_it(self) -> Self:
+    def _training_can_honor_it(self) -> Self:
         check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
         self.rollout.require_training_temperature()
         check_undemonstrated(self.rollout.pipeline)

@@ -154,7 +154,7 @@ class EndpointClient:
             headers: More headers of each attempt.
 
         Raises:
-            ServerRefusedError: a permanent error.
+            ServerRejectedError: a permanent error.
             PromptTooLongError: the prompt does not fit.
             ServerDownError: the last attempt got no reply.
             ModelServerError: the last of `max_attempts` attempts failed, or the server wants too long a wait.
@@ -186,7 +186,7 @@ class EndpointClient:
         Commands do not wait behind requests and have no limits and no costs.
 
         Raises:
-            ServerRefusedError: there is no such route, or another permanent error.
+            ServerRejectedError: there is no such route, or another permanent error.
             ModelServerError: the last of `max_attempts` attempts failed.
         """
 

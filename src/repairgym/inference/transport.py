@@ -1,6 +1,6 @@
 """One attempt at a model server: a request, and a reply or a typed error.
 
-Guarantees: a transient failure is an `AttemptError`, a permanent one a `ServerRefusedError`; every failed POST is
+Guarantees: a transient failure is an `AttemptError`, a permanent one a `ServerRejectedError`; every failed POST is
 counted by its kind; no key is in an error.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRefusedError
+from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRejectedError
 
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _MAX_SHOWN_CHARS = 300
@@ -98,7 +98,7 @@ class Transport:
         Raises:
             AttemptError: no reply, or a transient status.
             PromptTooLongError: the prompt does not fit.
-            ServerRefusedError: a permanent error.
+            ServerRejectedError: a permanent error.
         """
         try:
             response = await self._exchange("POST", path, self._config.timeout_s, body, headers)
@@ -150,7 +150,7 @@ class Transport:
         self._statistics.num_refused += 1
         if status in (400, 413, 422) and any(sign in response.text for sign in _SIGNS_OF_TOO_LONG):
             raise PromptTooLongError(f"{self._config.model} rejected the prompt as too long: {text}")
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{self._config.base_url} rejected the request with status {status}: {text}; {self._remedy(status)}"
         )
 

@@ -119,7 +119,7 @@ def _with_values(
         turn = np.zeros(len(at), np.int32) if sample.turn is None else sample.turn[at]
         raw.append(token_advantages(scores.value[at].astype(np.float64), reward, turn, gae))
     all_advantages = np.concatenate(raw)
-    mean, deviation = (all_advantages.mean(), all_advantages.std() + 1e-8) if gae.is_normalised else (0.0, 1.0)
+    mean, deviation = (all_advantages.mean(), all_advantages.std() + 1e-8) if gae.is_normalized else (0.0, 1.0)
     valued, targets = [], []
     for sample, scores, at, advantages in zip(samples, measured, positions, raw, strict=True):
         assert scores.value is not None

@@ -69,7 +69,7 @@ def pretrain(
 
 
 class _Pretraining:
-    """The state of one run: weights, optimiser, data, log."""
+    """The state of one run: weights, optimizer, data, log."""
 
     def __init__(
         self, config: PretrainingConfig, functions: list[CorpusFunction], state: Path, progress: Progress
@@ -159,7 +159,7 @@ def batch_of(
     num_steps: int,
     corrections: Corrections | None = None,
 ) -> list[Sample]:
-    """The samples of one optimiser step: about ``batch_tokens`` tokens."""
+    """The samples of one optimizer step: about ``batch_tokens`` tokens."""
     generator = random.Random(f"{config.seed}:{step}")
     multi = config.multi_bug_share if step < num_steps * (1 - config.final_share) else 0.0
     num_corrected = round(config.batch_tokens * config.corrections.token_share) if corrections else 0

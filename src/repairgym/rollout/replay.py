@@ -1,7 +1,7 @@
 """Stored episodes played again in new sandboxes, and what came out differently.
 
 Reads trajectories; makes `Replay` records. Invariants: actions are replayed as the stored token ids; observations are
-compared byte for byte after `normalise`, which replaces what no two runs share (times, temporary names, addresses) and
+compared byte for byte after `normalize`, which replaces what no two runs share (times, temporary names, addresses) and
 nothing else; a replay that could not be made is a difference, not left out.
 """
 
@@ -33,13 +33,13 @@ class Replay:
     """Of the stored episode."""
     num_equal: int
     """Observations that are equal byte for byte as they are."""
-    num_normalised: int
-    """Further observations that are equal once normalised."""
+    num_normalized: int
+    """Further observations that are equal once normalized."""
     difference: str = ""
     """The first difference; empty: there is none."""
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """``text`` with what no two runs share replaced."""
     for pattern, word in _SHARED_BY_NO_TWO_RUNS:
         text = pattern.sub(word, text)
@@ -51,14 +51,14 @@ def compare(stored: Trajectory, replayed: Trajectory) -> Replay:
     pairs = list(zip(stored.turns, replayed.turns, strict=False))
     equal = [old.observation == new.observation for old, new in pairs]
     normal = [
-        is_equal or normalise(a.observation) == normalise(b.observation)
+        is_equal or normalize(a.observation) == normalize(b.observation)
         for is_equal, (a, b) in zip(equal, pairs, strict=True)
     ]
     return Replay(
         trajectory_id=stored.id,
         num_turns=len(stored.turns),
         num_equal=sum(equal),
-        num_normalised=sum(normal) - sum(equal),
+        num_normalized=sum(normal) - sum(equal),
         difference=_difference(stored, replayed, normal),
     )
 
@@ -66,7 +66,7 @@ def compare(stored: Trajectory, replayed: Trajectory) -> Replay:
 def _difference(stored: Trajectory, replayed: Trajectory, is_equal: Sequence[bool]) -> str:
     if False in is_equal:
         number = is_equal.index(False)
-        old, new = normalise(stored.turns[number].observation), normalise(replayed.turns[number].observation)
+        old, new = normalize(stored.turns[number].observation), normalize(replayed.turns[number].observation)
         at = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
         return f"turn {number + 1}, character {at}: {old[at : at + 60]!r} became {new[at : at + 60]!r}"
     if len(stored.turns) != len(replayed.turns):

@@ -28,10 +28,10 @@ def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | AlgorithmCo
 
     Args:
         recipe: From the first episode to the last checkpoint.
-        *trained: How it trains; settings that the processes cannot honour are rejected first.
+        *trained: How it trains; settings that the processes cannot honor are rejected first.
 
     Raises:
-        ConfigError: the processes are on several nodes, or cannot honour ``trained``.
+        ConfigError: the processes are on several nodes, or cannot honor ``trained``.
         RepairGymError: another process has ended before the recipe has.
     """
     with process_group() as world:

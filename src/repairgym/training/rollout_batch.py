@@ -115,7 +115,7 @@ def advantages_of(groups: Sequence[Group], config: AlgorithmConfig) -> list[Grou
 
 
 def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], config: AlgorithmConfig) -> list[Sample]:
-    """Return the samples of kept groups: valid members, over-long ones only if they are penalised.
+    """Return the samples of kept groups: valid members, over-long ones only if they are penalized.
 
     Negative advantages are weighted by ``negative_weight``.
     """
@@ -129,7 +129,7 @@ def samples_of(groups: Sequence[Group], advantages: Sequence[GroupAdvantages], c
         for group, advantage in zip(groups, advantages, strict=True)
         if not advantage.is_dropped
         for member, reward, value in zip(group.members, group.rewards, advantage.values, strict=True)
-        if reward is not None and (config.overlong == "penalise" or member.stop_reason not in OVERLONG)
+        if reward is not None and (config.overlong == "penalize" or member.stop_reason not in OVERLONG)
         for history in split_histories(member)
     ]
 
@@ -187,7 +187,7 @@ def overlong_metrics(trajectories: Sequence[Trajectory], config: AlgorithmConfig
     """Return the number of valid episodes that each limit ended, and how many of them are not learned."""
     counts = Counter(trajectory.stop_reason for trajectory in trajectories if trajectory.verdict.is_valid)
     metrics = {f"rollout/num_{reason.value}": float(counts[reason]) for reason in OVERLONG}
-    num_left_out = 0.0 if config.overlong == "penalise" else sum(metrics.values())
+    num_left_out = 0.0 if config.overlong == "penalize" else sum(metrics.values())
     totals = {"rollout/num_overlong": sum(metrics.values()), "rollout/num_overlong_left_out": num_left_out}
     return metrics | totals
 

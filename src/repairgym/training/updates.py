@@ -50,7 +50,7 @@ class UpdateWork:
 
 
 class Updates:
-    """Model, optimiser and state folder of one stage; every process makes one (`UpdateWork`)."""
+    """Model, optimizer and state folder of one stage; every process makes one (`UpdateWork`)."""
 
     def __init__(self, start: Path, state: Path, config: RlConfig) -> None:
         """Load model folder ``start``, or resume from ``state`` if it is saved."""

@@ -68,7 +68,7 @@ class VllmSampler:
             start: Model folder with the tokenizer.
 
         Raises:
-            ServerRefusedError: a server would spoil the run; the message says how to fix it.
+            ServerRejectedError: a server would spoil the run; the message says how to fix it.
             ServerDownError: one does not answer.
         """
         config.endpoint.require_server()
@@ -118,7 +118,7 @@ def open_sampler(config: RlConfig, rollout: RolloutConfig, start: Path) -> Sampl
 
     Raises:
         ConfigError: it cannot work as it is asked to.
-        ServerRefusedError: a server would spoil the run.
+        ServerRejectedError: a server would spoil the run.
     """
     if not isinstance(config.sampler, VllmSamplerConfig):
         return EmbeddedSampler()

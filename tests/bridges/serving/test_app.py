@@ -19,7 +19,7 @@ from repairgym.bridges.serving.models import ModelReply, PolicyModel, ScriptMode
 from repairgym.bridges.serving.requests import ChatRequest
 from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.models import EngineConfig, ModelConfig
-from repairgym.errors import PromptTooLongError, ServerRefusedError
+from repairgym.errors import PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.embedded import EmbeddedPolicy
 from repairgym.inference.endpoint import EndpointClient
@@ -272,10 +272,10 @@ async def test_rejections_are_understood(endpoint: EndpointConfig, renderer: Cha
                 await policy.generate("s", renderer.open_ids("f " * 400), sampling)
     other = endpoint.model_copy(update={"model": "large"})
     async with EndpointClient(other) as client:
-        with pytest.raises(ServerRefusedError, match="serves tiny, not 'large'"):
+        with pytest.raises(ServerRejectedError, match="serves tiny, not 'large'"):
             await VllmPolicy([TokenServer(client)]).generate("s", renderer.open_ids("f"), sampling)
     async with EndpointClient(endpoint.model_copy(update={"api_key_env": "NOT_SET"})) as client:
-        with pytest.raises(ServerRefusedError, match="status 401"):
+        with pytest.raises(ServerRejectedError, match="status 401"):
             await OpenAIPolicy(client, renderer).generate("s", renderer.open_ids("f"), sampling)
 
 

@@ -12,7 +12,7 @@ from repairgym.bridges.verl.episodes import EpisodeSettings
 from repairgym.bridges.verl.training import write_rows
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
-from repairgym.config.training import DistilThenGrpoConfig
+from repairgym.config.training import DistillThenGrpoConfig
 from repairgym.errors import TaskError
 
 ROOT = Path(__file__).parents[3]
@@ -26,8 +26,8 @@ def paths(tmp_path) -> VerlPaths:
 
 
 def test_every_line_names_its_source(paths):
-    source = ROOT / "src/repairgym/data/presets/paper_a/distil_then_grpo.toml"
-    config = load_config(DistilThenGrpoConfig, source)
+    source = ROOT / "src/repairgym/data/presets/paper_a/distill_then_grpo.toml"
+    config = load_config(DistillThenGrpoConfig, source)
     settings = EpisodeSettings(phase="grpo", tasks="t", tokenizer="m", spool="s", rollout=config.rollout)
     machine = load_config(VerlConfig, ROOT / "src/repairgym/data/presets/paper_a/verl.toml")
     path = write_config(paths, config.rl, settings, machine, read_comments(source))

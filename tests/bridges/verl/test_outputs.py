@@ -25,7 +25,7 @@ TERMINAL = make_shaping(TerminalRewardConfig(), 30)
 
 def test_a_row_is_the_history_from_its_first_to_its_last_sampled_token(trajectory_maker, task):
     trajectory = trajectory_maker()
-    (row,) = outcome_of(task, trajectory, TERMINAL, "penalise").rows
+    (row,) = outcome_of(task, trajectory, TERMINAL, "penalize").rows
     ledger = trajectory.ledger
     first, last = np.flatnonzero(ledger.is_action)[[0, -1]]
     assert row.prompt_ids + row.response_ids == ledger.token_id[: last + 1].tolist()
@@ -45,7 +45,7 @@ def test_a_forked_history_gives_a_row_per_branch_and_each_token_once(trajectory_
     builder.copy(first)
     builder.append_context([8])
     builder.append_action([9], [-0.3], 6)
-    rows = outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalise").rows
+    rows = outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalize").rows
     assert [(row.prompt_ids, row.response_ids, row.max_version) for row in rows] == [
         ([1, 2], [3, 4], 5),
         ([1, 2, 3, 4, 8], [9], 6),
@@ -56,10 +56,10 @@ def test_a_row_says_which_turns_ended_in_an_error(trajectory_maker, task):
     trajectory = trajectory_maker()
     first = int(np.flatnonzero(trajectory.ledger.is_action)[0])
     spans = [(turn.action_span[0] - first, turn.action_span[1] - first) for turn in trajectory.turns]
-    assert outcome_of(task, trajectory, TERMINAL, "penalise").rows[0].error_spans == ()
+    assert outcome_of(task, trajectory, TERMINAL, "penalize").rows[0].error_spans == ()
     for error in ("format", "tool"):
         turns = (*trajectory.turns[:-1], trajectory.turns[-1].model_copy(update={"error": error}))
-        (row,) = outcome_of(task, replace(trajectory, turns=turns), TERMINAL, "penalise").rows
+        (row,) = outcome_of(task, replace(trajectory, turns=turns), TERMINAL, "penalize").rows
         assert row.error_spans == (spans[-1],)
         assert all(row.response_mask[slice(*spans[-1])]), "the sampler masks it, as it knows the group"
 
@@ -74,10 +74,10 @@ def test_positive_members_are_those_that_learning_would_reinforce():
 
 
 def test_an_invalid_episode_gives_no_row(trajectory_maker, task):
-    assert outcome_of(task, trajectory_maker(kind=VerdictKind.INVALID), TERMINAL, "penalise").rows == ()
+    assert outcome_of(task, trajectory_maker(kind=VerdictKind.INVALID), TERMINAL, "penalize").rows == ()
 
 
-@pytest.mark.parametrize(("overlong", "learned"), [("penalise", True), ("baseline_only", False), ("drop", None)])
+@pytest.mark.parametrize(("overlong", "learned"), [("penalize", True), ("baseline_only", False), ("drop", None)])
 def test_over_long_episodes(trajectory_maker, task, overlong, learned):
     trajectory = trajectory_maker(kind=VerdictKind.FAILED, stop_reason=StopReason.TURN_LIMIT)
     rows = outcome_of(task, trajectory, TERMINAL, overlong).rows
@@ -86,7 +86,7 @@ def test_over_long_episodes(trajectory_maker, task, overlong, learned):
 
 def test_rewards_are_shaped_and_the_verdicts_own_is_kept(trajectory_maker, task):
     shaping = make_shaping(StepPenaltyConfig(threshold_turns=2), 4)
-    outcome = outcome_of(task, trajectory_maker(), shaping, "penalise")
+    outcome = outcome_of(task, trajectory_maker(), shaping, "penalize")
     assert (outcome.reward, outcome.raw_reward) == (0.5, 1.0)
 
 
@@ -95,7 +95,7 @@ def test_tokens_without_a_version_cannot_be_learned(trajectory_maker, task):
     builder.append_context([1])
     builder.append_action([2], [-0.1], -1)
     with pytest.raises(ModelReplyError, match="no version"):
-        outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalise")
+        outcome_of(task, replace(trajectory_maker(), ledger=builder.build(), turns=()), TERMINAL, "penalize")
 
 
 def test_groups_are_kept_by_the_rule_of_our_own_learner():

@@ -15,7 +15,7 @@ from repairgym.config.cluster import VerlConfig
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.rollout import AlarmConfig
-from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.inference.loading import create_model, save_checkpoint, weights_digest
 from repairgym.inference.tokenizer import train_tokenizer
@@ -117,7 +117,7 @@ def test_stages_of_the_papers():
         "stage-2",
     ]
     assert stages_of(TwoStageConfig(), {"stage_2.rl.num_groups": "Table 3"})[1].comments == {"rl.num_groups": "Table 3"}
-    assert [stage.phase for stage in stages_of(DistilThenGrpoConfig())] == ["grpo"]
+    assert [stage.phase for stage in stages_of(DistillThenGrpoConfig())] == ["grpo"]
 
 
 def test_a_run_that_was_killed_at_its_end_is_completed_without_verl(run, stage, trajectory_maker, tmp_path, base):

@@ -11,7 +11,7 @@ from repairgym.config.cluster import VerlConfig
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlConfig
-from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
 from repairgym.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "src/repairgym/data/presets"
@@ -32,7 +32,7 @@ def values(settings: list[Setting]) -> dict[str, Any]:
 
 
 def test_paper_a():
-    config = load_config(DistilThenGrpoConfig, CONFIGS / "paper_a/distil_then_grpo.toml")
+    config = load_config(DistillThenGrpoConfig, CONFIGS / "paper_a/distill_then_grpo.toml")
     machine = load_config(VerlConfig, CONFIGS / "paper_a/verl.toml")
     settings_by_key = values(translate(config.rl, config.rollout, machine, 0))
     assert (settings_by_key["data.train_batch_size"], settings_by_key["actor_rollout_ref.rollout.n"]) == (8, 4)
@@ -107,7 +107,7 @@ def test_a_value_that_is_added_later_is_a_problem():
         translate(Later.model_validate(config.rl.model_dump()), config.rollout, CPU, 0)
 
 
-def test_warm_up_counts_the_same_where_an_iteration_is_one_optimiser_step():
+def test_warm_up_counts_the_same_where_an_iteration_is_one_optimizer_step():
     one_step = ["rl.num_groups_sampled=13", "rl.algorithm.optimizer.num_warmup_steps=3"]
     assert translated(*one_step)[f"{ACTOR}.optim.lr_warmup_steps"] == 3
     with pytest.raises(ConfigError, match="num_warmup_steps=3"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.errors import ConfigError, ServerDownError, ServerRefusedError, StaleWeightsError
+from repairgym.errors import ConfigError, ServerDownError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.vllm.policy import Sessions, VllmPolicy
@@ -179,7 +179,7 @@ async def test_replies_that_end_by_themselves_stop_the_run(
     folders: list[Path], serving, flaw: Flaw, words: str, is_versioned: bool
 ) -> None:
     async with serving(FakeVllm(folders[0], [flaw]), is_versioned=is_versioned) as servers:
-        with pytest.raises(ServerRefusedError, match=rf"{words}.*--generation-config vllm"):
+        with pytest.raises(ServerRejectedError, match=rf"{words}.*--generation-config vllm"):
             await VllmPolicy(servers, UNKNOWN_VERSION).generate("s", PROMPT, SAMPLING)
 
 

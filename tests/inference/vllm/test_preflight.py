@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.errors import ServerDownError, ServerRefusedError
+from repairgym.errors import ServerDownError, ServerRejectedError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.preflight import FOLDER_ROUTES, Draw, Needs, chance_of, check_servers, preflight
 from repairgym.testing.fake_vllm import FakeVllm, Flaw
@@ -45,7 +45,7 @@ async def test_bad_servers_are_rejected(
     folders: list[Path], renderer: ChatRenderer, serving, flaw: Flaw, needs: Needs, words: str
 ) -> None:
     async with serving(FakeVllm(folders[0], [flaw]), is_versioned=bool(needs.update_routes)) as servers:
-        with pytest.raises(ServerRefusedError, match=words):
+        with pytest.raises(ServerRejectedError, match=words):
             await check_servers(servers, renderer, needs)
 
 
@@ -61,7 +61,7 @@ async def test_another_model_and_a_short_context(
     folders: list[Path], renderer: ChatRenderer, serving, changes: dict[str, str], needs: Needs, words: str
 ) -> None:
     async with serving(FakeVllm(folders[0]), is_versioned=False, **changes) as servers:
-        with pytest.raises(ServerRefusedError, match=words):
+        with pytest.raises(ServerRejectedError, match=words):
             await check_servers(servers, renderer, needs)
 
 
@@ -71,7 +71,7 @@ async def test_a_server_that_a_killed_run_left_paused_is_named(
 ) -> None:
     async with serving(FakeVllm(folders[0]), timeout_s=1.0) as servers:
         await servers[0].client.command("/pause?mode=keep")
-        with pytest.raises(ServerRefusedError, match=r"is paused.*curl -X POST http://127.0.0.1:\d+/resume$"):
+        with pytest.raises(ServerRejectedError, match=r"is paused.*curl -X POST http://127.0.0.1:\d+/resume$"):
             await check_servers(servers, renderer, TRAINING)
         await servers[0].client.command("/resume")
         await check_servers(servers, renderer, TRAINING)
@@ -80,7 +80,7 @@ async def test_a_server_that_a_killed_run_left_paused_is_named(
 def test_one_of_several_is_enough_to_reject(folders: list[Path], renderer: ChatRenderer) -> None:
     with FakeVllm(folders[0]).in_thread() as good, FakeVllm(folders[0], [Flaw.TEXT_ONLY]).in_thread() as bad:
         endpoint = EndpointConfig(base_url=good, replicas=(bad,), model="tiny", backoff_s=0.001)
-        with pytest.raises(ServerRefusedError, match="returns text and no token ids") as caught:
+        with pytest.raises(ServerRejectedError, match="returns text and no token ids") as caught:
             preflight(endpoint, renderer, NEEDS)
     assert str(caught.value).startswith(bad)
     with pytest.raises(ServerDownError, match="is the server up"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from repairgym.errors import ServerDownError, ServerRefusedError, StaleWeightsError
+from repairgym.errors import ServerDownError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import load_model
@@ -95,7 +95,7 @@ async def test_a_server_that_failed_during_an_update_resumes_without_a_version(
     folders: list[Path], serving, lineage: Lineage
 ) -> None:
     async with serving(FakeVllm(folders[0], [Flaw.CANNOT_LOAD])) as servers:
-        with pytest.raises(ServerRefusedError, match="must see this folder under this path"):
+        with pytest.raises(ServerRejectedError, match="must see this folder under this path"):
             await WeightUpdater(servers, Transfer(), lineage).load(folders[1], 1)
         assert await servers[0].weight_version() == "loading"
         with pytest.raises(StaleWeightsError, match="weights 'loading'; expected version 0 of this run or a newer"):

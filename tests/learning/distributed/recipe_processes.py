@@ -17,7 +17,7 @@ from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfi
 from repairgym.config.models import VllmSamplerConfig
 from repairgym.config.recipes import CollectConfig, RlConfig
 from repairgym.config.training import (
-    DistilThenGrpoConfig,
+    DistillThenGrpoConfig,
     RftCommandConfig,
     StageConfig,
     StepDpoCommandConfig,
@@ -25,7 +25,7 @@ from repairgym.config.training import (
 )
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, dapo_two_stage
-from repairgym.recipes.distil_then_grpo import distil_then_grpo
+from repairgym.recipes.distill_then_grpo import distill_then_grpo
 from repairgym.recipes.rft import rft
 from repairgym.recipes.step_dpo import step_dpo
 from repairgym.rollout.jobs import PolicyRef
@@ -48,7 +48,7 @@ RL = RlConfig(
 AHEAD = RL.model_copy(
     update={"max_staleness": 1, "algorithm": RL.algorithm.model_copy(update={"correction": TruncateCorrectionConfig()})}
 )
-DISTIL = DistilThenGrpoConfig(collect=COLLECT, sft=SftConfig(optimizer=FAST, batch_size=8, num_epochs=25), rl=AHEAD)
+DISTIL = DistillThenGrpoConfig(collect=COLLECT, sft=SftConfig(optimizer=FAST, batch_size=8, num_epochs=25), rl=AHEAD)
 # What starts as a student that acts can be spoilt by fast steps, on some processors and not on others.
 SLOW = OptimizerConfig(learning_rate=1e-3, weight_decay=0.0)
 RFT = RftCommandConfig(collect=COLLECT, rft=RftConfig(optimizer=SLOW, batch_size=8))
@@ -68,7 +68,7 @@ def load_script() -> ModuleType:
 
 
 def run_all(folder: Path, base: Path) -> None:
-    """Folder ``one`` for `distil_then_grpo`, ``two`` for RFT from its student, ``three`` for the stages after it,
+    """Folder ``one`` for `distill_then_grpo`, ``two`` for RFT from its student, ``three`` for the stages after it,
     ``four`` for asynchronous RL with a server."""
     script = load_script()
 
@@ -78,7 +78,7 @@ def run_all(folder: Path, base: Path) -> None:
             copy_folder(start, folder / name / "checkpoints" / "start")
         return lambda rollout: script.open_tiny(folder / name, base)
 
-    distil_then_grpo(open_in("one", base / "checkpoints" / "base"), DISTIL, PolicyRef("teacher"))
+    distill_then_grpo(open_in("one", base / "checkpoints" / "base"), DISTIL, PolicyRef("teacher"))
     with open_in("two", folder / "one" / "checkpoints" / "sft")(None) as run:
         target = folder / "two" / "checkpoints" / "rft"
         target = target if target.exists() else rft(run, RFT)

@@ -209,7 +209,7 @@ def check_advantages(compare: Compare, name: str, case: Any, got: torch.Tensor, 
     compare(name, (matrix.abs().sum(), matrix), ((want * case.mask).abs().sum(), want * case.mask))
 
 
-def test_group_normalised(verl: ModuleType, compare: Compare, case: Any, rewards: torch.Tensor) -> None:
+def test_group_normalized(verl: ModuleType, compare: Compare, case: Any, rewards: torch.Tensor) -> None:
     """verl divides by the sample deviation, n - 1; paper B's equation and ours by the population's."""
     want, _ = verl.compute_grpo_outcome_advantage(at_last_token(case, rewards), case.mask, case.groups, epsilon=1e-12)
     got = ours_of(case, rewards, GroupAdvantageConfig(delta=1e-12))

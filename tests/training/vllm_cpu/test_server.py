@@ -14,7 +14,7 @@ from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, OptimizerConfig
 from repairgym.config.models import ModelConfig, VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
-from repairgym.errors import PromptTooLongError, ServerRefusedError, StaleWeightsError
+from repairgym.errors import PromptTooLongError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import create_model, load_model, load_tokenizer, save_checkpoint
@@ -78,9 +78,9 @@ def test_the_checks_pass_and_refuse_a_short_context(server: str, base: Path) -> 
     renderer = ChatRenderer(load_tokenizer(base))
     preflight(endpoint_of(server), renderer, Needs(400, 24, FOLDER_ROUTES))
     preflight(endpoint_of(server), renderer, Needs(400, 24))
-    with pytest.raises(ServerRefusedError, match="--max-model-len 4096"):
+    with pytest.raises(ServerRejectedError, match="--max-model-len 4096"):
         preflight(endpoint_of(server), renderer, Needs(4096, 24))
-    with pytest.raises(ServerRefusedError, match="serves tiny, not 'base'"):
+    with pytest.raises(ServerRejectedError, match="serves tiny, not 'base'"):
         preflight(endpoint_of(server, model="base"), renderer, Needs(400, 24))
 
 
@@ -109,7 +109,7 @@ def test_the_text_client_hears_what_the_token_client_hears(server: str, base: Pa
             await OpenAIPolicy(client, renderer).generate("s", prompt, sampling)
 
     asyncio.run(ask_servers(endpoint_of(server), turns, is_versioned=False))
-    with pytest.raises(ServerRefusedError, match=r"endpoint\.model='other'"):
+    with pytest.raises(ServerRejectedError, match=r"endpoint\.model='other'"):
         asyncio.run(ask_for_another())
 
 

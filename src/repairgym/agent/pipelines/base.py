@@ -28,7 +28,7 @@ from repairgym.errors import (
     KnowledgeUnavailableError,
     ModelServerError,
     SandboxContentError,
-    ServerRefusedError,
+    ServerRejectedError,
 )
 from repairgym.inference.base import Policy
 from repairgym.inference.renderer import ChatRenderer
@@ -131,7 +131,7 @@ class EpisodeRunner:
 
         Raises:
             SandboxError: the sandbox failed; the episode says nothing about the policy.
-            ServerRefusedError: the model's server rejects this and every other request.
+            ServerRejectedError: the model's server rejects this and every other request.
         """
         pipeline, config = self.pipeline, self.limits or self.pipeline.config
         conversation = Conversation(self.policy, self.renderer, session_id, seed, self.temperature)
@@ -140,7 +140,7 @@ class EpisodeRunner:
         failure = ""
         try:
             stop_reason = await pipeline.run_episode(live)
-        except ServerRefusedError:
+        except ServerRejectedError:
             raise
         except (ModelServerError, KnowledgeUnavailableError) as error:
             stop_reason, failure = StopReason.INFRASTRUCTURE, str(error)

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from repairgym.config.rollout import RolloutConfig
-from repairgym.errors import InputError, ModelServerError, PromptTooLongError, ServerRefusedError
+from repairgym.errors import InputError, ModelServerError, PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import Generation, Policy, SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import load_tokenizer
@@ -100,7 +100,7 @@ class InterceptedPolicy(OpenAIPolicy):
         """
         try:
             return await super().generate(session_id, prompt_ids, sampling)
-        except ServerRefusedError as error:
+        except ServerRejectedError as error:
             if self._is_stopped():
                 raise PromptTooLongError("verifiers has ended the rollout") from error
             # Ends this rollout and not the run: verifiers has the provider's error and decides.

@@ -52,7 +52,7 @@ class EpisodeSettings(Record):
     """Model folder whose tokenizer renders conversations."""
     spool: str
     """Folder for finished trajectories, on a file system that the run's own process sees."""
-    overlong: OverlongPolicy = "penalise"
+    overlong: OverlongPolicy = "penalize"
     reward: RewardConfig = TerminalRewardConfig()
     rollout: RolloutConfig = RolloutConfig()
 

@@ -73,7 +73,7 @@ def outcome_of(task: Task, trajectory: Trajectory, shaping: RewardShaping, overl
     is_overlong = trajectory.stop_reason in OVERLONG
     if reward is None or (is_overlong and overlong == "drop"):
         return Outcome(())
-    is_learned = not is_overlong or overlong == "penalise"
+    is_learned = not is_overlong or overlong == "penalize"
     rows = tuple(_row(part, is_learned) for part in split_histories(trajectory) if part.ledger.is_action.any())
     return Outcome(rows, reward, trajectory.verdict.reward)
 

@@ -1,6 +1,6 @@
 """RL with verl as the learner (paper A's own stack): our tasks, episodes, verdicts and store, verl's updates.
 
-1. The configuration of `repairgym train rl`, `distil_then_grpo` or `dapo_two_stage` becomes stages. Values that verl
+1. The configuration of `repairgym train rl`, `distill_then_grpo` or `dapo_two_stage` becomes stages. Values that verl
    cannot carry out are rejected by name before the first stage begins.
 2. verl's trainer runs as a child process: FSDP2 learns, vLLM or the embedded engine samples, our agent loop runs
    episodes in real sandboxes.
@@ -21,11 +21,11 @@ from repairgym.config.cluster import VerlConfig, VerlRecipe
 from repairgym.config.commands import RlCommandConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
-from repairgym.config.training import DistilThenGrpoConfig, TwoStageConfig
+from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
 from repairgym.errors import ConfigError, TaskError, install_hint
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
-from repairgym.recipes.distil_then_grpo import GRPO
+from repairgym.recipes.distill_then_grpo import GRPO
 from repairgym.records import Task
 from repairgym.rollout.names import RL
 from repairgym.tasks.layers.atomic_write import written_whole
@@ -46,10 +46,10 @@ class Stage:
     """Dotted key of ``rl`` and ``rollout`` -> the TOML's comment on it."""
 
 
-VerlSource = RlCommandConfig | DistilThenGrpoConfig | TwoStageConfig
+VerlSource = RlCommandConfig | DistillThenGrpoConfig | TwoStageConfig
 SOURCES: dict[VerlRecipe, type[VerlSource]] = {
     "rl": RlCommandConfig,
-    "distil_then_grpo": DistilThenGrpoConfig,
+    "distill_then_grpo": DistillThenGrpoConfig,
     "dapo_two_stage": TwoStageConfig,
 }
 """Recipe -> the configuration of its command."""
@@ -71,7 +71,7 @@ def stages_of(config: VerlSource, comments: Mapping[str, str] | None = None) -> 
             Stage(phase, stage.rl, stage.rollout, config.seed, _below(comments, name))
             for phase, name, stage in ((STAGE_1, "stage_1", config.stage_1), (STAGE_2, "stage_2", config.stage_2))
         ]
-    phase = GRPO if isinstance(config, DistilThenGrpoConfig) else RL
+    phase = GRPO if isinstance(config, DistillThenGrpoConfig) else RL
     return [Stage(phase, config.rl, config.rollout, config.seed, comments)]
 
 

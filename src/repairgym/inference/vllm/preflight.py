@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 import numpy as np
 
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.errors import ModelReplyError, ServerRefusedError
+from repairgym.errors import ModelReplyError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.openai import request_fields
 from repairgym.inference.renderer import ChatRenderer, Message
@@ -65,7 +65,7 @@ async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, 
     """Reject servers that are unfit for a run.
 
     Raises:
-        ServerRefusedError: a server is unfit; the message says how to fix it.
+        ServerRejectedError: a server is unfit; the message says how to fix it.
         ServerDownError: a server does not answer.
     """
     for server in servers:
@@ -81,7 +81,7 @@ async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, 
 async def _check_context(server: TokenServer, needs: Needs) -> None:
     length = await server.max_len_tokens()
     if length is not None and length < needs.num_context_tokens:
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{server.url} has a context of {length} tokens, the pipeline has {needs.num_context_tokens}; start it "
             f"with --max-model-len {needs.num_context_tokens}, or set rollout.pipeline.max_len_tokens={length}"
         )
@@ -89,7 +89,7 @@ async def _check_context(server: TokenServer, needs: Needs) -> None:
 
 async def _check_not_paused(server: TokenServer) -> None:
     if await server.is_paused():
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{server.url} is paused and answers nothing: another run loads weights into it, or was killed meanwhile; "
             f"if no run uses it: curl -X POST {urljoin(server.url, '/resume')}"
         )
@@ -104,7 +104,7 @@ async def _check_routes(server: TokenServer, needs: Needs) -> None:
         if "/v1/load_lora_adapter" in needs.update_routes:
             environment += " VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
             options += " --enable-lora"
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{server.url} has no {', '.join(missing)}, which training needs; start vLLM 0.32 or newer with: "
             f"{environment} vllm serve FOLDER --served-model-name {server.config.model} {options}"
         )
@@ -118,7 +118,7 @@ async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
     choices = reply.get("choices")
     choice: Mapping[str, Any] = choices[0] if isinstance(choices, list) and choices else {}
     if not choice.get("token_ids"):
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{server.url} returns text and no token ids; serve the model with vLLM 0.10.2 or newer, or use --policy "
             "openai (a teacher or a baseline, no RL)"
         )
@@ -128,7 +128,7 @@ async def _check_tokenizer(server: TokenServer, renderer: ChatRenderer) -> None:
         num_read = len(read) if isinstance(read, list) else 0
         if num_read and read in (expected[:num_read], expected[-num_read:]):
             raise _truncates(f"{server.url} read {num_read} tokens of a prompt of {len(expected)}")
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{server.url} has another tokenizer than the model folder here: it reads a sample as {_shown(read)}, "
             f"expected {_shown(expected)}; serve the same folder, or name the folder of the served model (--model)"
         )
@@ -157,7 +157,7 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
     seeds = range(_NUM_DRAWS)
     chance = chance_of([await asyncio.gather(*(draw(prompt, seed) for seed in seeds)) for prompt in prompts])
     if chance < _MIN_CHANCE:
-        raise ServerRefusedError(
+        raise ServerRejectedError(
             f"{server.url} does not sample from the distribution that it reports (an honest server draws such tokens "
             f"with probability {chance:.0e}): it changes temperature, top_p or top_k, or repeats itself; ask vLLM "
             "itself, without a proxy that edits requests, started with: vllm serve FOLDER --generation-config vllm "
@@ -165,8 +165,8 @@ async def _check_draws(server: TokenServer, renderer: ChatRenderer) -> None:
         )
 
 
-def _truncates(fact: str) -> ServerRefusedError:
-    return ServerRefusedError(
+def _truncates(fact: str) -> ServerRejectedError:
+    return ServerRejectedError(
         f"{fact}; it truncates prompts or does not report it: ask vLLM itself, without a proxy that edits "
         "requests, started with: vllm serve FOLDER --generation-config vllm"
     )

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from repairgym.config.endpoint import EndpointConfig
-from repairgym.errors import ConfigError, PromptTooLongError, ServerRefusedError
+from repairgym.errors import ConfigError, PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import Answer, EndpointClient
 from repairgym.inference.openai import MAX_SEED, request_fields
@@ -63,7 +63,7 @@ class TokenServer:
 
         Raises:
             PromptTooLongError: it does not fit the server's context.
-            ServerRefusedError: the server ends replies at other places than requested, or rejects the request.
+            ServerRejectedError: the server ends replies at other places than requested, or rejects the request.
             ModelServerError: no usable reply.
         """
         room = await self._room(len(prompt_ids))
@@ -103,7 +103,7 @@ class TokenServer:
         """Return the longest prompt plus reply, None if the server does not report it; a success is cached.
 
         Raises:
-            ServerRefusedError: the server is too old, or does not serve the model.
+            ServerRejectedError: the server is too old, or does not serve the model.
         """
         if not self._is_described:
             # Concurrent callers all ask: behind a lock they would wait for a dead server in turn.
@@ -127,12 +127,12 @@ class TokenServer:
         """Reject a server with its own bound or stop tokens, which changes the distribution of replies."""
         num, last = len(reply.token_ids), reply.token_ids[-1]
         if reply.is_stopped and last not in sampling.stop_token_ids:
-            raise ServerRefusedError(
+            raise ServerRejectedError(
                 f"{self.url} ended a reply at token {last}, which is none of the stop tokens "
                 f"{list(sampling.stop_token_ids)}; start it without its own: vllm serve ... --generation-config vllm"
             )
         if not reply.is_stopped and num < sampling.max_tokens:
-            raise ServerRefusedError(
+            raise ServerRejectedError(
                 f"{self.url} cut a reply off after {num} of max_tokens={sampling.max_tokens}; start it without a bound "
                 "of its own: vllm serve ... --generation-config vllm, without --override-generation-config"
             )
@@ -151,7 +151,7 @@ class TokenServer:
     async def _describe(self) -> int | None:
         version = ((await self.client.get("/version")) or {}).get("version")
         if isinstance(version, str) and _is_too_old(version):
-            raise ServerRefusedError(
+            raise ServerRejectedError(
                 f"{self.url} runs vLLM {version}; token ids in replies need 0.10.2 or newer: "
                 "pip install --upgrade vllm, or use --policy openai (text only, no RL)"
             )
@@ -161,7 +161,7 @@ class TokenServer:
         served = {card["id"]: card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)}
         if self.config.model not in served:
             names = ", ".join(sorted(served)) or "nothing"
-            raise ServerRefusedError(
+            raise ServerRejectedError(
                 f"{self.url} serves {names}, not {self.config.model!r}; set endpoint.model to what it serves, or start "
                 f"it with: vllm serve FOLDER --served-model-name {self.config.model}"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from repairgym.errors import ModelServerError, ServerDownError, ServerRefusedError, StaleWeightsError
+from repairgym.errors import ModelServerError, ServerDownError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.ledger import UNKNOWN_VERSION
 
@@ -75,7 +75,7 @@ class WeightUpdater:
 
         Raises:
             ServerDownError: no server answers.
-            ServerRefusedError: a server could not load them.
+            ServerRejectedError: a server could not load them.
         """
         updates = (self._load_one(server, folder, version) for server in self._servers)
         results = await asyncio.gather(*updates, return_exceptions=True)
@@ -102,13 +102,13 @@ class WeightUpdater:
             # Keys and values of running requests are dropped, too, and computed again with the new weights.
             reset = await client.command("/reset_prefix_cache?reset_running_requests=true")
             if reset.get("success") is False:
-                raise ServerRefusedError(f"{server.url} did not reset its prefix cache; restart it and resume the run")
+                raise ServerRejectedError(f"{server.url} did not reset its prefix cache; restart it and resume the run")
             await _name(server, self._lineage.named(version))
         except ServerDownError:
             is_down = True
             raise
         except ModelServerError as error:
-            raise ServerRefusedError(
+            raise ServerRejectedError(
                 f"{server.url} could not load {folder} ({error}); it must see this folder under this path and serve a "
                 "model of the same shape"
             ) from error

@@ -111,16 +111,16 @@ def test_failures_weigh_less_and_everything_else_is_verls_grpo():
     rewards, mask = torch.zeros(4, 3), torch.tensor([[1, 1, 1], [1, 0, 1], [1, 1, 0], [0, 1, 1]])
     rewards[:, -1] = torch.tensor([1.0, 0.0, 0.0, 1.0])
     groups = np.array(["a", "a", "b", "b"], dtype=object)
-    for is_normalised in (True, False):
+    for is_normalized in (True, False):
         want, _ = core_algos.compute_grpo_outcome_advantage(
-            rewards, mask, groups, norm_adv_by_std_in_grpo=is_normalised
+            rewards, mask, groups, norm_adv_by_std_in_grpo=is_normalized
         )
         register_estimator(0.25)
         advantages, returns = core_algos.get_adv_estimator_fn(WEIGHTED_GROUP)(
             token_level_rewards=rewards,
             response_mask=mask,
             index=groups,
-            config={"norm_adv_by_std_in_grpo": is_normalised},
+            config={"norm_adv_by_std_in_grpo": is_normalized},
         )
         assert torch.equal(advantages, torch.where(want < 0, 0.25 * want, want))
         assert torch.equal(advantages, returns)

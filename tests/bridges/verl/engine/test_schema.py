@@ -27,7 +27,7 @@ FREE = (
     "critic.enable",
 )
 PAPERS = [
-    ("paper_a/distil_then_grpo.toml", "distil_then_grpo", "paper_a/verl.toml"),
+    ("paper_a/distill_then_grpo.toml", "distill_then_grpo", "paper_a/verl.toml"),
     ("paper_b/two_stage.toml", "dapo_two_stage", "paper_b/verl.toml"),
     (None, "rl", "verl_cpu.toml"),
 ]

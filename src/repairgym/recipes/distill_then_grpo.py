@@ -5,7 +5,7 @@
 3. GRPO from there: eight problems with four rollouts each per step, reward 1 where the build and the tests pass.
 """
 
-from repairgym.config.training import DistilThenGrpoConfig
+from repairgym.config.training import DistillThenGrpoConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import SFT, TEACHER
@@ -17,7 +17,7 @@ START = "start"
 STUDENT, GRPO = SFT, "grpo"
 
 
-def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:
+def distill_then_grpo(open_run: OpenRun, config: DistillThenGrpoConfig, teacher: PolicyRef) -> None:
     """From checkpoint ``start`` to ``sft`` and ``grpo``; a killed run resumes.
 
     Raises:
@@ -25,11 +25,11 @@ def distil_then_grpo(open_run: OpenRun, config: DistilThenGrpoConfig, teacher: P
     """
     with open_run(config.rollout) as run:
         if not run.checkpoint(STUDENT).exists():
-            distil(run, config, teacher)
+            distill(run, config, teacher)
         run_rl_stage(run, config.rl, STUDENT, GRPO, config.watch.alarms)
 
 
-def distil(run: Run, config: DistilThenGrpoConfig, teacher: PolicyRef) -> None:
+def distill(run: Run, config: DistillThenGrpoConfig, teacher: PolicyRef) -> None:
     """The teacher's successes, imitated by the student."""
     start = run.checkpoint(START)
     with run.store.phase(TEACHER):
