@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from repairgym.cli.arguments import check_new_run, check_run, check_tasks, find_model, find_policy
 from repairgym.cli.main import create_app
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import InputError, ModelFolderError
 
 WRONG = [

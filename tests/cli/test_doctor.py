@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from repairgym.cli import machine, stack
+from repairgym.cli import doctor_checks
 from repairgym.cli.doctor import DoctorReport, default_checks, examine, worst_status
-from repairgym.cli.machine import Finding, Status
+from repairgym.cli.doctor_checks import Finding, Status
 from repairgym.cli.main import create_app
 from repairgym.config.sandbox import LayersConfig
 from repairgym.sandbox.probe import BackendProbe
@@ -96,14 +96,14 @@ def test_the_command_speaks_json_and_words() -> None:
 
 @pytest.mark.usefixtures("unreachable_index")
 def test_an_index_that_does_not_answer_is_a_warning() -> None:
-    (found,) = stack.check_index()
+    (found,) = doctor_checks.check_index()
     assert found.status == "warn"
     assert "PIP_INDEX_URL" in found.remedy
 
 
 @pytest.mark.network
 def test_an_index_that_answers_is_ok() -> None:
-    assert [found.status for found in stack.check_index()] == ["ok"]
+    assert [found.status for found in doctor_checks.check_index()] == ["ok"]
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_an_index_that_answers_is_ok() -> None:
     [(False, True, "skip", ""), (True, True, "warn", "driver"), (True, False, "warn", "CPU build")],
 )
 def test_why_there_is_no_gpu(has_device: bool, is_cuda_build: bool, status: Status, remedy: str) -> None:
-    found = stack.explain_no_gpu(has_device=has_device, is_cuda_build=is_cuda_build)
+    found = doctor_checks.explain_no_gpu(has_device=has_device, is_cuda_build=is_cuda_build)
     assert found.status == status
     assert remedy in found.remedy
 
 
 def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    (found,) = machine.check_disk([tmp_path / "not" / "yet"])
+    (found,) = doctor_checks.check_disk([tmp_path / "not" / "yet"])
     assert found.facts["path"] == str(tmp_path / "not" / "yet")
     assert found.facts["free_bytes"] > 0
 
@@ -138,8 +138,8 @@ def test_cgroup_bounds(tmp_path: Path, files: dict[str, str], cores: float | Non
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert machine.cgroup_cores(tmp_path) == cores
-    assert machine.cgroup_memory_bytes(tmp_path) == memory_bytes
+    assert doctor_checks.cgroup_cores(tmp_path) == cores
+    assert doctor_checks.cgroup_memory_bytes(tmp_path) == memory_bytes
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_cgroup_bounds(tmp_path: Path, files: dict[str, str], cores: float | Non
 )
 def test_cpu_bf16(tmp_path: Path, flags: str, expected: str) -> None:
     (tmp_path / "cpuinfo").write_text(flags)
-    assert stack.cpu_bf16(tmp_path / "cpuinfo") == expected
+    assert doctor_checks.cpu_bf16(tmp_path / "cpuinfo") == expected
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_back_end_says_why_not_and_how_to_fix_it(is_available: bool, has_isola
     probe = BackendProbe(
         name="bubblewrap", is_available=is_available, is_isolating=True, reason=reason, remedy=remedy, duration_s=0.1
     )
-    found = stack.describe_backend(probe, has_isolation=has_isolation)
+    found = doctor_checks.describe_backend(probe, has_isolation=has_isolation)
     assert (found.id, found.status, found.remedy) == ("sandbox.bubblewrap", status, remedy)
     assert reason in found.summary
     assert ("optional" in found.summary) == (not is_available and has_isolation)
@@ -198,11 +198,11 @@ def test_collection_says_what_it_removed_and_what_stays(layer: Path) -> None:
     (found,) = report.findings
     assert (found.status, found.facts["num_removed"], found.facts["num_in_use"]) == ("warn", 0, 1)
     assert layer.is_dir()
-    (store,) = stack.check_layers(layer.parents[1], LayersConfig(max_bytes=1))
+    (store,) = doctor_checks.check_layers(layer.parents[1], LayersConfig(max_bytes=1))
     assert (store.status, store.remedy) == ("warn", "repairgym doctor --collect-layers")
     (layer.parent / "unused").mkdir()
     (layer.parent / "unused" / "file").write_text("x" * 10)
-    (found,) = stack.collect_layers(layer.parents[1], LayersConfig(max_bytes=10, min_idle_s=0))
+    (found,) = doctor_checks.collect_layers(layer.parents[1], LayersConfig(max_bytes=10, min_idle_s=0))
     assert (found.status, found.facts["num_removed"], found.facts["num_bytes_freed"]) == ("ok", 1, 10)
 
 

@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from repairgym import errors
-from repairgym.cli.exit_codes import BUG, EXIT_CODES, find_repairgym_error
-from repairgym.cli.main import COMMANDS, CommandEntry, create_app
+from repairgym.cli.main import BUG, COMMANDS, EXIT_CODES, CommandEntry, create_app, find_repairgym_error
 
 ROOT = Path(__file__).parents[2]
 OWN_ENTRIES = (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.cli.task_selection import read_solve_rates
+from repairgym.cli.tasks import read_solve_rates
 from repairgym.errors import InputError
 from repairgym.records import Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore

@@ -6,9 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from repairgym.cli.main import create_app
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.config.training import DistillThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from repairgym.config.recipes import DistillThenGrpoConfig, RftCommandConfig, RlCommandConfig, TwoStageConfig
 from repairgym.rollout.store import RunStore
 from repairgym.training.run_settings import CallConfig, keep_config
 

@@ -3,9 +3,10 @@
 import pytest
 
 from repairgym.config.cluster import ClusterCheckConfig
-from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
+from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.evaluation import EvalCommandConfig
 from repairgym.config.loading import load_config, to_toml
+from repairgym.config.recipes import RlCommandConfig
 from repairgym.errors import ConfigError
 
 COMMANDS = [RolloutCommandConfig, EvalCommandConfig, RlCommandConfig]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.algorithms import PRESETS, DapoLossConfig, GrpoLossConfig, GspoLossConfig, RlooAdvantageConfig
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.learning import AlgorithmConfig, RftConfig, SftConfig, StepDpoConfig
 from repairgym.config.loading import load_config, to_toml
 from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.recipes import RlCommandConfig
 from repairgym.errors import ConfigError
 
 

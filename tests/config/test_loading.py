@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import flatten, load_config, to_toml
-from repairgym.config.recipes import DemoConfig
+from repairgym.config.recipes import DemoConfig, RlCommandConfig, SftCommandConfig
 from repairgym.config.schema import iter_settings
-from repairgym.config.training import SftCommandConfig
 from repairgym.errors import ConfigError, InputError
 from repairgym.records import Record
 

@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
-from repairgym.config.curation import CurationConfig
+from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.evaluation import MatrixConfig
 from repairgym.config.loading import load_config
-from repairgym.config.recipes import DemoConfig
-from repairgym.config.tasks import TasksConfig
-from repairgym.config.training import DistillThenGrpoConfig, RftCommandConfig, TwoStageConfig
+from repairgym.config.recipes import (
+    DemoConfig,
+    DistillThenGrpoConfig,
+    RftCommandConfig,
+    RlCommandConfig,
+    TwoStageConfig,
+)
+from repairgym.config.tasks import CurationConfig, TasksConfig
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 

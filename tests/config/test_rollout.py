@@ -2,9 +2,9 @@
 
 import pytest
 
-from repairgym.config.commands import RlCommandConfig, RolloutCommandConfig
+from repairgym.config.commands import RolloutCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.config.recipes import DemoConfig
+from repairgym.config.recipes import DemoConfig, RlCommandConfig
 from repairgym.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from repairgym.config.endpoint import EndpointConfig, Price
+from repairgym.config.models import EndpointConfig, Price
 from repairgym.errors import (
     ConfigError,
     ModelReplyError,

@@ -10,9 +10,8 @@ from repairgym.config.algorithms import (
     SuspiciousDiscountConfig,
     TerminalRewardConfig,
 )
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config, to_toml
-from repairgym.config.recipes import DemoConfig
+from repairgym.config.recipes import DemoConfig, RlCommandConfig
 from repairgym.errors import ConfigError
 from repairgym.learning.advantages import group_advantages
 from repairgym.learning.rewards import SHAPINGS, make_shaping, raw_rewards

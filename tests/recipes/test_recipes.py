@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from repairgym.config.algorithms import GrpoLossConfig
-from repairgym.config.curation import SolveRateConfig
 from repairgym.config.learning import (
     AlgorithmConfig,
     EntropyWindowChoice,
@@ -23,14 +22,16 @@ from repairgym.config.learning import (
     SftConfig,
     StepDpoConfig,
 )
-from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.training import (
+from repairgym.config.recipes import (
+    CollectConfig,
     DistillThenGrpoConfig,
     RftCommandConfig,
+    RlConfig,
     StageConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
 )
+from repairgym.config.tasks import SolveRateConfig
 from repairgym.errors import ConfigError, InputError, ModelFolderError, TaskError
 from repairgym.inference.loading import load_model, shipped_base
 from repairgym.learning.samples import Sample, without_thoughts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.endpoint import EndpointConfig, Price
+from repairgym.config.models import EndpointConfig, Price
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, ServerRejectedError

@@ -2,8 +2,8 @@
 
 import pytest
 
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
+from repairgym.config.recipes import RlCommandConfig
 from repairgym.errors import InputError
 from repairgym.training.run_settings import CONFIGS_FOLDER, CallConfig, keep_config
 

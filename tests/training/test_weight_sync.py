@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig, TruncateCorrectionConfig
-from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, LoraConfig, OptimizerConfig
-from repairgym.config.models import VllmSamplerConfig
+from repairgym.config.models import EndpointConfig, VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.errors import ConfigError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.loading import load_model

@@ -1,6 +1,6 @@
 """Checks of paths and names before a command imports torch, so that mistakes are reported at once.
 
-Reads arguments and the file system. Makes paths and policies. Guarantee: imports no torch.
+Guarantee: imports no torch.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import InputError, ModelFolderError
 from repairgym.inference.model_source import resolve_model
 from repairgym.rollout.jobs import PolicyRef, ServerProtocol
@@ -106,3 +106,10 @@ def find_policy(name: str, temperature: float, endpoint: EndpointConfig) -> Poli
             f"got policy {name!r}, expected a model, openai, vllm, oracle, submit-at-once, random or teacher: {error}"
         ) from error
     return PolicyRef(Path(name).name, str(folder), 0, temperature)
+
+
+def tokenizer_folder(model: Path | None, ref: PolicyRef | None = None) -> Path:
+    """Return the folder with the tokenizer: ``model``, else that of the policy, else the shipped base."""
+    from repairgym.inference.loading import shipped_base
+
+    return model or (Path(ref.folder) if ref and ref.folder else shipped_base())

@@ -1,7 +1,6 @@
 """`repairgym cluster`: check that a Ray cluster can run episodes.
 
-Reads a `ClusterCheckConfig`; prints a table or JSON. Invariant: the exit code is 0 only without problems; 5 means that
-a node cannot make sandboxes, 9 any other problem.
+The exit code is 0 only without problems; 5 means that a node cannot make sandboxes, 9 any other problem.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import typer
 
 from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, resolve
 from repairgym.config.cluster import ClusterCheckConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ClusterError, ConfigError, SandboxUnavailableError
 
 if TYPE_CHECKING:
@@ -41,10 +41,14 @@ def check(
     Example: repairgym cluster check --address ray://head:10001
     """
     given = [f'cluster.address="{address}"'] if address else []
-    resolved = resolve(ClusterCheckConfig, [*(overrides or []), *given], config, preset, dry_run)
+    resolved = resolve(ClusterCheckConfig, [*(overrides or []), *given], preset, config, dry_run)
     if not resolved.cluster.is_used:
         raise ConfigError("got no cluster, expected --address ray://HOST:10001, HOST:6379, auto or local")
-    report = _check(resolved)
+    from repairgym.bridges.ray.cluster_check import check_cluster
+    from repairgym.bridges.ray.connection import connected
+
+    with connected(resolved.cluster, RolloutConfig()) as ray:
+        report = check_cluster(ray, resolved)
     if is_json:
         typer.echo(report.model_dump_json(indent=2))
     else:
@@ -52,15 +56,6 @@ def check(
     kinds = {problem.kind for problem in report.all_problems}
     code = SandboxUnavailableError.exit_code if "sandbox" in kinds else ClusterError.exit_code if kinds else 0
     raise typer.Exit(code)
-
-
-def _check(config: ClusterCheckConfig) -> ClusterReport:
-    from repairgym.bridges.ray.cluster_check import check_cluster
-    from repairgym.bridges.ray.connection import connected
-    from repairgym.config.rollout import RolloutConfig
-
-    with connected(config.cluster, RolloutConfig()) as ray:
-        return check_cluster(ray, config)
 
 
 def _print_words(report: ClusterReport) -> None:
@@ -74,9 +69,9 @@ def _print_words(report: ClusterReport) -> None:
     for node in report.nodes:
         table.add_row(*(Text(text) for text in _row(node)))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
-    for owner, problems in ((node.name, node.problems) for node in report.nodes):
-        for problem in problems:
-            typer.echo(f"{owner} is rejected: {problem.text}\n-> {problem.remedy}")
+    for node in report.nodes:
+        for problem in node.problems:
+            typer.echo(f"{node.name} is rejected: {problem.text}\n-> {problem.remedy}")
     for problem in report.problems:
         typer.echo(f"{problem.text}\n-> {problem.remedy}")
     if not report.all_problems:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from repairgym.cli.options import AsJson, print_json
-from repairgym.config.presets import preset_names, preset_title
+from repairgym.config.loading import preset_names, preset_title
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 
@@ -68,7 +68,7 @@ def presets(
 
     Example: repairgym config presets paper_b/two_stage
     """
-    from repairgym.config.presets import preset_file
+    from repairgym.config.loading import preset_file
 
     if name:
         typer.echo(preset_file(name).read_text(encoding="utf-8"), nl=False)

@@ -40,7 +40,7 @@ def demo(
         resolved = load_config(DemoConfig, folder / "config.toml")
     else:
         folder = run or RUNS / time.strftime("demo-%Y%m%d-%H%M%S")
-        resolved = resolve(DemoConfig, [*(overrides or []), *extra], config, preset, dry_run)
+        resolved = resolve(DemoConfig, [*(overrides or []), *extra], preset, config, dry_run)
     from repairgym.cli.running import require_one_process
 
     require_one_process()

@@ -1,7 +1,6 @@
-"""`repairgym doctor`: check this machine and name the fix of each problem.
+"""`repairgym doctor`: check this machine and name the fix of each problem (JSON: ``docs/reference/doctor.md``).
 
-Reads the findings of `machine` and `stack`; prints them as words or as JSON (schema in ``docs/reference/doctor.md``).
-Invariant: the exit code is 0 unless a finding has the status ``fail``.
+The exit code is 0 unless a finding has the status ``fail``.
 """
 
 import sys
@@ -11,14 +10,17 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from repairgym import __version__
-from repairgym.cli import machine, stack
-from repairgym.cli.machine import Finding, Status
+from repairgym.cli import doctor_checks
+from repairgym.cli.doctor_checks import Finding, Status
 from repairgym.cli.options import AsJson, Overrides
+from repairgym.config.loading import load_config
 from repairgym.config.sandbox import LayersConfig
 from repairgym.records import Record
+from repairgym.tasks.layers.store import cache_root
 
 Check = Callable[[], list[Finding]]
 _STYLES: dict[Status, str] = {"ok": "green", "skip": "dim", "warn": "yellow", "fail": "red"}
@@ -36,32 +38,18 @@ class DoctorReport(Record):
 
 def default_checks(config: LayersConfig | None = None) -> dict[str, Check]:
     """Return every check by name, in the order of the report."""
-    from repairgym.tasks.layers.store import cache_root
-
     return {
-        "python": machine.check_python,
-        "cores": machine.check_cores,
-        "memory": machine.check_memory,
-        "disk": lambda: machine.check_disk([cache_root(), Path.cwd()]),
-        "packages": machine.check_packages,
-        "torch": stack.check_torch,
-        "uv": stack.check_uv,
-        "index": stack.check_index,
-        "layers": lambda: stack.check_layers(cache_root(), config or LayersConfig()),
-        "sandbox": stack.check_sandbox,
+        "python": doctor_checks.check_python,
+        "cores": doctor_checks.check_cores,
+        "memory": doctor_checks.check_memory,
+        "disk": lambda: doctor_checks.check_disk([cache_root(), Path.cwd()]),
+        "packages": doctor_checks.check_packages,
+        "torch": doctor_checks.check_torch,
+        "uv": doctor_checks.check_uv,
+        "index": doctor_checks.check_index,
+        "layers": lambda: doctor_checks.check_layers(cache_root(), config or LayersConfig()),
+        "sandbox": doctor_checks.check_sandbox,
     }
-
-
-def layer_checks(config: LayersConfig, *, is_verifying: bool, is_collecting: bool) -> dict[str, Check]:
-    """Return the selected checks of the layer store; a collection comes first."""
-    from repairgym.tasks.layers.store import cache_root
-
-    checks: dict[str, Check] = {}
-    if is_collecting:
-        checks["layers.collected"] = lambda: stack.collect_layers(cache_root(), config)
-    if is_verifying:
-        checks["layers.verified"] = lambda: stack.verify_layers(cache_root())
-    return checks
 
 
 def examine(checks: dict[str, Check]) -> DoctorReport:
@@ -96,10 +84,12 @@ def doctor(
 
     Example: repairgym doctor --json
     """
-    from repairgym.config.loading import load_config
-
     config = load_config(LayersConfig, None, overrides or [])
-    selected = layer_checks(config, is_verifying=is_verifying, is_collecting=is_collecting)
+    selected: dict[str, Check] = {}
+    if is_collecting:  # before the verification
+        selected["layers.collected"] = lambda: doctor_checks.collect_layers(cache_root(), config)
+    if is_verifying:
+        selected["layers.verified"] = lambda: doctor_checks.verify_layers(cache_root())
     report = examine(selected or default_checks(config))
     if is_json:
         typer.echo(report.model_dump_json(indent=2))
@@ -114,19 +104,8 @@ def _print_words(report: DoctorReport) -> None:
     for finding in report.findings:
         style = _STYLES[finding.status]
         mark = "-" if finding.status == "skip" else finding.status
-        table.add_row(f"[{style}]{mark}[/]", f"[bold]{finding.id}[/]", _words(finding))
+        remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
+        table.add_row(f"[{style}]{mark}[/]", f"[bold]{finding.id}[/]", escape(finding.summary + remedy))
     console.print(table)
-    verdicts = {
-        "ok": "this machine is ready",
-        "skip": "this machine is ready",
-        "warn": "this machine works; see the warnings",
-        "fail": "a required part is missing",
-    }
-    console.print(f"[{_STYLES[report.status]}]{verdicts[report.status]}[/]")
-
-
-def _words(finding: Finding) -> str:
-    from rich.markup import escape
-
-    remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-    return escape(finding.summary + remedy)
+    verdicts = {"warn": "this machine works; see the warnings", "fail": "a required part is missing"}
+    console.print(f"[{_STYLES[report.status]}]{verdicts.get(report.status, 'this machine is ready')}[/]")

@@ -6,24 +6,21 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored, tokenizer_folder
 from repairgym.cli.options import (
     AsJson,
-    Config,
-    DryRun,
     NewRun,
     Overrides,
-    Preset,
     RunFolder,
     Tasks,
     TasksOption,
     Tokenizer,
+    configured,
     print_json,
-    resolve,
 )
 from repairgym.config.commands import ReplayCommandConfig, RolloutCommandConfig
 from repairgym.config.loading import load_config
@@ -37,10 +34,11 @@ if TYPE_CHECKING:
 PHASE = "rollout"
 
 
+@configured
 def rollout(
     tasks: Tasks,
     run: NewRun,
-    overrides: Overrides = None,
+    config: RolloutCommandConfig,
     policy: Annotated[
         str,
         typer.Option(
@@ -48,9 +46,6 @@ def rollout(
         ),
     ] = "oracle",
     model: Tokenizer = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a policy on tasks and count the verdicts.
@@ -61,36 +56,30 @@ def rollout(
 
     Example: repairgym rollout tasks runs/api --policy openai endpoint.base_url=http://HOST:8000/v1 endpoint.model=base
     """
-    resolved = resolve(RolloutCommandConfig, overrides, config, preset, dry_run)
-    ref = find_policy(policy, resolved.rollout.temperature, resolved.endpoint)
+    ref = find_policy(policy, config.rollout.temperature, config.endpoint)
     check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import check_policy, describe_losses, describe_usage, open_run
-    from repairgym.inference.loading import shipped_base
     from repairgym.rollout.jobs import make_groups
     from repairgym.training.run import select_tasks
     from repairgym.training.run_settings import CallConfig
 
-    folder = model or (Path(ref.folder) if ref.folder else shipped_base())
-    check_policy(ref, folder, resolved.rollout)
-    call = CallConfig(f"rollout-{ref.name}", resolved, free=("select.*", "num_samples"))
-    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster, call=call) as opened:
-        chosen = select_tasks(opened, resolved.select)
-        jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], resolved.num_samples, resolved.seed)
+    folder = tokenizer_folder(model, ref)
+    check_policy(ref, folder, config.rollout)
+    call = CallConfig(f"rollout-{ref.name}", config, free=("select.*", "num_samples"))
+    with open_run(run, tasks, folder, config.rollout, config.seed, cluster=config.cluster, call=call) as opened:
+        chosen = select_tasks(opened, config.select)
+        jobs = make_groups(f"{PHASE}/{ref.name}", 0, [task.id for task in chosen], config.num_samples, config.seed)
         with opened.store.phase(PHASE):
             trajectories = opened.run_jobs(ref, jobs, phase=PHASE)
         counters = opened.pool.counters()
     counts = Counter(trajectory.verdict.kind.value for trajectory in trajectories)
-    totals = {"policy": ref.name, "num_tasks": len(chosen), "num_episodes": len(trajectories)}
     if as_json:
+        totals = {"policy": ref.name, "num_tasks": len(chosen), "num_episodes": len(trajectories)}
         print_json({**totals, "verdicts": counts, "counters": counters})
-    else:
-        _print_counts(totals, counts, (describe_usage(counters), describe_losses(counters)))
-
-
-def _print_counts(totals: dict[str, Any], verdicts: Counter[str], remarks: tuple[str, ...]) -> None:
-    counts = ", ".join(f"{count} {kind}" for kind, count in verdicts.items())
-    typer.echo(f"{totals['policy']}: {totals['num_tasks']} tasks, {totals['num_episodes']} episodes: {counts}")
-    for line in filter(None, remarks):
+        return
+    verdicts = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    typer.echo(f"{ref.name}: {len(chosen)} tasks, {len(trajectories)} episodes: {verdicts}")
+    for line in filter(None, (describe_usage(counters), describe_losses(counters))):
         typer.echo(line)
 
 
@@ -133,23 +122,15 @@ def scaffolds(
 
 
 def _load(name: str, overrides: list[str]) -> RolloutConfig:
-    if name.endswith(".toml"):
-        return load_config(RolloutCommandConfig, Path(name), [_UNBOUNDED, *overrides]).rollout
-    return load_config(RolloutCommandConfig, None, [f"rollout.pipeline.type={name}", _UNBOUNDED, *overrides]).rollout
+    file, choice = (Path(name), []) if name.endswith(".toml") else (None, [f"rollout.pipeline.type={name}"])
+    return load_config(RolloutCommandConfig, file, [*choice, _UNBOUNDED, *overrides]).rollout
 
 
 _NUM_SHOWN = 10
 
 
-def replay(
-    run: RunFolder,
-    overrides: Overrides = None,
-    tasks: TasksOption = None,
-    model: Tokenizer = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@configured
+def replay(run: RunFolder, config: ReplayCommandConfig, tasks: TasksOption = None, model: Tokenizer = None) -> None:
     """Replay stored episodes in new sandboxes and compare the observations, byte for byte.
 
     Only times, temporary names and addresses may differ. rollout.pipeline must be that of the run.
@@ -158,14 +139,21 @@ def replay(
     """
     from repairgym.tasks.store import TaskStore
 
-    resolved = resolve(ReplayCommandConfig, overrides, config, preset, dry_run)
     known = {task.id: task for task in TaskStore(tasks or run / "tasks").load()}
     with open_stored(run) as store:
-        stored = store.trajectories(phase=resolved.phase or None)
-        chosen = _choose(stored, known, resolved)
-    replays = asyncio.run(_replay(chosen, known, model, resolved))
-    _print(replays)
-    if different := [episode for episode in replays if episode.difference]:
+        chosen = _choose(store.trajectories(phase=config.phase or None), known, config)
+    replays = asyncio.run(_replay(chosen, known, tokenizer_folder(model), config))
+    different = [episode for episode in replays if episode.difference]
+    for episode in different[:_NUM_SHOWN]:
+        typer.echo(f"{episode.trajectory_id}: {episode.difference}")
+    num_turns, num_equal = sum(episode.num_turns for episode in replays), sum(episode.num_equal for episode in replays)
+    num_normalized = sum(episode.num_normalized for episode in replays)
+    typer.echo(
+        f"{len(replays) - len(different)} of {len(replays)} episodes are the same; of {num_turns} observations "
+        f"{num_equal} are equal byte for byte and {num_normalized} after times, temporary names and addresses are "
+        "replaced"
+    )
+    if different:
         raise TaskError(f"{len(different)} of {len(replays)} episodes differ from the stored ones")
 
 
@@ -187,10 +175,10 @@ def _choose(stored: Iterable[Trajectory], known: Mapping[str, Task], config: Rep
 
 
 async def _replay(
-    chosen: list[Trajectory], known: Mapping[str, Task], model: Path | None, config: ReplayCommandConfig
+    chosen: list[Trajectory], known: Mapping[str, Task], model: Path, config: ReplayCommandConfig
 ) -> list[Replay]:
     from repairgym.cli.display import ProgressDisplay
-    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.loading import load_tokenizer
     from repairgym.inference.renderer import ChatRenderer
     from repairgym.rollout.replay import replay as play
     from repairgym.rollout.runner import Runner
@@ -198,7 +186,7 @@ async def _replay(
     from repairgym.tasks.build.validation import task_layers
     from repairgym.tasks.layers.store import LayerStore
 
-    renderer = ChatRenderer(load_tokenizer(model or shipped_base()))
+    renderer = ChatRenderer(load_tokenizer(model))
     store = LayerStore(config=config.rollout.layers)
     backend = create_backend(config.rollout.sandbox)
     replays: list[Replay] = []
@@ -212,16 +200,3 @@ async def _replay(
     finally:
         await backend.close()
     return replays
-
-
-def _print(replays: list[Replay]) -> None:
-    different = [episode for episode in replays if episode.difference]
-    for episode in different[:_NUM_SHOWN]:
-        typer.echo(f"{episode.trajectory_id}: {episode.difference}")
-    num_turns, num_equal = sum(episode.num_turns for episode in replays), sum(episode.num_equal for episode in replays)
-    num_normalized = sum(episode.num_normalized for episode in replays)
-    typer.echo(
-        f"{len(replays) - len(different)} of {len(replays)} episodes are the same; of {num_turns} observations "
-        f"{num_equal} are equal byte for byte and {num_normalized} after times, temporary names and addresses are "
-        "replaced"
-    )

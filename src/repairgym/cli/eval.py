@@ -1,4 +1,4 @@
-"""`repairgym eval`: Pass@1 and Pass@k of a policy on tasks, comparisons, the matrix, audits and cold regrading."""
+"""`repairgym eval`: Pass@1 and Pass@k of a policy on tasks, comparisons and cold regrading."""
 
 import asyncio
 from pathlib import Path
@@ -6,68 +6,53 @@ from typing import Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored
-from repairgym.cli.eval_studies import audit_command, exploit_study, matrix
-from repairgym.cli.options import (
-    AsJson,
-    Config,
-    DryRun,
-    NewRun,
-    Overrides,
-    Preset,
-    RunFolder,
-    Tasks,
-    TasksOption,
-    Tokenizer,
-    print_json,
-    resolve,
-)
+from repairgym.cli.arguments import check_new_run, check_tasks, find_policy, open_stored, tokenizer_folder
+from repairgym.cli.eval_studies import audit, exploit_study, matrix
+from repairgym.cli.options import AsJson, NewRun, RunFolder, Tasks, TasksOption, Tokenizer, configured, print_json
 from repairgym.config.evaluation import EvalCommandConfig
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.errors import InputError, TaskError
+from repairgym.records import Task
 
 app = typer.Typer(help="Measure Pass@1 and Pass@k, with their uncertainty.", no_args_is_help=True, add_completion=False)
-app.command()(matrix)
-app.command("audit")(audit_command)
-app.command()(exploit_study)
+for study in (matrix, audit, exploit_study):
+    app.command()(study)
 
 PhaseOption = Annotated[str, typer.Option(help="Evaluation phase; default: the only one of the run.")]
 
 
 @app.command(name="run")
+@configured
 def run_command(
     tasks: Tasks,
     run: NewRun,
-    overrides: Overrides = None,
+    config: EvalCommandConfig,
     policy: Annotated[
         str, typer.Option(help="Model folder or hub id, scripted policy, openai or vllm (endpoint.*).")
     ] = "",
     model: Tokenizer = None,
     stage: Annotated[str, typer.Option(help="Name of the stored result.")] = "",
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Evaluate a policy, graded cold; the sandbox must isolate.
 
     Example: repairgym eval run tasks runs/eval --policy runs/demo/checkpoints/rl num_samples=4
     """
-    resolved = resolve(EvalCommandConfig, overrides, config, preset, dry_run)
     check_tasks(tasks), check_new_run(run)
-    ref = find_policy(policy, resolved.rollout.temperature, resolved.endpoint) if policy else None
+    rollout = config.rollout
+    ref = find_policy(policy, rollout.temperature, config.endpoint) if policy else None
     from repairgym.cli.running import check_policy, open_run
     from repairgym.inference.loading import shipped_base
     from repairgym.training.evaluate import evaluate, policy_fingerprint
     from repairgym.training.run import select_tasks
 
-    ref = ref or find_policy(str(shipped_base()), resolved.rollout.temperature, resolved.endpoint)
-    folder = model or (Path(ref.folder) if ref.folder else shipped_base())
-    check_policy(ref, folder, resolved.rollout)
-    test_set = f"{resolved.select.split}-{resolved.select.source}"
-    fingerprint = policy_fingerprint(ref, resolved.rollout)
-    with open_run(run, tasks, folder, resolved.rollout, resolved.seed, cluster=resolved.cluster) as opened:
-        chosen = select_tasks(opened, resolved.select)
-        evaluate(opened, stage or ref.name, ref, test_set, chosen, resolved.num_samples, fingerprint=fingerprint)
+    ref = ref or find_policy(str(shipped_base()), rollout.temperature, config.endpoint)
+    folder = tokenizer_folder(model, ref)
+    check_policy(ref, folder, rollout)
+    test_set = f"{config.select.split}-{config.select.source}"
+    fingerprint = policy_fingerprint(ref, rollout)
+    with open_run(run, tasks, folder, rollout, config.seed, cluster=config.cluster) as opened:
+        chosen = select_tasks(opened, config.select)
+        evaluate(opened, stage or ref.name, ref, test_set, chosen, config.num_samples, fingerprint=fingerprint)
     _show(run, tasks, f"eval/{stage or ref.name}/{test_set}")
 
 
@@ -87,22 +72,14 @@ def show(run: RunFolder, tasks: TasksOption = None, phase: PhaseOption = "", as_
 def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
     from repairgym.analysis.overview import training_phase
     from repairgym.analysis.selection import study_selection
-    from repairgym.analysis.tables import (
-        comparison_table,
-        label_table,
-        pass_at_k_table,
-        selection_tables,
-        stage_table,
-    )
+    from repairgym.analysis.tables import comparison_table, label_table, pass_at_k_table, selection_tables, stage_table
     from repairgym.cli.display import print_table, rows_of
     from repairgym.evaluation.pass_at_k import by_label, labels_of, verdicts_by_task
     from repairgym.evaluation.summary import build_summary
-    from repairgym.tasks.store import TASKS_FILE, TaskStore
 
-    known = {task.id: task for task in TaskStore(tasks).load()} if (tasks / TASKS_FILE).is_file() else {}
-    packages = {task.id: task.provenance.package for task in known.values()}
+    known = _certified_tasks(tasks)
     with open_stored(run) as store:
-        summary = build_summary(store, {}, packages=packages)
+        summary = build_summary(store, {}, packages=_packages_of(known))
         verdicts = verdicts_by_task(store.rows(phase=phase))
         study = study_selection(store, phase, training_phase=training_phase(store))
     shown = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
@@ -110,20 +87,26 @@ def _show(run: Path, tasks: Path, phase: str, as_json: bool = False) -> None:
         shown.append(label_table(by_label(verdicts, {name: labels_of(task) for name, task in known.items()})))
     if study:
         shown.append(selection_tables(study)[0])
+    sentences = [comparison.sentence for comparison in summary.comparisons]
     if as_json:
-        print_json(
-            {
-                "phase": phase,
-                "sentences": [comparison.sentence for comparison in summary.comparisons],
-                "tables": rows_of(shown),
-            }
-        )
+        print_json({"phase": phase, "sentences": sentences, "tables": rows_of(shown)})
         return
     for table in shown:
         if table.rows:
             print_table(table)
-    for comparison in summary.comparisons:
-        typer.echo(comparison.sentence)
+    for sentence in sentences:
+        typer.echo(sentence)
+
+
+def _certified_tasks(folder: Path) -> dict[str, Task]:
+    """Return id -> task; none where the folder has only imported tasks or is missing."""
+    from repairgym.tasks.store import TASKS_FILE, TaskStore
+
+    return {task.id: task for task in TaskStore(folder).load()} if (folder / TASKS_FILE).is_file() else {}
+
+
+def _packages_of(tasks: dict[str, Task]) -> dict[str, str]:
+    return {task_id: task.provenance.package for task_id, task in tasks.items()}
 
 
 @app.command()
@@ -144,7 +127,6 @@ def compare(
     from repairgym.evaluation.pass_at_k import verdicts_by_task
     from repairgym.evaluation.runs import choose_phase
     from repairgym.evaluation.significance import compare as compare_verdicts
-    from repairgym.tasks.store import TASKS_FILE, TaskStore
 
     sides, names = [], []
     for folder, wanted in ((run, phase), (reference, reference_phase or phase)):
@@ -152,18 +134,15 @@ def compare(
             chosen = choose_phase(store, wanted)
             sides.append(verdicts_by_task(store.rows(phase=chosen)))
             names.append(f"{chosen} of {folder.resolve().name}")
-    folder = tasks or run / "tasks"
-    known = TaskStore(folder).load() if (folder / TASKS_FILE).is_file() else ()
-    packages = {task.id: task.provenance.package for task in known}
-    comparison = compare_verdicts(
-        sides[0], sides[1], names=(names[0], names[1]), test_set="common tasks", clusters=packages
-    )
+    packages = _packages_of(_certified_tasks(tasks or run / "tasks"))
+    comparison = compare_verdicts(*sides, names=(names[0], names[1]), test_set="common tasks", clusters=packages)
     if comparison is None:
         raise InputError(f"{names[0]} and {names[1]} have no task in common")
+    table = comparison_table([comparison])
     if as_json:
-        print_json({"sentence": comparison.sentence, **rows_of([comparison_table([comparison])])})
+        print_json({"sentence": comparison.sentence, **rows_of([table])})
         return
-    print_table(comparison_table([comparison]))
+    print_table(table)
     typer.echo(comparison.sentence)
 
 
@@ -186,10 +165,7 @@ def predictions(
 
 
 @app.command()
-def regrade(
-    run: RunFolder,
-    tasks: TasksOption = None,
-) -> None:
+def regrade(run: RunFolder, tasks: TasksOption = None) -> None:
     """Grade every rewarded trajectory of a run again, cold, in a fresh sandbox each.
 
     Example: repairgym eval regrade runs/demo-20260101-120000

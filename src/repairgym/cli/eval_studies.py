@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.arguments import check_new_run, check_run, check_tasks, find_policy
-from repairgym.cli.options import Config, DryRun, NewRun, Overrides, Preset, RunFolder, Tasks, TasksOption, resolve
+from repairgym.cli.arguments import check_new_run, check_run, check_tasks, find_policy, open_stored
+from repairgym.cli.options import NewRun, RunFolder, Tasks, TasksOption, configured
 from repairgym.config.evaluation import AuditConfig, DataFilesConfig, ExploitStudyConfig, MatrixConfig
 from repairgym.config.loading import to_toml
 from repairgym.config.rollout import RolloutConfig
@@ -23,22 +23,15 @@ if TYPE_CHECKING:
 FOLDER = "matrix"
 
 
-def matrix(
-    tasks: Tasks,
-    run: NewRun,
-    overrides: Overrides = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@configured
+def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
     """Evaluate policies in environments (pipelines, tools, prompts, gates); table, heat map and findings in words.
 
     Example: repairgym eval matrix tasks runs/matrix --config matrix.toml num_samples=2
     """
-    resolved = resolve(MatrixConfig, overrides, config, preset, dry_run)
-    temperature = _common_temperature(resolved)
+    temperature = _common_temperature(config)
     policies = {
-        name: find_policy(entry.policy, temperature, resolved.endpoint) for name, entry in resolved.policies.items()
+        name: find_policy(entry.policy, temperature, config.endpoint) for name, entry in config.policies.items()
     }
     check_tasks(tasks), check_new_run(run)
     from repairgym.analysis.tables import matrix_tables
@@ -49,27 +42,27 @@ def matrix(
     from repairgym.report.data_files import export
     from repairgym.report.figures import heat_plot
     from repairgym.report.html import write_report
-    from repairgym.report.run_folder import DATABASE_FILE, MATRIX_FILE
-    from repairgym.rollout.store import RunStore
+    from repairgym.report.run_folder import MATRIX_FILE
     from repairgym.studies.matrix import run_matrix
 
     @contextmanager
     def open_environment(rollout: RolloutConfig, model: Path) -> Iterator[Run]:
         for ref in policies.values():
             check_policy(ref, model, rollout)
-        with open_run(run, tasks, model, rollout, resolved.seed) as opened:
+        with open_run(run, tasks, model, rollout, config.seed) as opened:
             yield opened
 
     run.mkdir(parents=True, exist_ok=True)
-    (run / MATRIX_FILE).write_text(to_toml(resolved), encoding="utf-8")
-    run_matrix(resolved, policies, open_environment, shipped_base())
-    with RunStore.open(run / DATABASE_FILE, is_read_only=True) as store:
-        result = build_matrix(store, resolved)
-    for table in matrix_tables(result):
+    (run / MATRIX_FILE).write_text(to_toml(config), encoding="utf-8")
+    run_matrix(config, policies, open_environment, shipped_base())
+    with open_stored(run) as store:
+        result = build_matrix(store, config)
+    tables = matrix_tables(result)
+    for table in tables:
         print_table(table)
     for finding in result.findings:
         typer.echo(finding)
-    export(matrix_tables(result), [heat_plot(result)], run / FOLDER, DataFilesConfig())
+    export(tables, [heat_plot(result)], run / FOLDER, DataFilesConfig())
     typer.echo(f"tables and heat map: {run / FOLDER}; report: {write_report(run)}")
 
 
@@ -82,21 +75,14 @@ def _common_temperature(config: MatrixConfig) -> float:
     return temperature
 
 
-def audit_command(
-    run: RunFolder,
-    overrides: Overrides = None,
-    tasks: TasksOption = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
-) -> None:
+@configured
+def audit(run: RunFolder, config: AuditConfig, tasks: TasksOption = None) -> None:
     """Grade rewarded submissions again with every gate and compare the rewards; resumable.
 
     Example: repairgym eval audit runs/rl phase=rl num_per_step=16
     """
-    resolved = resolve(AuditConfig, overrides, config, preset, dry_run)
     check_run(run)
-    asyncio.run(_audit(run, tasks or run / "tasks", resolved))
+    asyncio.run(_audit(run, tasks or run / "tasks", config))
 
 
 async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
@@ -129,13 +115,11 @@ async def _audit(run: Path, tasks: Path, config: AuditConfig) -> None:
     typer.echo(gap_claim(trend) if trend else f"{num} submissions audited; a trend needs at least two steps")
 
 
+@configured
 def exploit_study(
     tasks: Annotated[Path, typer.Argument(help="Folder of tasks, best exposed ones (repairgym tasks expose).")],
     run: NewRun,
-    overrides: Overrides = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
+    config: ExploitStudyConfig,
 ) -> None:
     """Run a scripted policy whose share of cheats rises, by default graded without gates.
 
@@ -143,7 +127,6 @@ def exploit_study(
 
     Example: repairgym eval exploit-study exposed runs/study select.num_tasks=12
     """
-    resolved = resolve(ExploitStudyConfig, overrides, config, preset, dry_run)
     check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
@@ -151,8 +134,8 @@ def exploit_study(
     from repairgym.training.run import select_tasks
     from repairgym.training.run_settings import CallConfig
 
-    call = CallConfig("exploit-study", resolved, free=("select.*", "num_samples"))
-    with open_run(run, tasks, shipped_base(), resolved.rollout, resolved.seed, call=call) as opened:
-        rewards = run_exploit_study(opened, resolved, select_tasks(opened, resolved.select))
-    for step, (share, reward) in enumerate(zip(cheat_shares(resolved), rewards, strict=True)):
+    call = CallConfig("exploit-study", config, free=("select.*", "num_samples"))
+    with open_run(run, tasks, shipped_base(), config.rollout, config.seed, call=call) as opened:
+        rewards = run_exploit_study(opened, config, select_tasks(opened, config.select))
+    for step, (share, reward) in enumerate(zip(cheat_shares(config), rewards, strict=True)):
         typer.echo(f"step {step}: {share:.0%} cheats, reported reward {reward:.3f}")

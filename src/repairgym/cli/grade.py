@@ -1,7 +1,4 @@
-"""`repairgym grade`: score the patches of any agent against tasks.
-
-Reads options; prints the results of `grading/predictions`. Invariant: holds no grading logic.
-"""
+"""`repairgym grade`: score the patches of any agent against tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repairgym.cli.arguments import check_tasks
-from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, Tasks, resolve
+from repairgym.cli.options import AsJson, Tasks, configured
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.loading import to_toml
 from repairgym.errors import InputError, Interrupted, SandboxError
@@ -22,14 +19,12 @@ if TYPE_CHECKING:
 _MAX_SHOWN = 5
 
 
+@configured
 def grade(
     tasks: Tasks,
     predictions: Annotated[Path, typer.Argument(help="SWE-bench predictions: JSON lines, list or object.")],
-    overrides: Overrides = None,
+    config: GradeCommandConfig,
     out: Annotated[Path | None, typer.Option(help="Results folder; default: PREDICTIONS-graded.")] = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Grade predictions of the SWE-bench family: cold, each in a fresh sandbox, in parallel.
@@ -39,12 +34,11 @@ def grade(
 
     Example: repairgym grade tasks preds.jsonl num_workers=4
     """
-    resolved = resolve(GradeCommandConfig, overrides, config, preset, dry_run)
     check_tasks(tasks)
     from repairgym.grading.predictions.results import ResultsFolder
 
     results = ResultsFolder(out or predictions.with_name(predictions.stem + "-graded"))
-    summary = _grade(resolved, tasks, predictions, results)
+    summary = _grade(config, tasks, predictions, results)
     if as_json:
         typer.echo(summary.model_dump_json(indent=2))
     else:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
+from repairgym.cli.arguments import open_stored
+from repairgym.cli.options import Tasks, configured
 from repairgym.config.commands import StartsConfig
 
 if TYPE_CHECKING:
@@ -37,19 +38,19 @@ def add(
     """
     from repairgym.agent.pipelines.paper_a import load_starts
     from repairgym.agent.tools.knowledge import KnowledgeBase
-    from repairgym.rollout.store import RunStore
     from repairgym.studies.knowledge import add_run
     from repairgym.tasks.store import TaskStore
 
     known = {task.id: task for task in TaskStore(tasks).load()}
     errors = load_starts(starts) if starts else {}
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
-        opened = (
-            KnowledgeBase.open(knowledge, is_read_only=False) if knowledge.exists() else KnowledgeBase.create(knowledge)
-        )
-        with opened:
-            counts = add_run(opened, store, known, errors, catalogue)
-            num_fixes = sum(opened.packages().values())
+    with (
+        open_stored(run) as store,
+        KnowledgeBase.open(knowledge, is_read_only=False)
+        if knowledge.exists()
+        else KnowledgeBase.create(knowledge) as opened,
+    ):
+        counts = add_run(opened, store, known, errors, catalogue)
+        num_fixes = sum(opened.packages().values())
     summary = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(counts.items()) if count)
     typer.echo(f"{knowledge}: {num_fixes} fixes; of this run {summary or 'nothing'}")
 
@@ -91,23 +92,20 @@ def show(knowledge: KnowledgeFile) -> None:
 
 
 @app.command()
+@configured
 def starts(
-    tasks: Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks build).")],
+    tasks: Tasks,
     out: Annotated[Path, typer.Argument(help="File to write.")],
-    overrides: Overrides = None,
+    config: StartsConfig,
     knowledge: Annotated[Path | None, typer.Option(help="Knowledge base for the candidate fixes.")] = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Build every task as it is and write its main error and candidate fixes (paper A's cached tuples).
 
     Example: repairgym knowledge starts tasks starts.jsonl --knowledge fixes.db
     """
-    resolved = resolve(StartsConfig, overrides, config, preset, dry_run)
     from repairgym.agent.pipelines.paper_a import save_starts
 
-    task_starts = asyncio.run(_find_starts(resolved, tasks, knowledge))
+    task_starts = asyncio.run(_find_starts(config, tasks, knowledge))
     save_starts(out, task_starts)
     num_fixed = sum(bool(start.fixes) for start in task_starts)
     typer.echo(f"{out}: {len(task_starts)} starts, {num_fixed} with a past fix")

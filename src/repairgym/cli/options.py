@@ -4,17 +4,19 @@ The order of arguments is TASKS RUN MODEL everywhere. A configuration comes from
 ``a.b=value``; later ones win.
 """
 
+import functools
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from repairgym.config.loading import ConfigT, load_config, to_toml
-from repairgym.config.presets import preset_file
+from repairgym.config.loading import ConfigT, load_config, preset_file, to_toml
 
 Tasks = Annotated[Path, typer.Argument(help="Folder of tasks (repairgym tasks build).")]
+TaskFolder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
 RunFolder = Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")]
 NewRun = Annotated[Path, typer.Argument(help="Run folder; an interrupted run is continued.")]
 Start = Annotated[Path, typer.Argument(help="Model to start from: a folder or a hub id.")]
@@ -32,10 +34,10 @@ Port = Annotated[int | None, typer.Option("--port", min=0, max=65535, help="Port
 
 def resolve(
     cls: type[ConfigT],
-    overrides: Sequence[str] | None,
-    config: Sequence[Path] | None = None,
-    preset: str = "",
-    is_dry_run: bool = False,
+    overrides: Overrides = None,
+    preset: Preset = "",
+    config: Config = None,
+    dry_run: DryRun = False,
 ) -> ConfigT:
     """Return the configuration of a call.
 
@@ -44,10 +46,31 @@ def resolve(
         InputError, ConfigError: as of `load_config`.
     """
     resolved = load_config(cls, config_files(config, preset), overrides or ())
-    if is_dry_run:
+    if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         raise typer.Exit
     return resolved
+
+
+def configured(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the arguments of `resolve` in place of its parameter ``config``, which gets the configuration.
+
+    The overrides are where ``config`` is; the options follow those of the command.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    overrides, *options = list(inspect.signature(resolve).parameters.values())[1:]
+    shared = (overrides.name, *(option.name for option in options))
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        settings = {name: given.pop(name) for name in shared}
+        command(config=resolve(own["config"].annotation, **settings), **given)
+
+    parameters = [*(overrides if name == "config" else parameter for name, parameter in own.items()), *options]
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return run
 
 
 def config_files(config: Sequence[Path] | None, preset: str = "") -> list[Path]:

@@ -1,16 +1,15 @@
-"""`repairgym plan`: estimate memory, time and cost of RL on given machines.
-
-Reads a configuration; prints an estimate. Invariant: `sizing` computes all estimates.
-"""
+"""`repairgym plan`: estimate memory, time and cost of RL on given machines."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from repairgym.cli.arguments import open_stored
 from repairgym.cli.options import AsJson, Config, DryRun, Overrides, Preset, config_files, print_json
-from repairgym.config.cluster import EpisodeConfig, PlanCommandConfig
+from repairgym.config.cluster import PlanCommandConfig
 from repairgym.config.loading import load_config, to_toml
+from repairgym.config.recipes import DemoConfig
 
 _GIB = 1 << 30
 
@@ -33,6 +32,7 @@ def plan(
     """
     from repairgym.sizing.estimate import estimate
     from repairgym.sizing.shapes import SHAPES
+    from repairgym.sizing.simulation import measured_episode
 
     if models:
         for name, shape in SHAPES.items():
@@ -40,7 +40,8 @@ def plan(
         return
     resolved = load_config(PlanCommandConfig, config_files(config, preset), overrides or [])
     if measure:
-        resolved = resolved.model_copy(update={"episode": _measure(measure)})
+        episodes = [episode for batches in _batches(measure).values() for batch in batches for episode in batch]
+        resolved = resolved.model_copy(update={"episode": measured_episode(episodes)})
     if dry_run:
         typer.echo(to_toml(resolved), nl=False)
         return
@@ -94,21 +95,12 @@ def _figures(config: PlanCommandConfig, estimate: Any) -> dict[str, dict[str, An
     }
 
 
-def _measure(run: Path) -> EpisodeConfig:
-    from repairgym.sizing.simulation import measured_episode
-
-    rows = [row for batches in _batches(run).values() for batch in batches for row in batch]
-    return measured_episode(rows)
-
-
 def _check(run: Path) -> None:
-    from repairgym.config.recipes import DemoConfig
-    from repairgym.rollout.store import RunStore
     from repairgym.sizing.simulation import simulated_s
 
     config = load_config(DemoConfig, run / "config.toml", [])
     in_flight = config.rollout.max_in_flight * (config.rollout.num_workers or 1)
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         measured = dict(store.metrics("rl", "time/rollout_s"))
     for step, batches in sorted(_batches(run).items()):
         if step in measured:
@@ -121,13 +113,11 @@ def _check(run: Path) -> None:
 
 def _batches(run: Path) -> dict[int, list[list[Any]]]:
     """Return stored RL episodes by iteration and batch: the first sampled groups, then the refill."""
-    from repairgym.config.recipes import DemoConfig
-    from repairgym.rollout.store import RunStore
     from repairgym.sizing.simulation import StoredEpisode
 
     first = load_config(DemoConfig, run / "config.toml", []).rl.num_groups_sampled
     groups_by_step: dict[int, dict[str, list[StoredEpisode]]] = {}
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         for row in store.rows(phase="rl"):
             seconds = {name: row.durations_s.get(name, 0.0) for name in ("generate", "tool", "grade")}
             episode = StoredEpisode(row.num_turns, row.num_tokens, row.num_action_tokens, *seconds.values())

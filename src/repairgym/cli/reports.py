@@ -1,7 +1,4 @@
-"""`repairgym analyze`, `repairgym report` and `repairgym view`: a run in tables, figures and web pages.
-
-Reads run folders; prints tables, paths and the address of the pages. Guarantee: holds no analysis or page logic.
-"""
+"""`repairgym analyze`, `repairgym report` and `repairgym view`: a run in tables, figures and web pages."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +6,7 @@ from typing import Annotated
 import typer
 
 from repairgym.cli.arguments import open_stored
-from repairgym.cli.options import Config, DryRun, Overrides, Port, Preset, RunFolder, port_override, resolve
+from repairgym.cli.options import Overrides, Port, RunFolder, configured, port_override
 from repairgym.config.commands import ViewConfig
 from repairgym.config.evaluation import AnalysisConfig, DataFilesConfig
 from repairgym.config.loading import load_config
@@ -19,19 +16,16 @@ FOLDER = "analysis"
 _MAX_ROWS = 20
 
 
+@configured
 def analyze(
     run: RunFolder,
-    overrides: Overrides = None,
+    config: AnalysisConfig,
     out: Annotated[Path | None, typer.Option(help="Folder for tables and figures; default: RUN/analysis.")] = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Analyze stored trajectories: tools, policy shift, loops, errors, exploits, reward gap, drift.
 
     Example: repairgym analyze runs/demo before=eval/rft/test-mutations after=eval/rl/test-mutations
     """
-    resolved = resolve(AnalysisConfig, overrides, config, preset, dry_run)
     from repairgym.analysis.behavior import tools_by_use
     from repairgym.analysis.overview import analyze_run
     from repairgym.analysis.tables import analysis_tables
@@ -41,23 +35,22 @@ def analyze(
     from repairgym.report.wording import gap_claim, shift_claim
 
     with open_stored(run) as store:
-        analysis = analyze_run(store, resolved)
+        analysis = analyze_run(store, config)
     tables = analysis_tables(analysis)
     figures = (
         share_plot(analysis.tools_by_step, tools_by_use(analysis.tools_by_step)[:NUM_COLORS]),
         gap_plot(analysis.gap),
+        exploit_plot(analysis.exploits, list(analysis.tools_by_step)),
     )
-    drawn = [figure for figure in (*figures, exploit_plot(analysis.exploits, list(analysis.tools_by_step))) if figure]
     for table in tables:
         print_table(table, _MAX_ROWS)
-    for claim in (
-        shift_claim(analysis.shift) if analysis.shift else "",
-        gap_claim(analysis.trend) if analysis.trend else "",
-    ):
-        if claim:
-            typer.echo(claim)
-    paths = export(tables, drawn, out or run / FOLDER, resolved.export)
-    typer.echo(f"{len(tables)} tables, {len(drawn)} figures, {len(paths)} files in {out or run / FOLDER}")
+    if analysis.shift:
+        typer.echo(shift_claim(analysis.shift))
+    if analysis.trend:
+        typer.echo(gap_claim(analysis.trend))
+    drawn, folder = [figure for figure in figures if figure], out or run / FOLDER
+    paths = export(tables, drawn, folder, config.export)
+    typer.echo(f"{len(tables)} tables, {len(drawn)} figures, {len(paths)} files in {folder}")
 
 
 COMPARISON_FILE = "comparison.html"

@@ -34,8 +34,7 @@ def open_run(
 ) -> Iterator[Run]:
     """Open a run over ``tasks`` and lock it; make the folder and its store when they are missing.
 
-    The folder keeps ``call``; a resumed run needs the same one (`keep_config`). Workers run on ``cluster`` if it names
-    a cluster; only this process writes to the run.
+    The folder keeps ``call``; a resumed run needs the same one (`keep_config`). Only this process writes to the run.
 
     Raises:
         InputError: no tasks, ``model`` is no model folder, another process works on the run, or it was begun with
@@ -115,11 +114,7 @@ def import_checkpoint(run: Path, source: Path, stage: str) -> None:
 
 
 def require_one_process() -> None:
-    """Reject torchrun for commands that train in one process only.
-
-    Raises:
-        ConfigError: torchrun started several processes.
-    """
+    """Raise a `ConfigError` under torchrun, for commands that train in one process only."""
     from repairgym.learning.distributed.fsdp import num_processes
 
     if num_processes() > 1:

@@ -39,19 +39,15 @@ def serve(
 
     Example: repairgym serve --policy shell-oracle --tasks tasks --port 8000
     """
-    resolved = resolve(ServeConfig, [*(overrides or []), *port_override(port)], config, preset, dry_run)
-    folder = find_served(policy, tasks)
+    resolved = resolve(ServeConfig, [*(overrides or []), *port_override(port)], preset, config, dry_run)
+    folder = _find_served(policy, tasks)
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise ConfigError(f"repairgym serve needs {' and '.join(missing)}: {install_hint('serve')}")
     asyncio.run(_serve(resolved, policy, folder, tasks, model))
 
 
-def find_served(policy: str, tasks: Path | None) -> Path | None:
-    """Return the model folder of ``policy``; None for a script, which needs ``tasks``, and where none is named.
-
-    Raises:
-        InputError: no such model, or a script without tasks.
-    """
+def _find_served(policy: str, tasks: Path | None) -> Path | None:
+    """Return the model folder of ``policy``; None for a script, which needs ``tasks``, and where none is named."""
     if is_script(policy) or policy.startswith("shell-"):
         if tasks is None:
             raise InputError(f"got --policy {policy!r}; a script needs --tasks FOLDER")

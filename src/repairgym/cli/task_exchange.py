@@ -1,7 +1,4 @@
-"""`repairgym tasks import` and `repairgym tasks export`: tasks of other systems, and tasks for them.
-
-Reads options; prints the results of `tasks.formats`. Invariant: holds no task logic.
-"""
+"""`repairgym tasks import` and `repairgym tasks export`: tasks of other systems, and tasks for them."""
 
 from pathlib import Path
 from typing import Annotated, get_args
@@ -9,6 +6,7 @@ from typing import Annotated, get_args
 import typer
 
 from repairgym.cli.display import ProgressDisplay
+from repairgym.cli.options import TaskFolder
 from repairgym.errors import ConfigError, InputError, Interrupted
 from repairgym.tasks.formats.base import Format
 from repairgym.tasks.formats.datasets import Layout
@@ -20,11 +18,9 @@ from repairgym.tasks.store import TaskStore
 AUTO = "auto"
 _NUM_SHOWN = 5
 
-Folder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
-
 
 def import_tasks(
-    folder: Folder,
+    folder: TaskFolder,
     source: Annotated[Path, typer.Argument(help="A .jsonl, .json, .parquet or .arrow file, or a folder of them.")],
     format_name: Annotated[
         str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}; {AUTO} detects it per record.")
@@ -65,7 +61,7 @@ def import_tasks(
 
 
 def export_tasks(
-    folder: Folder,
+    folder: TaskFolder,
     output: Annotated[Path, typer.Argument(help="File or folder to write.")],
     format_name: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "swe_bench",
     layout: Annotated[

@@ -1,10 +1,8 @@
 """`repairgym tasks show` and `repairgym tasks stats`: tasks for people to read.
 
-Reads a task folder; prints. Invariants: a pipe gets whole lines without colors, a terminal gets colors.
+A pipe gets whole lines without colors, a terminal gets colors.
 """
 
-import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from repairgym.cli.options import TaskFolder, print_json
 from repairgym.errors import InputError
 from repairgym.records import Record, Task
 from repairgym.tasks.layers.store import cache_root
@@ -20,14 +19,13 @@ from repairgym.tasks.statistics import PackageStatistics, markdown_table, packag
 from repairgym.tasks.store import FUNNEL_FILE, TaskStore
 from repairgym.tasks.unbuilt import UnbuiltTask
 
-Folder = Annotated[Path, typer.Argument(help="Folder of the tasks.")]
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 _NUM_VALUES_SHOWN = 6
 _PIPE_WIDTH = 200
 
 
 def show(
-    folder: Folder,
+    folder: TaskFolder,
     task_id: Annotated[str, typer.Argument(help="Task id; without it the ids are listed.")] = "",
     is_json: Annotated[bool, typer.Option("--json", help="Print the whole record as JSON.")] = False,
 ) -> None:
@@ -142,7 +140,7 @@ class _Stats(Record):
 
 
 def stats(
-    folder: Folder,
+    folder: TaskFolder,
     is_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     is_markdown: Annotated[
         bool, typer.Option("--markdown", help="Print one Markdown table, a line per package.")
@@ -164,7 +162,7 @@ def stats(
         funnel=store.load_document(FUNNEL_FILE).get("total", {}),
     )
     if is_json:
-        typer.echo(json.dumps(counted.model_dump(mode="json"), indent=2))
+        print_json(counted.model_dump(mode="json"))
         return
     console = Console() if Console().is_terminal else Console(width=_PIPE_WIDTH)
     console.print(_packages_table(rows))

@@ -1,8 +1,9 @@
-"""`repairgym tasks` build, lock and record; the other commands of the group are in `task_*` modules.
+"""`repairgym tasks`: build, lock, record, verify, curate and expose; the other commands are in `task_*` modules."""
 
-Reads options; prints results of the layers below. Guarantee: holds no task logic.
-"""
-
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,23 +11,29 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from repairgym.cli.arguments import open_stored
 from repairgym.cli.display import ProgressDisplay
-from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
+from repairgym.cli.options import Config, DryRun, Overrides, Preset, TaskFolder, configured, resolve
 from repairgym.cli.task_exchange import export_tasks, import_tasks
-from repairgym.cli.task_selection import curate_tasks, expose_tasks, verify
 from repairgym.cli.task_views import show, stats
-from repairgym.config.tasks import RebuildConfig, TasksConfig
+from repairgym.config.tasks import CurationConfig, RebuildConfig, TasksConfig
 from repairgym.errors import InputError, Interrupted, TaskError
-from repairgym.records import Task
+from repairgym.records import Task, VerdictKind
 from repairgym.tasks.build import build_tasks as building
-from repairgym.tasks.build.build_tasks import build as build_tasks
+from repairgym.tasks.build.exposed_tasks import expose
+from repairgym.tasks.build.validation import pinned_tree
+from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, explain_failure, verify_tasks
+from repairgym.tasks.curation.candidate import SolveRate
+from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.environments import lock_name, resolve_lock, shipped_locks_folder
+from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
 from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS
-from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
+from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TASKS_FILE, TaskStore
 
 app = typer.Typer(
     help="Build, verify, exchange, curate and show validated repair tasks.", no_args_is_help=True, add_completion=False
@@ -34,16 +41,13 @@ app = typer.Typer(
 
 app.command("import")(import_tasks)
 app.command("export")(export_tasks)
-app.command("curate")(curate_tasks)
-app.command("expose")(expose_tasks)
-app.command()(verify)
 app.command()(show)
 app.command()(stats)
 
 
 @app.command()
 def build(
-    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
+    folder: TaskFolder,
     overrides: Overrides = None,
     preset: Preset = "",
     config: Config = None,
@@ -61,9 +65,9 @@ def build(
     Example: repairgym tasks build tasks --manifest catalog/real.toml packages=boltons
     """
     if manifest:
-        rebuild(folder, manifest, resolve(RebuildConfig, overrides, config, preset, dry_run))
+        _rebuild(folder, manifest, resolve(RebuildConfig, overrides, preset, config, dry_run))
         return
-    resolved = resolve(TasksConfig, overrides, config, preset, dry_run)
+    resolved = resolve(TasksConfig, overrides, preset, config, dry_run)
     console = Console()
     with Progress(
         TextColumn("{task.description}"),
@@ -85,16 +89,14 @@ def build(
                 console.print(f"{unit.name}: {len(unit.tasks)} tasks", highlight=False)
 
         try:
-            store = build_tasks(resolved, folder, report=report)
+            store = building.build(resolved, folder, report=report)
         except KeyboardInterrupt as error:
             raise Interrupted("interrupted; finished packages are kept, the same command resumes there") from error
     _print_summary(console, store.load(), folder)
 
 
 def _print_summary(console: Console, tasks: tuple[Task, ...], folder: Path) -> None:
-    counts: dict[tuple[str, str], int] = {}
-    for task in tasks:
-        counts[task.split, task.source] = counts.get((task.split, task.source), 0) + 1
+    counts = Counter((task.split, task.source) for task in tasks)
     for (split, source), count in sorted(counts.items()):
         console.print(f"{split:<12}{source:<12}{count:>6}", highlight=False)
     console.print(f"{len(tasks)} tasks in {folder}; reasons for the others: {folder / 'funnel.json'}", highlight=False)
@@ -122,7 +124,7 @@ def lock(
 
 @app.command()
 def record(
-    folder: Annotated[Path, typer.Argument(help="Folder of the tasks.")],
+    folder: TaskFolder,
     manifest: Annotated[Path, typer.Argument(help="TOML file of the task manifest.")],
     catalogue: Annotated[
         Path | None, typer.Option("--catalogue", help="Catalogue of the packages; default: that of the build.")
@@ -142,12 +144,8 @@ def record(
         typer.echo(f"{count} {name.replace('_', ' ')}")
 
 
-def rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
-    """Rebuild the tasks of a manifest into ``folder`` and print the outcome.
-
-    Raises:
-        TaskError: some tasks could not be rebuilt.
-    """
+def _rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
+    """Rebuild the tasks of a manifest into ``folder`` and print the outcome."""
     manifest, console = TaskManifest(manifest_path), Console()
     if (folder / "units").is_dir():
         raise InputError(f"{folder} holds a build from a catalogue; name another folder for the tasks of a manifest")
@@ -166,3 +164,177 @@ def rebuild(folder: Path, manifest_path: Path, config: RebuildConfig) -> None:
     console.print(f"{counts['rebuilt']} of {counts['entries']} tasks in {folder}", highlight=False)
     if counts["rebuilt"] < counts["entries"]:
         raise TaskError(f"{counts['entries'] - counts['rebuilt']} tasks could not be rebuilt: {folder / FUNNEL_FILE}")
+
+
+@app.command()
+def verify(
+    folder: TaskFolder,
+    ids: Annotated[list[str] | None, typer.Argument(help="Task ids; all when none is given.")] = None,
+    num_runs: Annotated[int, typer.Option("--runs", min=1, help="Empty runs and gold runs per task.")] = 3,
+    num_concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Tasks at once.")] = 2,
+    share: Annotated[
+        float, typer.Option("--share", min=0, max=1, help="Only this share of the tasks, drawn by --seed.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Draws the tasks of --share.")] = 0,
+    evidence: Annotated[
+        Path | None, typer.Option("--evidence", help="File to add each task's runs to; tasks in it are not run again.")
+    ] = None,
+) -> None:
+    """Validate tasks again in fresh sandboxes: every run of the empty patch fails, every run of the gold patch passes.
+
+    --evidence stores the runs for `repairgym tasks curate`; an interrupted command resumes.
+
+    Example: repairgym tasks verify tasks --runs 50 --evidence evidence.jsonl
+
+    Example: repairgym tasks verify tasks --share 0.1
+    """
+    tasks = _draw(TaskStore(folder).load(ids=ids or ()), share, seed)
+    file = EvidenceFile(evidence) if evidence else None
+    known = _enough_evidence(file.load(), tasks, num_runs) if file else {}
+    failures = {task_id: explain_failure(proof) for task_id, proof in known.items()}
+    console = Console()
+    for task_id, failure in failures.items():
+        _print_failure(console, task_id, failure)
+    try:
+        failures |= asyncio.run(_run(console, tasks, set(known), num_runs, num_concurrent, file))
+    except KeyboardInterrupt as error:
+        kept = "finished tasks are in the evidence file, " if file else ""
+        raise Interrupted(f"interrupted; {kept}run the same command again") from error
+    num_broken = sum(bool(failure) for failure in failures.values())
+    if num_broken:
+        raise TaskError(f"{num_broken} of {len(tasks)} tasks are broken; build them again or leave them out")
+    console.print(f"{len(tasks)} tasks are valid ({num_runs} empty and {num_runs} gold runs each)", highlight=False)
+
+
+def _draw(tasks: Sequence[Task], share: float, seed: int) -> Sequence[Task]:
+    """Return a random ``share`` of ``tasks``, at least one, in their order."""
+    if share == 1.0:
+        return tasks
+    drawn = {task.id for task in random.Random(seed).sample(tasks, max(1, round(share * len(tasks))))}
+    return [task for task in tasks if task.id in drawn]
+
+
+async def _run(
+    console: Console,
+    tasks: Sequence[Task],
+    known: set[str],
+    num_runs: int,
+    num_concurrent: int,
+    file: EvidenceFile | None,
+) -> dict[str, str]:
+    """Validate the tasks not in ``known``; return task id -> failure (empty if valid) and print each failure."""
+    left = [task for task in tasks if task.id not in known]
+    failures: dict[str, str] = {}
+    record = file.add if file else lambda _: None
+    with ProgressDisplay() as progress:
+        async for task, failure in verify_tasks(left, num_runs, num_concurrent, record=record):
+            failures[task.id] = failure
+            progress("verify", len(known) + len(failures), len(tasks), "")
+            _print_failure(console, task.id, failure)
+    return failures
+
+
+def _print_failure(console: Console, task_id: str, failure: str) -> None:
+    if failure:
+        console.print(f"[red]broken[/] {escape(task_id)}: {escape(failure)}")
+
+
+def _enough_evidence(
+    evidence: dict[str, TaskEvidence], tasks: Sequence[Task], num_runs: int
+) -> dict[str, TaskEvidence]:
+    """Return the evidence with the digest of its task and at least ``num_runs`` runs of each kind."""
+    digests = {task.id: task.digest() for task in tasks if task.id in evidence}
+    return {
+        task_id: evidence[task_id]
+        for task_id, digest in digests.items()
+        if evidence[task_id].task_digest == digest
+        and min(evidence[task_id].num_empty_runs, evidence[task_id].num_gold_runs) >= num_runs
+    }
+
+
+@app.command("curate")
+@configured
+def curate_tasks(
+    folder: TaskFolder,
+    output: Annotated[Path, typer.Argument(help="Folder for the kept tasks; it must be empty.")],
+    config: CurationConfig,
+    evidence: Annotated[
+        Path | None, typer.Option("--evidence", help="File that repairgym tasks verify --evidence wrote.")
+    ] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Option("--run", help="Run folder for solve rates; may be given several times.")
+    ] = None,
+    phase: Annotated[str, typer.Option("--phase", help="Phase of the runs that solve rates are taken from.")] = "rl",
+) -> None:
+    """Filter tasks with named filters and the papers' bounds; store the reason for each task left out.
+
+    Example: repairgym tasks curate tasks curated --evidence runs.jsonl size.max_files=3 'filters=["size", "trivial"]'
+
+    Example: repairgym tasks curate tasks stage2 'filters=["solve_rate"]' --run runs/stage1
+    """
+    if evidence and not evidence.is_file():
+        raise InputError(f"there is no {evidence}; make it with: repairgym tasks verify {folder} --evidence {evidence}")
+    seen = EvidenceFile(evidence).load() if evidence else {}
+    funnel = curate(TaskStore(folder), output, config, seen, read_solve_rates(runs or [], phase))
+    print_funnel(Console(), funnel)
+    typer.echo(f"{funnel.num_kept} tasks in {output}; ids and reasons of the others: {output / CURATION_FILE}")
+
+
+def read_solve_rates(runs: list[Path], phase: str) -> dict[str, SolveRate]:
+    """Return task id -> passed and valid samples of ``phase`` over all ``runs``; exploits count as not solved.
+
+    Raises:
+        InputError: a folder is no run, or no run has samples of ``phase``.
+    """
+    passed: Counter[str] = Counter()
+    valid: Counter[str] = Counter()
+    for run in runs:
+        with open_stored(run) as store:
+            for row in store.rows(phase=phase):
+                valid[row.task_id] += row.verdict is not VerdictKind.INVALID
+                passed[row.task_id] += row.verdict is VerdictKind.PASSED
+    if runs and not valid:
+        raise InputError(f"no run has samples of the phase {phase}; name another with --phase")
+    return {task_id: SolveRate(passed[task_id], count) for task_id, count in valid.items() if count}
+
+
+def print_funnel(console: Console, funnel: CurationFunnel) -> None:
+    """Print the funnel as a table."""
+    table = Table("filter", "left out", "not measured", "left", "rule of")
+    for column in table.columns[1:4]:
+        column.justify = "right"
+    table.add_row("candidates", "", "", str(funnel.num_candidates), "")
+    if funnel.num_repeated_ids:
+        left = funnel.num_candidates - funnel.num_repeated_ids
+        table.add_row("(repeated ids)", str(funnel.num_repeated_ids), "", str(left), "always")
+    for outcome in funnel.filters:
+        counts = (outcome.num_removed, outcome.num_unmeasured, outcome.num_before - outcome.num_removed)
+        table.add_row(outcome.name, *map(str, counts), outcome.source)
+    console.print(table)
+
+
+@app.command("expose")
+def expose_tasks(
+    folder: TaskFolder,
+    output: Annotated[Path, typer.Argument(help="Folder for the exposed copies; it must hold no tasks.")],
+    opens_test: Annotated[
+        bool, typer.Option("--open-test", help="Open every second episode on the failing test instead of the source.")
+    ] = False,
+) -> None:
+    """Copy tasks with every test visible and writable by the agent; nothing else changes.
+
+    Example: repairgym tasks expose tasks exposed --open-test
+    """
+    store = TaskStore(folder)
+    if (output / TASKS_FILE).exists():
+        raise InputError(f"{output} holds tasks already; name a new folder")
+    layers = LayerStore()
+    exposed = []
+    for number, task in enumerate(store.load()):
+        is_test = opens_test and number % 2 == 1
+        copy = expose(task, "test", pinned_tree(task, layers)) if is_test else expose(task)
+        if copy:
+            exposed.append(copy)
+    documents = [store.load_document(name) for name in (FUNNEL_FILE, MANIFEST_FILE)]
+    TaskStore(output).save(exposed, documents[0], documents[1])
+    typer.echo(f"{len(exposed)} exposed tasks in {output}; grade policies trained on them with every gate")

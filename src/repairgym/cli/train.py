@@ -1,7 +1,7 @@
 """`repairgym train`: base, sft, rft, step_dpo, rl, dapo_two_stage, distill_then_grpo, verl.
 
-A recipe is a function of its configuration and paths; `_recipe` makes a command of it. Arguments and configuration are
-checked before a recipe imports torch.
+A command checks its arguments and configuration before it imports torch, then runs its recipe, in several processes
+under torchrun.
 """
 
 from collections.abc import Callable
@@ -22,26 +22,25 @@ from repairgym.cli.options import (
     Start,
     Tasks,
     config_files,
-    resolve,
+    configured,
 )
 from repairgym.cli.verl import Machine, VerlRecipeOption, load_verl_plan
 from repairgym.config.algorithms import PRESETS
-from repairgym.config.commands import RlCommandConfig
-from repairgym.config.learning import SftConfig
-from repairgym.config.recipes import PretrainingConfig
-from repairgym.config.training import (
+from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
+from repairgym.config.recipes import (
     DistillThenGrpoConfig,
+    PretrainingConfig,
     RftCommandConfig,
+    RlCommandConfig,
     SftCommandConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
 )
 from repairgym.errors import TaskError
-from repairgym.records import Record
 from repairgym.training.run_settings import CallConfig, keep_config
 
-Recipe = Callable[[Any, Path, Path, Path], None]
-"""Called with the configuration, the tasks, the run folder and the model; ends with a line about the result."""
+START = "start"
+"""Name of the checkpoint that a recipe starts from."""
 
 
 class _TrainGroup(TyperGroup):
@@ -61,53 +60,23 @@ app = typer.Typer(
 )
 
 
-def _recipe(name: str, cls: type[Record], *, needs_tasks: bool = True) -> Callable[[Recipe], Recipe]:
-    """Make the command ``name`` with the configuration ``cls`` of a recipe; without tasks it reads a stored run."""
+def _train(run: Path, recipe: Callable[[], str], *trained: SftConfig | AlgorithmConfig | StepDpoConfig) -> None:
+    """Run ``recipe``, which returns the name of its last checkpoint; under torchrun the other processes follow it."""
+    from repairgym.training.processes import lead_or_follow
 
-    def register(recipe: Recipe) -> Recipe:
-        def on_tasks(
-            tasks: Tasks,
-            run: NewRun,
-            start: Start,
-            overrides: Overrides = None,
-            preset: Preset = "",
-            config: Config = None,
-            dry_run: DryRun = False,
-        ) -> None:
-            resolved = resolve(cls, overrides, config, preset, dry_run)
-            recipe(resolved, check_tasks(tasks), check_new_run(run), find_model(start))
-
-        def on_stored(
-            run: RunFolder,
-            start: Start,
-            overrides: Overrides = None,
-            preset: Preset = "",
-            config: Config = None,
-            dry_run: DryRun = False,
-        ) -> None:
-            resolved = resolve(cls, overrides, config, preset, dry_run)
-            recipe(resolved, run, check_run(run), find_model(start))
-
-        command = on_tasks if needs_tasks else on_stored
-        app.command(name, help=recipe.__doc__)(command)
-        return recipe
-
-    return register
+    lead_or_follow(lambda: typer.echo(f"model: {run / 'checkpoints' / recipe()}"), *trained)
 
 
 @app.command()
+@configured
 def base(
     out: Annotated[Path, typer.Argument(help="Model folder to make; the training state is next to it until the end.")],
-    overrides: Overrides = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
+    config: PretrainingConfig,
 ) -> None:
     """Pre-train a small base from scratch on simulated repairs; an interrupted call resumes.
 
     Example: repairgym train base models/base num_tokens=2000000
     """
-    resolved = resolve(PretrainingConfig, overrides, config, preset, dry_run)
     from repairgym.cli.display import ProgressDisplay
     from repairgym.cli.running import require_one_process
     from repairgym.pretraining.corpus import held_out_digests
@@ -116,158 +85,162 @@ def base(
 
     require_one_process()
     with ProgressDisplay() as progress:
-        pretrain(resolved, out, progress, excluded=held_out_digests(LayerStore()))
+        pretrain(config, out, progress, excluded=held_out_digests(LayerStore()))
     typer.echo(f"base model: {out}")
 
 
-@_recipe("sft", SftCommandConfig, needs_tasks=False)
-def sft(resolved: SftCommandConfig, _: Path, run: Path, start: Path) -> None:
+@app.command()
+@configured
+def sft(run: RunFolder, start: Start, config: SftCommandConfig) -> None:
     """Imitate the passed trajectories of a run (paper A's settings by default).
 
     Example: repairgym train sft runs/teacher models/base phase=rollout sft.choice.type=loss
     """
-    _fit_stored(run, start, "sft", resolved.phase, resolved.max_per_task, resolved.sft)
+    _fit_stored(run, start, "sft", config.phase, config.max_per_task, config.sft)
 
 
 @app.command()
+@configured
 def rft(
     run: Annotated[Path, typer.Argument(help="Run folder with the policy's trajectories; with --tasks a new one.")],
     start: Start,
-    overrides: Overrides = None,
+    config: RftCommandConfig,
     tasks: Annotated[Path | None, typer.Option(help="Sample on the training tasks of this folder first.")] = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Rejection fine-tuning: the policy's own passed trajectories, format errors masked (paper B, section 4.2).
 
     Example: repairgym train rft runs/own models/sft --tasks tasks collect.num_tasks=100
     """
-    resolved = resolve(RftCommandConfig, overrides, config, preset, dry_run)
-    model = find_model(start)
     if tasks is None:
-        _fit_stored(check_run(run), model, "rft", resolved.phase, resolved.collect.max_per_task, resolved.rft)
+        _fit_stored(run, start, "rft", config.phase, config.collect.max_per_task, config.rft)
         return
-    folder = check_tasks(tasks)
+    model, folder = find_model(start), check_tasks(tasks)
     from repairgym.cli.running import import_checkpoint, open_run
-    from repairgym.recipes.rft import START, rft
-    from repairgym.training.processes import lead_or_follow
+    from repairgym.recipes.rft import rft
 
-    def recipe() -> None:
-        call = CallConfig("train-rft", resolved)
-        with open_run(run, folder, model, resolved.rollout, resolved.seed, call=call) as opened:
+    def recipe() -> str:
+        call = CallConfig("train-rft", config)
+        with open_run(run, folder, model, config.rollout, config.seed, call=call) as opened:
             import_checkpoint(run, model, START)
-            typer.echo(f"model: {rft(opened, resolved)}")
+            return rft(opened, config).name
 
-    lead_or_follow(recipe, resolved.rft)
+    _train(run, recipe, config.rft)
 
 
 def _fit_stored(run: Path, start: Path, stage: str, phase: str, max_per_task: int, config: SftConfig) -> None:
     """Train on the passed trajectories of a stored run."""
+    check_run(run)
+    model = find_model(start)
     from repairgym.cli.display import ProgressDisplay
     from repairgym.inference.loading import load_tokenizer
     from repairgym.rollout.store import RunStore
-    from repairgym.training.processes import lead_or_follow
     from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
 
-    def recipe() -> None:
+    def recipe() -> str:
         with RunStore.open(run / "run.db") as store, ProgressDisplay() as progress:
             # By id: the order in which episodes happened to end must not decide what is learned.
             stored = sorted(store.trajectories(phase=phase), key=lambda trajectory: trajectory.id)
             successes = keep_successes(stored, max_per_task)
             if not successes:
                 raise TaskError(f"{run} has no passed trajectory in phase {phase!r}; run repairgym rollout first")
-            samples = supervised_samples(successes, config, load_tokenizer(start))
-            target = run / "checkpoints" / stage
-            fit_samples(start, target, samples, config, store, progress)
-            typer.echo(f"model: {target}")
+            samples = supervised_samples(successes, config, load_tokenizer(model))
+            fit_samples(model, run / "checkpoints" / stage, samples, config, store, progress)
+        return stage
 
-    lead_or_follow(recipe, config)
+    _train(run, recipe, config)
 
 
-@_recipe("step_dpo", StepDpoCommandConfig, needs_tasks=False)
-def step_dpo(resolved: StepDpoCommandConfig, _: Path, run: Path, start: Path) -> None:
+@app.command("step_dpo")
+@configured
+def step_dpo(run: RunFolder, start: Start, config: StepDpoCommandConfig) -> None:
     """Prefer the actions of a run that led to more reward than others after the same history (Agent Q).
 
     Example: repairgym train step_dpo runs/own models/rft phase=rollout min_gap=0.25
     """
+    check_run(run)
+    model = find_model(start)
     from repairgym.recipes.step_dpo import step_dpo
     from repairgym.rollout.store import RunStore
-    from repairgym.training.processes import lead_or_follow
 
-    def recipe() -> None:
-        target = run / "checkpoints" / "step_dpo"
+    def recipe() -> str:
         with RunStore.open(run / "run.db") as store:
-            metrics = step_dpo(store, start, target, resolved)
-        num_pairs, loss = metrics["preference/num_pairs"], metrics["preference/loss"]
-        typer.echo(f"pairs: {num_pairs:.0f}, loss {loss:.3f}, model: {target}")
+            metrics = step_dpo(store, model, run / "checkpoints" / "step_dpo", config)
+        typer.echo(f"pairs: {metrics['preference/num_pairs']:.0f}, loss {metrics['preference/loss']:.3f}")
+        return "step_dpo"
 
-    lead_or_follow(recipe, resolved.step_dpo)
+    _train(run, recipe, config.step_dpo)
 
 
-@_recipe("rl", RlCommandConfig)
-def rl(resolved: RlCommandConfig, tasks: Path, run: Path, start: Path) -> None:
+def _check_paths(tasks: Path, run: Path, start: Path) -> Path:
+    """Check the arguments of a recipe that samples; return the folder of the model."""
+    check_tasks(tasks), check_new_run(run)
+    return find_model(start)
+
+
+@app.command()
+@configured
+def rl(tasks: Tasks, run: NewRun, start: Start, config: RlCommandConfig) -> None:
     """One stage of RL (paper B's DAPO by default; rl.algorithm=grpo, gspo, ...: docs/howto/algorithms.md).
 
     Example: repairgym train rl tasks runs/rl models/rft rl.num_groups=16 rl.algorithm.group_size=8
     """
+    model = _check_paths(tasks, run, start)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.rollout.names import RL
-    from repairgym.training.processes import lead_or_follow
     from repairgym.training.rl_stage import run_rl_stage
 
-    def recipe() -> None:
-        call, cluster = CallConfig("train-rl", resolved), resolved.cluster
-        with open_run(run, tasks, start, resolved.rollout, resolved.seed, resolved.watch, call, cluster) as opened:
-            import_checkpoint(run, start, "start")
-            run_rl_stage(opened, resolved.rl, "start", RL, resolved.watch.alarms)
-        typer.echo(f"model: {run / 'checkpoints' / RL}")
+    def recipe() -> str:
+        call = CallConfig("train-rl", config)
+        with open_run(run, tasks, model, config.rollout, config.seed, config.watch, call, config.cluster) as opened:
+            import_checkpoint(run, model, START)
+            run_rl_stage(opened, config.rl, START, RL, config.watch.alarms)
+        return RL
 
-    lead_or_follow(recipe, resolved.rl.algorithm)
+    _train(run, recipe, config.rl.algorithm)
 
 
-@_recipe("dapo_two_stage", TwoStageConfig)
-def dapo_two_stage(resolved: TwoStageConfig, tasks: Path, run: Path, start: Path) -> None:
+@app.command("dapo_two_stage")
+@configured
+def dapo_two_stage(tasks: Tasks, run: NewRun, start: Start, config: TwoStageConfig) -> None:
     """DAPO, then DAPO on the tasks worth more work in a longer context (paper B, section 4.3).
 
     Example: repairgym train dapo_two_stage tasks runs/two models/rft --preset paper_b/two_stage
     """
+    model = _check_paths(tasks, run, start)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.recipes.dapo_two_stage import dapo_two_stage
-    from repairgym.training.processes import lead_or_follow
 
-    def recipe() -> None:
-        call = CallConfig("train-dapo_two_stage", resolved)
-        import_checkpoint(run, start, "start")
-        dapo_two_stage(
-            lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved
-        )
-        typer.echo(f"model: {run / 'checkpoints' / 'stage-2'}")
+    def recipe() -> str:
+        call = CallConfig("train-dapo_two_stage", config)
+        import_checkpoint(run, model, START)
+        dapo_two_stage(lambda rollout: open_run(run, tasks, model, rollout, config.seed, config.watch, call), config)
+        return "stage-2"
 
-    lead_or_follow(recipe, resolved.stage_1.rl.algorithm, resolved.stage_2.rl.algorithm)
+    _train(run, recipe, config.stage_1.rl.algorithm, config.stage_2.rl.algorithm)
 
 
-@_recipe("distill_then_grpo", DistillThenGrpoConfig)
-def distill_then_grpo(resolved: DistillThenGrpoConfig, tasks: Path, run: Path, start: Path) -> None:
+@app.command("distill_then_grpo")
+@configured
+def distill_then_grpo(tasks: Tasks, run: NewRun, start: Start, config: DistillThenGrpoConfig) -> None:
     """Imitate a teacher, then GRPO (paper A).
 
     Example: repairgym train distill_then_grpo tasks runs/a models/base --preset paper_a/distill_then_grpo
     """
-    teacher = find_policy(resolved.teacher, resolved.rollout.temperature, resolved.endpoint)
+    model = _check_paths(tasks, run, start)
+    teacher = find_policy(config.teacher, config.rollout.temperature, config.endpoint)
     from repairgym.cli.running import check_policy, import_checkpoint, open_run
     from repairgym.recipes.distill_then_grpo import distill_then_grpo
-    from repairgym.training.processes import lead_or_follow
 
-    def recipe() -> None:
-        check_policy(teacher, start, resolved.rollout)
-        import_checkpoint(run, start, "start")
-        call = CallConfig("train-distill_then_grpo", resolved)
+    def recipe() -> str:
+        check_policy(teacher, model, config.rollout)
+        import_checkpoint(run, model, START)
+        call = CallConfig("train-distill_then_grpo", config)
         distill_then_grpo(
-            lambda rollout: open_run(run, tasks, start, rollout, resolved.seed, resolved.watch, call), resolved, teacher
+            lambda rollout: open_run(run, tasks, model, rollout, config.seed, config.watch, call), config, teacher
         )
-        typer.echo(f"model: {run / 'checkpoints' / 'grpo'}")
+        return "grpo"
 
-    lead_or_follow(recipe, resolved.sft, resolved.rl.algorithm)
+    _train(run, recipe, config.sft, config.rl.algorithm)
 
 
 @app.command()
@@ -296,10 +269,8 @@ def verl(
     stages = stages_of(plan.config)
     check_stages(stages, plan.machine)
     check_verl_versions(plan.machine)
-    check_tasks(tasks)
-    model = find_model(start)
+    model = _check_paths(tasks, run, start)
     from repairgym.cli.running import import_checkpoint, open_run, require_one_process
-    from repairgym.recipes.dapo_two_stage import START
 
     require_one_process()
     call, machine_call = plan.calls()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repairgym.cli.options import Config, DryRun, Overrides, Preset, resolve
+from repairgym.cli.arguments import open_stored, tokenizer_folder
+from repairgym.cli.options import RunFolder, configured
 from repairgym.config.commands import TrajectoryTablesConfig
 from repairgym.errors import ConfigError, InputError
 
@@ -40,13 +41,12 @@ def export(
     from repairgym.bridges.trajectories.base import from_trajectory
     from repairgym.bridges.trajectories.files import write_trajectories
     from repairgym.records import VerdictKind
-    from repairgym.rollout.store import RunStore
 
     form = _format(format_name)
     if verdict and verdict not in set(VerdictKind):
         raise ConfigError(f"got --verdict {verdict}, expected one of {', '.join(VerdictKind)}")
     renderer = _renderer(model)
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
+    with open_stored(run) as store:
         chosen = (t for t in store.trajectories(phase=phase or None) if t.turns and verdict in ("", t.verdict.kind))
         count = write_trajectories((from_trajectory(trajectory, renderer) for trajectory in chosen), form, out)
     if not count:
@@ -99,29 +99,25 @@ def _format(name: str) -> TrajectoryFormat:
 
 
 def _renderer(model: Path | None) -> ChatRenderer:
-    from repairgym.inference.loading import load_tokenizer, shipped_base
+    from repairgym.inference.loading import load_tokenizer
     from repairgym.inference.renderer import ChatRenderer
 
-    return ChatRenderer(load_tokenizer(model or shipped_base()))
+    return ChatRenderer(load_tokenizer(tokenizer_folder(model)))
 
 
 @app.command()
+@configured
 def parquet(
-    run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
+    run: RunFolder,
     out: Annotated[Path, typer.Argument(help="File (layout=parquet) or folder (layout=dataset) to make.")],
-    overrides: Overrides = None,
-    preset: Preset = "",
-    config: Config = None,
-    dry_run: DryRun = False,
+    config: TrajectoryTablesConfig,
 ) -> None:
     """Write trajectories or samples of a run as Parquet; `datasets.load_dataset(OUT)` reads the folder.
 
     Example: repairgym trajectories parquet runs/rl samples what=samples phase=rl
     """
-    resolved = resolve(TrajectoryTablesConfig, overrides, config, preset, dry_run)
-    from repairgym.rollout.store import RunStore
     from repairgym.studies.trajectory_tables import export_run
 
-    with RunStore.open(run / "run.db", is_read_only=True) as store:
-        num_rows = export_run(store, out, resolved)
-    typer.echo(f"{out}: {num_rows} {resolved.what}")
+    with open_stored(run) as store:
+        num_rows = export_run(store, out, config)
+    typer.echo(f"{out}: {num_rows} {config.what}")

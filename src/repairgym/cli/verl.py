@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from repairgym.config.cluster import VerlConfig, VerlRecipe
-from repairgym.config.commands import RlCommandConfig
-from repairgym.config.loading import load_config, to_toml
-from repairgym.config.presets import file_or_preset
-from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
+from repairgym.config.loading import file_or_preset, load_config, to_toml
+from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, TwoStageConfig
 from repairgym.records import Split
 from repairgym.training.run_settings import CallConfig
 

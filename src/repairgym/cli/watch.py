@@ -5,15 +5,16 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from repairgym.cli.options import RunFolder
 from repairgym.rollout.names import ALARM_PREFIX
 from repairgym.rollout.rows import Event, PhaseRow
 from repairgym.rollout.store import RunStore
@@ -136,7 +137,7 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(help="Run folder; it holds run.db.")],
+    run: RunFolder,
     every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between updates.")] = 2.0,
     is_once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
 ) -> None:
@@ -144,10 +145,6 @@ def watch(
 
     Example: repairgym watch runs/demo-20260101-120000
     """
-    from rich.console import Console
-    from rich.live import Live
-
-    from repairgym.rollout.store import RunStore
     from repairgym.training.run import is_locked
 
     with RunStore.open(run / "run.db", is_read_only=True) as store:

@@ -1,11 +1,11 @@
 """Policy-gradient algorithms: advantages, losses, corrections and extra loss terms, as discriminated unions.
 
-Read by `learning/`; imports no torch. Invariants: frozen; each member of a union holds only the numbers that it
-uses; defaults are those of the named paper. "Paper B" is arXiv 2508.03501.
+Each member of a union holds only the numbers that it uses; defaults are those of the named paper. "Paper B" is arXiv
+2508.03501. Imports no torch.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -17,11 +17,13 @@ Denominator = MeanDenominator | Literal["constant"]
 """`MeanDenominator` or the constant of Dr. GRPO, which needs a budget."""
 
 
-def _check_bounds(low: float, high: float) -> None:
+def _check_bounds(config: Any) -> Any:
+    low, high = config.min_ratio, config.max_ratio
     if not low < 1.0 < high:
         raise ValueError(
             f"min_ratio={low} and max_ratio={high} must lie below and above 1, the ratio of equal policies"
         )
+    return config
 
 
 # --- advantages ----------------------------------------------------------------------------------------------------
@@ -144,10 +146,7 @@ class CispoLossConfig(Record):
     """1 + eps_high. The paper tunes it and gives no number; ScaleRL (arXiv 2510.13786) uses 5."""
     denominator: MeanDenominator = "token"
 
-    @model_validator(mode="after")
-    def _bounds_hold_one(self) -> Self:
-        _check_bounds(self.min_ratio, self.max_ratio)
-        return self
+    _bounds_hold_one = model_validator(mode="after")(_check_bounds)
 
 
 class PpoLossConfig(_ClippedLossConfig):
@@ -222,10 +221,7 @@ class MaskCorrectionConfig(Record):
     min_ratio: PositiveFloat = 0.5
     max_ratio: PositiveFloat = 5.0
 
-    @model_validator(mode="after")
-    def _bounds_hold_one(self) -> Self:
-        _check_bounds(self.min_ratio, self.max_ratio)
-        return self
+    _bounds_hold_one = model_validator(mode="after")(_check_bounds)
 
 
 SamplerCorrectionConfig = Annotated[

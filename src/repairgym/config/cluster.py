@@ -1,12 +1,11 @@
 """Settings of the cluster that episodes run on, of verl and of the planner.
 
-Reads nothing, makes :class:`ClusterConfig`. Invariants: without an address no other cluster setting is set; settings
-that a cluster cannot support are rejected here, before anything starts.
+Invariant: a setting without effect, and one that a cluster cannot support, is rejected before anything starts.
 """
 
 import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -75,50 +74,32 @@ class ClusterConfig(Record):
             )
         return self
 
-    def require_honored(self, rollout: RolloutConfig) -> None:
-        """Check that workers on a cluster can run ``rollout``.
 
-        Raises:
-            ValueError: a sandbox that does not isolate is allowed, or a file or folder of this machine is named.
-        """
-        if not self.is_used:
-            return
-        require_isolating(rollout.sandbox)
-        named = {} if self.address == LOCAL else _files_of_this_machine(rollout)
+def check_cluster(config: Any) -> Any:
+    """Check that the section ``cluster`` of a configuration, where it is used, can run its section ``rollout``.
+
+    Raises:
+        ValueError: a sandbox that does not isolate is allowed, or a file or folder of this machine is named.
+    """
+    if config.cluster.is_used:
+        _check_isolation(config.rollout)
+        named = {} if config.cluster.address == LOCAL else _files_of_this_machine(config.rollout)
         for name, value in named.items():
             raise ValueError(
                 f"rollout.{name}={value!r} is on this machine, and the nodes of a cluster do not have it; leave it "
                 "out, or run without cluster.address"
             )
+    return config
 
 
-class ClusterCheckConfig(Record):
-    """`repairgym cluster check`."""
-
-    cluster: ClusterConfig = ClusterConfig()
-    sandbox: SandboxConfig = SandboxConfig()
-    probe_bytes: PositiveInt = 64 << 20
-    """Size of the layer that is sent to each node."""
-    max_clock_skew_s: PositiveFloat = 1.0
-    """Largest accepted difference to this machine's clock, not counting the round trip of the answer."""
-
-    @model_validator(mode="after")
-    def _nodes_isolate(self) -> Self:
-        require_isolating(self.sandbox)
-        return self
-
-
-def require_isolating(sandbox: SandboxConfig) -> None:
-    """Check that no node may fall back to the degraded back end: the affected nodes would not be visible.
-
-    Raises:
-        ValueError: it is allowed or requested.
-    """
-    if sandbox.is_degraded_allowed or sandbox.backend == "degraded":
+def _check_isolation(config: Any) -> Any:
+    """Check that no node may fall back to the degraded back end: the affected nodes would not be visible."""
+    if config.sandbox.is_degraded_allowed or config.sandbox.backend == "degraded":
         raise ValueError(
             "sandbox.is_degraded_allowed (or sandbox.backend=degraded) on a cluster: each node must isolate; leave it "
             "out, and `repairgym cluster check` says how to fix the nodes that do not"
         )
+    return config
 
 
 def _files_of_this_machine(rollout: RolloutConfig) -> dict[str, str]:
@@ -132,6 +113,19 @@ def _files_of_this_machine(rollout: RolloutConfig) -> dict[str, str]:
         "grading.judge.model": judge.model if judge.is_enabled else "",
     }
     return {name: value for name, value in named.items() if value}
+
+
+class ClusterCheckConfig(Record):
+    """`repairgym cluster check`."""
+
+    cluster: ClusterConfig = ClusterConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    probe_bytes: PositiveInt = 64 << 20
+    """Size of the layer that is sent to each node."""
+    max_clock_skew_s: PositiveFloat = 1.0
+    """Largest accepted difference to this machine's clock, not counting the round trip of the answer."""
+
+    _nodes_isolate = model_validator(mode="after")(_check_isolation)
 
 
 VerlRecipe = Literal["rl", "distill_then_grpo", "dapo_two_stage"]

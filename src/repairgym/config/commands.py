@@ -1,17 +1,14 @@
-"""Configs of commands: grade, rollout, replay, train rl, serve, view and others, one class each."""
+"""Configs of commands: rollout, replay, grade, serve, view and others, one class each."""
 
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from repairgym.config.algorithms import check_turns
-from repairgym.config.cluster import ClusterConfig
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.cluster import ClusterConfig, check_cluster
 from repairgym.config.learning import AlgorithmConfig
-from repairgym.config.models import EngineConfig
-from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig, check_undemonstrated
-from repairgym.config.recipes import RlConfig
-from repairgym.config.rollout import RolloutConfig, WatchConfig
+from repairgym.config.models import EndpointConfig, EngineConfig
+from repairgym.config.pipeline import AnyPipelineConfig, GradingConfig, PipelineConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import LayersConfig, SandboxConfig
 from repairgym.records import Record, SourceKind, Split
 
@@ -37,10 +34,7 @@ class RolloutCommandConfig(Record):
     """The server of the policies ``openai`` and ``vllm``."""
     cluster: ClusterConfig = ClusterConfig()
 
-    @model_validator(mode="after")
-    def _the_cluster_can_honor_it(self) -> Self:
-        self.cluster.require_honored(self.rollout)
-        return self
+    _nodes_can_run_it = model_validator(mode="after")(check_cluster)
 
 
 class ReplayCommandConfig(Record):
@@ -76,24 +70,6 @@ class StartsConfig(Record):
     layers: LayersConfig = LayersConfig()
 
 
-class RlCommandConfig(Record):
-    """`repairgym train rl`."""
-
-    seed: int = 0
-    rl: RlConfig = RlConfig()
-    rollout: RolloutConfig = RolloutConfig()
-    cluster: ClusterConfig = ClusterConfig()
-    watch: WatchConfig = WatchConfig()
-
-    @model_validator(mode="after")
-    def _training_can_honor_it(self) -> Self:
-        check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
-        check_undemonstrated(self.rollout.pipeline)
-        self.rollout.require_training_temperature()
-        self.cluster.require_honored(self.rollout)
-        return self
-
-
 ExportKind = Literal["trajectories", "samples"]
 ExportLayout = Literal["parquet", "dataset"]
 
@@ -109,9 +85,6 @@ class TrajectoryTablesConfig(Record):
     """Phase of the run; empty: all (trajectories only)."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """Computation of the advantages of ``samples``."""
-
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class ShellScriptConfig(Record):

@@ -1,12 +1,12 @@
 """Explanations of unusable configurations: the key, the expected value and the key that was probably meant.
 
-Reads a config class, the data given for it and pydantic's error details. Makes one sentence per error. Guarantees: a
-suggested key exists, and is accepted with the ``type`` that the sentence names.
+Guarantee: a suggested key exists, and is accepted with the ``type`` that the sentence names.
 """
 
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,34 +16,27 @@ from repairgym.config.schema import Setting, iter_settings, locate
 from repairgym.records import Record
 
 SYNONYMS = {
-    "lr": "learning_rate",
-    "epochs": "num_epochs",
-    "wd": "weight_decay",
-    "warmup": "num_warmup_steps",
-    "warmup_steps": "num_warmup_steps",
-    "grad_clip": "max_grad_norm",
-    "max_norm": "max_grad_norm",
-    "optimiser": "optimizer",
-    "dapo": "algorithm",
-    "algo": "algorithm",
-    "n": "num_samples",
-    "samples": "num_samples",
-    "workers": "num_workers",
-    "iterations": "max_iterations",
-    "steps": "max_iterations",
-    "max_steps": "max_iterations",
-    "temp": "temperature",
-    "beta1": "betas",
-    "kl_coef": "coefficient",
-    "kl_beta": "coefficient",
-    "context_length": "max_len_tokens",
-    "max_model_len": "max_len_tokens",
-    "max_seq_len": "max_len_tokens",
-    "max_tokens": "max_action_tokens",
-    "max_new_tokens": "max_action_tokens",
-    "r": "rank",
-    "lora_rank": "rank",
-    "lora_alpha": "alpha",
+    name: setting
+    for setting, names in {
+        "algorithm": "dapo algo",
+        "alpha": "lora_alpha",
+        "betas": "beta1",
+        "coefficient": "kl_coef kl_beta",
+        "learning_rate": "lr",
+        "max_action_tokens": "max_tokens max_new_tokens",
+        "max_grad_norm": "grad_clip max_norm",
+        "max_iterations": "iterations steps max_steps",
+        "max_len_tokens": "context_length max_model_len max_seq_len",
+        "num_epochs": "epochs",
+        "num_samples": "n samples",
+        "num_warmup_steps": "warmup warmup_steps",
+        "num_workers": "workers",
+        "optimizer": "optimiser",
+        "rank": "r lora_rank",
+        "temperature": "temp",
+        "weight_decay": "wd",
+    }.items()
+    for name in names.split()
 }
 """Other names of settings in the field -> name here."""
 _MAX_SUGGESTIONS = 3
@@ -154,12 +147,7 @@ def _most_alike(settings: Sequence[Setting], keys: Sequence[str]) -> Iterator[Se
 
 
 def _num_common(first: Sequence[str], second: Sequence[str]) -> int:
-    num = 0
-    for left, right in zip(first, second, strict=False):
-        if left != right:
-            break
-        num += 1
-    return num
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))
 
 
 def _similar_field(path: str, name: str, section: type[Record], settings: Sequence[Setting]) -> str:

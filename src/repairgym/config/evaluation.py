@@ -1,7 +1,6 @@
 """Configurations of evaluation: eval runs, matrix, audit, exploit study, analysis.
 
-Reads nothing; makes configs. Invariants: evaluations and audits are graded cold by default; a matrix names each policy
-and environment once, and every name refers to an existing entry.
+Evaluations and audits are graded cold by default.
 """
 
 import re
@@ -9,34 +8,22 @@ from typing import Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from repairgym.config.cluster import ClusterConfig
-from repairgym.config.commands import TaskSelection
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.commands import RolloutCommandConfig, TaskSelection
+from repairgym.config.models import EndpointConfig
 from repairgym.config.pipeline import GradingConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.records import Record
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-COLD_ROLLOUT = RolloutConfig(grading=GradingConfig(is_cold=True))
 
 
-class EvalCommandConfig(Record):
+class EvalCommandConfig(RolloutCommandConfig):
     """`repairgym eval run`."""
 
-    select: TaskSelection = TaskSelection()
     num_samples: PositiveInt = 10
     """Runs per task (paper B, Table 1: mean of 10 runs ± standard error)."""
-    seed: int = 0
-    rollout: RolloutConfig = COLD_ROLLOUT
-    endpoint: EndpointConfig = EndpointConfig()
-    """The server of the policies ``openai`` and ``vllm``."""
-    cluster: ClusterConfig = ClusterConfig()
-
-    @model_validator(mode="after")
-    def _the_cluster_can_honor_it(self) -> Self:
-        self.cluster.require_honored(self.rollout)
-        return self
+    rollout: RolloutConfig = RolloutConfig(grading=GradingConfig(is_cold=True))
 
 
 class MatrixPolicy(Record):

@@ -1,27 +1,15 @@
 """Training settings. Defaults are the papers' published values, with the source next to each.
 
-Read by `learning/` and `recipes/`; imports no torch. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501.
-Invariants: frozen; every value that changes a result is here.
+"Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Every value that changes a result is here. Imports no
+torch.
 """
 
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from repairgym.config.algorithms import (
-    PRESETS,
-    AdvantageConfig,
-    DemonstrationConfig,
-    LossConfig,
-    NoCorrectionConfig,
-    NoDemonstrationConfig,
-    NoKlConfig,
-    OverlongPolicy,
-    Preset,
-    PresetParts,
-    ReferenceKlConfig,
-    SamplerCorrectionConfig,
-)
+from repairgym.config import algorithms
+from repairgym.config.algorithms import PRESETS, PresetParts
 from repairgym.records import Record
 
 
@@ -182,17 +170,17 @@ class AlgorithmConfig(Record):
     PRESET_PARTS: ClassVar[tuple[str, ...]] = PresetParts._fields
     """Fields that another preset replaces."""
 
-    preset: Preset = "dapo"
+    preset: algorithms.Preset = "dapo"
     """Named algorithm; fills in ``loss`` and ``advantage`` where they are not set."""
-    loss: LossConfig = PRESETS["dapo"].loss
+    loss: algorithms.LossConfig = PRESETS["dapo"].loss
     """Objective of the update."""
-    advantage: AdvantageConfig = PRESETS["dapo"].advantage
+    advantage: algorithms.AdvantageConfig = PRESETS["dapo"].advantage
     """Comparison of a trajectory with its group, or of a token with the value head."""
-    correction: SamplerCorrectionConfig = NoCorrectionConfig()
+    correction: algorithms.SamplerCorrectionConfig = algorithms.NoCorrectionConfig()
     """Correction of the gap between sampler and learner. Set ``truncate`` or ``mask`` with a non-embedded engine."""
-    kl: ReferenceKlConfig = NoKlConfig()
-    demonstration: DemonstrationConfig = NoDemonstrationConfig()
-    overlong: OverlongPolicy = "penalize"
+    kl: algorithms.ReferenceKlConfig = algorithms.NoKlConfig()
+    demonstration: algorithms.DemonstrationConfig = algorithms.NoDemonstrationConfig()
+    overlong: algorithms.OverlongPolicy = "penalize"
     group_size: PositiveInt = 10
     """Trajectories per problem."""
     batch_size: PositiveInt = 128

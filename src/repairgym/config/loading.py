@@ -1,14 +1,18 @@
-"""Configuration files: reads TOML and `a.b=value` overrides, makes frozen Records and writes them back.
+"""Configuration files and presets: reads TOML and `a.b=value` overrides, makes frozen Records and writes them back.
 
 Guarantees: every key of the files and of the overrides is a field of the Record, every value has the type of its field
 (no silent conversion), and ``load_config(cls, write(to_toml(config)), ())`` equals ``config``. TOML has no null: the
 string ``"none"`` means *not set* wherever a field may be None.
 """
 
+import difflib
 import json
+import re
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +27,8 @@ ConfigT = TypeVar("ConfigT", bound=Record)
 Source = type[Record] | Record
 """A class with its defaults, or the Record that is the default of a section."""
 NOT_SET = "none"
+PRESETS_FOLDER = Path(__file__).parents[1] / "data" / "presets"
+"""Configurations that ship with the package: settings of the papers, of the demo and of small runs."""
 
 
 class _InlineTable(dict[str, Any]):
@@ -36,12 +42,9 @@ def load_config(
 
     A section that chooses another ``type`` or ``preset`` than before starts from the defaults of that choice.
 
-    Args:
-        cls: The Record to make; its fields may be Records.
-        files: TOML files.
-        overrides: ``key=value`` or ``section.key=value``; the value is read as TOML, and as a plain string where it is
-            not TOML (``optimizer.type=muon``, ``optimizer.betas=[0.9, 0.95]``). Lists also without brackets
-            (``packages=boltons,click``).
+    ``overrides`` are ``key=value`` or ``section.key=value``; the value is read as TOML, and as a plain string where it
+    is not TOML (``optimizer.type=muon``, ``optimizer.betas=[0.9, 0.95]``). Lists also without brackets
+    (``packages=boltons,click``).
 
     Raises:
         InputError: a file cannot be read.
@@ -256,3 +259,42 @@ def toml_value(value: Any) -> str:
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return _string(str(value.value if isinstance(value, Enum) else value))
+
+
+# --- presets -------------------------------------------------------------------------------------------------------
+
+
+def preset_names() -> list[str]:
+    """Return the names of all presets, e.g. ``paper_b/rft``."""
+    files = PRESETS_FOLDER.rglob("*.toml")
+    return sorted(path.relative_to(PRESETS_FOLDER).with_suffix("").as_posix() for path in files)
+
+
+def preset_file(name: str) -> Path:
+    """Return the TOML file of the preset ``name``.
+
+    Raises:
+        ConfigError: there is no such preset.
+    """
+    names = preset_names()
+    if name.removesuffix(".toml") not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        raise ConfigError(f"got the preset {name!r}{hint} presets: {', '.join(names)}")
+    return PRESETS_FOLDER / f"{name.removesuffix('.toml')}.toml"
+
+
+def preset_title(name: str) -> str:
+    """Return the first sentence of the comment at the head of a preset."""
+    lines = preset_file(name).read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    return textwrap.shorten(re.split(r"\.( |$)", comment)[0], 110, placeholder=" ...")
+
+
+def file_or_preset(name: Path | None) -> Path | None:
+    """Return ``name`` where it is a file; else the preset of that name.
+
+    Raises:
+        ConfigError: neither exists.
+    """
+    return name if name is None or name.is_file() or name.suffix == ".toml" else preset_file(str(name))

@@ -1,4 +1,4 @@
-"""Environments of the agent: tools, budgets, prompts, grading (design section 3, `pipelines/`)."""
+"""Environments of the agent: tools, budgets, prompts, grading."""
 
 from typing import Annotated, Literal
 
@@ -34,6 +34,7 @@ class SummaryConfig(Record):
     """Latest actions that the summary lists."""
 
 
+ActionFormat = Literal["compact", "fenced", "json_xml", "native"]
 ContextConfig = Annotated[FullHistoryConfig | ElisionConfig | SummaryConfig, Field(discriminator="type")]
 
 
@@ -46,7 +47,7 @@ class PipelineConfig(Record):
     type: Literal["compact"] = "compact"
     tools: tuple[str, ...] = ("edit", "line", "undo", "test", "view", "search", "write", "submit")
     """Keys of ``agent/tools/registry.py``."""
-    action_format: Literal["compact", "fenced", "json_xml", "native"] = "compact"
+    action_format: ActionFormat = "compact"
     thinking: Literal["off", "kept", "dropped"] = "off"
     """``off``: no thoughts are parsed. Otherwise an answer may begin with ``<think>...</think>``, which is no part of
     the action; ``dropped`` removes it from the history before the next turn (which forks the history)."""
@@ -109,19 +110,11 @@ class SimplifiedConfig(PipelineConfig):
 
     type: Literal["simplified"] = "simplified"  # type: ignore[assignment]
     tools: tuple[str, ...] = (
-        "ask_for_help",
-        "dependency_upgrade",
-        "find_files",
-        "find_files_with_text",
-        "remove_dependency",
-        "run_sh",
-        "upgrade_build_tool",
-        "validate_and_build",
-        "read_file",
-        "write_file",
-    )
+        "ask_for_help", "dependency_upgrade", "find_files", "find_files_with_text", "remove_dependency", "run_sh",
+        "upgrade_build_tool", "validate_and_build", "read_file", "write_file",
+    )  # fmt: skip
     """Paper A, appendix A.2."""
-    action_format: Literal["compact", "fenced", "json_xml", "native"] = "json_xml"
+    action_format: ActionFormat = "json_xml"
     system_prompt: str = "paper_a/system"
     opening_prompt: str = "paper_a/opening"
     max_action_tokens: PositiveInt = 8192
@@ -165,18 +158,9 @@ class PaperBConfig(PipelineConfig):
 
     type: Literal["paper_b"] = "paper_b"  # type: ignore[assignment]
     tools: tuple[str, ...] = (
-        "shell",
-        "create",
-        "edit_range",
-        "goto",
-        "open",
-        "replace",
-        "scroll_down",
-        "scroll_up",
-        "search_file",
-        "submit",
-    )
-    action_format: Literal["compact", "fenced", "json_xml", "native"] = "fenced"
+        "shell", "create", "edit_range", "goto", "open", "replace", "scroll_down", "scroll_up", "search_file", "submit",
+    )  # fmt: skip
+    action_format: ActionFormat = "fenced"
     system_prompt: str = "paper_b/system"
     opening_prompt: str = "paper_b/opening"
     max_turns: PositiveInt = 40

@@ -1,15 +1,35 @@
-"""Recipes: sizes, budgets and stages on top of the configs of the layers."""
+"""Recipes and training commands: sizes, budgets and stages on top of the configs of the layers.
 
-from typing import Literal, Self
+Defaults are the papers' values; the presets `paper_a` and `paper_b` (`data/presets`) hold them with the sizes of the
+papers' models. "Paper A" is arXiv 2510.22075, "paper B" is arXiv 2508.03501. Imports no torch.
+"""
+
+from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from repairgym.config.algorithms import DapoLossConfig, RewardConfig, TerminalRewardConfig, check_turns
-from repairgym.config.learning import AlgorithmConfig, ComputeConfig, OptimizerConfig, RftConfig, SftConfig
-from repairgym.config.models import EmbeddedSamplerConfig, EngineConfig, ModelConfig, SamplerConfig, TeacherNoise
-from repairgym.config.pipeline import PipelineConfig
+from repairgym.config.cluster import ClusterConfig, check_cluster
+from repairgym.config.learning import (
+    AlgorithmConfig,
+    ComputeConfig,
+    LossChoice,
+    OptimizerConfig,
+    RftConfig,
+    SftConfig,
+    StepDpoConfig,
+)
+from repairgym.config.models import (
+    EmbeddedSamplerConfig,
+    EndpointConfig,
+    EngineConfig,
+    ModelConfig,
+    SamplerConfig,
+    TeacherNoise,
+)
+from repairgym.config.pipeline import PipelineConfig, check_undemonstrated
 from repairgym.config.rollout import RolloutConfig, WatchConfig
-from repairgym.config.tasks import MutationConfig, ReleaseConfig, SplitLimits, TasksConfig
+from repairgym.config.tasks import MutationConfig, ReleaseConfig, SolveRateConfig, SplitLimits, TasksConfig
 from repairgym.records import Record
 
 _SMALL_COMPUTE = ComputeConfig(is_bf16=True)
@@ -43,23 +63,9 @@ class PretrainingConfig(Record):
 
     model: ModelConfig = ModelConfig(num_layers=6, num_heads=6, head_dim=32, max_len_tokens=4096, is_tied=False)
     distributions: tuple[str, ...] = (
-        "stdlib",
-        "sympy",
-        "networkx",
-        "torch",
-        "transformers",
-        "jinja2",
-        "matplotlib",
-        "numpy",
-        "fonttools",
-        "rich",
-        "pygments",
-        "pydantic",
-        "hypothesis",
-        "mypy",
-        "huggingface_hub",
-        "coverage",
-    )
+        "stdlib", "sympy", "networkx", "torch", "transformers", "jinja2", "matplotlib", "numpy", "fonttools", "rich",
+        "pygments", "pydantic", "hypothesis", "mypy", "huggingface_hub", "coverage",
+    )  # fmt: skip
     """Installed distributions whose functions form the corpus."""
     num_line_labels: PositiveInt = 40
     num_tokenizer_functions: PositiveInt = 8000
@@ -80,14 +86,9 @@ class PretrainingConfig(Record):
     """Noise of the simulated teacher. It errs more often than the real teacher and continues longer, because recovery
     from an error and search after failed guesses must be learned, too."""
     optimizer: OptimizerConfig = OptimizerConfig(
-        type="muon",
-        learning_rate=3e-3,
-        muon_learning_rate=9e-3,
-        weight_decay=0.05,
-        betas=(0.9, 0.95),
-        num_warmup_steps=60,
-        schedule="linear",
-    )
+        type="muon", learning_rate=3e-3, muon_learning_rate=9e-3, weight_decay=0.05, betas=(0.9, 0.95),
+        num_warmup_steps=60, schedule="linear",
+    )  # fmt: skip
     compute: ComputeConfig = _SMALL_COMPUTE
     seed: int = 0
 
@@ -125,6 +126,14 @@ class RlConfig(Record):
                 "algorithm.correction.type='truncate' or 'mask', to weight them by the agreement of the policies"
             )
         return self
+
+
+def _check_training(config: Any) -> Any:
+    """Check that RL can use the episodes of a configuration: its sections ``rl`` and ``rollout``."""
+    check_turns(config.rl.reward, config.rollout.pipeline.max_turns)
+    config.rollout.require_training_temperature()
+    check_undemonstrated(config.rollout.pipeline)
+    return config
 
 
 class EvaluationConfig(Record):
@@ -205,8 +214,106 @@ class DemoConfig(Record):
     evaluation: EvaluationConfig = EvaluationConfig()
     watch: WatchConfig = WatchConfig()
 
-    @model_validator(mode="after")
-    def _training_can_honor_it(self) -> Self:
-        check_turns(self.rl.reward, self.rollout.pipeline.max_turns)
-        self.rollout.require_training_temperature()
-        return self
+    _episodes_can_train = model_validator(mode="after")(_check_training)
+
+
+class RlCommandConfig(Record):
+    """`repairgym train rl`."""
+
+    seed: int = 0
+    rl: RlConfig = RlConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    watch: WatchConfig = WatchConfig()
+
+    _episodes_can_train = model_validator(mode="after")(_check_training)
+    _nodes_can_run_it = model_validator(mode="after")(check_cluster)
+
+
+class SftCommandConfig(Record):
+    """`repairgym train sft`."""
+
+    phase: str = "rollout"
+    """Phase of the run whose passed trajectories are the training data."""
+    max_per_task: PositiveInt = 4
+    sft: SftConfig = SftConfig()
+
+
+class RftCommandConfig(Record):
+    """`repairgym train rft`."""
+
+    seed: int = 0
+    phase: str = "rollout"
+    """Phase of the run whose passed trajectories are the training data; `--tasks` collects them first."""
+    collect: CollectConfig = CollectConfig(num_samples=10)
+    """Paper B, section 4.2: 10 rollouts per task. Without `--tasks` only ``max_per_task`` is read."""
+    rft: RftConfig = RftConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+
+class StepDpoCommandConfig(Record):
+    """`repairgym train step_dpo`."""
+
+    phase: str = "rollout"
+    """Phase of the run whose groups are compared."""
+    min_gap: float = Field(default=0.3, ge=0.0, lt=1.0)
+    """Least difference in mean later reward between the actions of a pair. Our choice; Agent Q gives no value."""
+    max_per_task: PositiveInt = 16
+    """Our choice."""
+    step_dpo: StepDpoConfig = StepDpoConfig()
+
+
+class StageConfig(Record):
+    """One stage of RL: algorithm and environment."""
+
+    rl: RlConfig = RlConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+    _episodes_can_train = model_validator(mode="after")(_check_training)
+
+
+class TwoStageConfig(Record):
+    """`repairgym train dapo_two_stage` (paper B, section 4.3 and Table 3)."""
+
+    seed: int = 0
+    stage_1: StageConfig = StageConfig()
+    select: SolveRateConfig = SolveRateConfig()
+    """Tasks of stage 2, by their solve rate over all iterations of stage 1."""
+    yarn_factor: float = Field(default=4.0, ge=1.0)
+    """Scaling of positions between the stages (Table 3: YaRN 4.0); 1 leaves the model unchanged."""
+    stage_2: StageConfig = StageConfig(
+        rl=RlConfig(
+            algorithm=AlgorithmConfig(batch_size=256, loss=DapoLossConfig(eps_high=0.26)),
+            num_groups=100,
+            num_groups_sampled=100,
+        )
+    )
+    """Table 3: batch 256, upper clip 0.26, 100 problems per iteration."""
+    watch: WatchConfig = WatchConfig()
+
+
+class DistillThenGrpoConfig(Record):
+    """`repairgym train distill_then_grpo` (paper A, appendices on SFT and RL)."""
+
+    seed: int = 0
+    teacher: str = "teacher"
+    """Policy to imitate: the name of a scripted policy, a model folder, ``openai`` or ``vllm``."""
+    endpoint: EndpointConfig = EndpointConfig()
+    """The server of the teachers ``openai`` and ``vllm``."""
+    collect: CollectConfig = CollectConfig()
+    sft: SftConfig = SftConfig(choice=LossChoice())
+    rl: RlConfig = RlConfig(
+        algorithm=AlgorithmConfig(
+            preset="grpo", group_size=4, batch_size=32, optimizer=OptimizerConfig(weight_decay=0.0)
+        ),
+        num_groups=8,
+        num_groups_sampled=8,
+        max_refills=0,
+        max_iterations=1000,
+    )
+    """Paper A: 8 problems x 4 rollouts, 1,000 steps. Learning rate, clip, KL and denominator are not published: paper
+    B's rate and GRPO's own are our choice."""
+    rollout: RolloutConfig = RolloutConfig()
+    watch: WatchConfig = WatchConfig()
+
+    _episodes_can_train = model_validator(mode="after")(_check_training)

@@ -1,7 +1,6 @@
 """Explanations of settings for people and editors: commented TOML, one setting, a JSON schema, the reference page.
 
-Reads the config classes: annotations, bounds, defaults, docstrings. Makes text. Guarantee: every command with a
-configuration is in `COMMAND_CONFIGS`, and every class that one of them uses is on the page.
+Guarantee: every command with a configuration is in `COMMAND_CONFIGS`, and every class that it uses is on the page.
 """
 
 import json
@@ -11,70 +10,42 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from repairgym.config.cluster import ClusterCheckConfig, PlanCommandConfig, VerlConfig
-from repairgym.config.commands import (
-    GradeCommandConfig,
-    ReplayCommandConfig,
-    RlCommandConfig,
-    RolloutCommandConfig,
-    ServeConfig,
-    StartsConfig,
-    TrajectoryTablesConfig,
-    ViewConfig,
-)
-from repairgym.config.curation import CurationConfig
+from repairgym.config import cluster, commands, evaluation, recipes, tasks
 from repairgym.config.diagnostics import suggest_key
-from repairgym.config.evaluation import (
-    AnalysisConfig,
-    AuditConfig,
-    DataFilesConfig,
-    EvalCommandConfig,
-    ExploitStudyConfig,
-    MatrixConfig,
-)
 from repairgym.config.loading import to_toml, toml_value
-from repairgym.config.recipes import DemoConfig, PretrainingConfig
 from repairgym.config.sandbox import LayersConfig
 from repairgym.config.schema import iter_settings, members_of, records_of, tags_of
-from repairgym.config.tasks import RebuildConfig, TasksConfig
-from repairgym.config.training import (
-    DistillThenGrpoConfig,
-    RftCommandConfig,
-    SftCommandConfig,
-    StepDpoCommandConfig,
-    TwoStageConfig,
-)
 from repairgym.errors import ConfigError
 from repairgym.records import Record
 
 COMMAND_CONFIGS: Mapping[str, type[Record]] = {
-    "train rl": RlCommandConfig,
-    "train sft": SftCommandConfig,
-    "train rft": RftCommandConfig,
-    "train step_dpo": StepDpoCommandConfig,
-    "train dapo_two_stage": TwoStageConfig,
-    "train distill_then_grpo": DistillThenGrpoConfig,
-    "train base": PretrainingConfig,
-    "train verl": VerlConfig,
-    "rollout": RolloutCommandConfig,
-    "replay": ReplayCommandConfig,
-    "demo": DemoConfig,
-    "tasks build": TasksConfig,
-    "tasks build --manifest": RebuildConfig,
-    "tasks curate": CurationConfig,
-    "grade": GradeCommandConfig,
-    "eval run": EvalCommandConfig,
-    "eval matrix": MatrixConfig,
-    "eval audit": AuditConfig,
-    "eval exploit-study": ExploitStudyConfig,
-    "analyze": AnalysisConfig,
-    "report": DataFilesConfig,
-    "trajectories parquet": TrajectoryTablesConfig,
-    "knowledge starts": StartsConfig,
-    "serve": ServeConfig,
-    "view": ViewConfig,
-    "plan": PlanCommandConfig,
-    "cluster check": ClusterCheckConfig,
+    "train rl": recipes.RlCommandConfig,
+    "train sft": recipes.SftCommandConfig,
+    "train rft": recipes.RftCommandConfig,
+    "train step_dpo": recipes.StepDpoCommandConfig,
+    "train dapo_two_stage": recipes.TwoStageConfig,
+    "train distill_then_grpo": recipes.DistillThenGrpoConfig,
+    "train base": recipes.PretrainingConfig,
+    "train verl": cluster.VerlConfig,
+    "rollout": commands.RolloutCommandConfig,
+    "replay": commands.ReplayCommandConfig,
+    "demo": recipes.DemoConfig,
+    "tasks build": tasks.TasksConfig,
+    "tasks build --manifest": tasks.RebuildConfig,
+    "tasks curate": tasks.CurationConfig,
+    "grade": commands.GradeCommandConfig,
+    "eval run": evaluation.EvalCommandConfig,
+    "eval matrix": evaluation.MatrixConfig,
+    "eval audit": evaluation.AuditConfig,
+    "eval exploit-study": evaluation.ExploitStudyConfig,
+    "analyze": evaluation.AnalysisConfig,
+    "report": evaluation.DataFilesConfig,
+    "trajectories parquet": commands.TrajectoryTablesConfig,
+    "knowledge starts": commands.StartsConfig,
+    "serve": commands.ServeConfig,
+    "view": commands.ViewConfig,
+    "plan": cluster.PlanCommandConfig,
+    "cluster check": cluster.ClusterCheckConfig,
     "doctor": LayersConfig,
 }
 """Command -> its configuration; of ``train verl`` the machine's part (``verl.*``)."""
@@ -107,20 +78,18 @@ def find_place(name: str) -> Place:
         if name in (command, command.rpartition(" ")[2], command.replace(" ", ".")):
             return Place(command, cls, (), None)
     key = tuple(name.split("."))
-    for command, cls in COMMAND_CONFIGS.items():
-        setting = next((setting for setting in iter_settings(cls) if setting.key == key), None)
-        if setting:
+    settings = [(command, cls, setting) for command, cls in COMMAND_CONFIGS.items() for setting in iter_settings(cls)]
+    for command, cls, setting in settings:
+        if setting.key == key:
             return Place(command, cls, key, setting.field)
-    everything = [setting for cls in COMMAND_CONFIGS.values() for setting in iter_settings(cls)]
-    hint = suggest_key(key, everything) or "."
+    hint = suggest_key(key, [setting for _, _, setting in settings]) or "."
     raise ConfigError(f"no command and no setting {name!r}{hint} Commands: {', '.join(COMMAND_CONFIGS)}")
 
 
 def default_of(place: Place) -> Any:
     """Return the default of a command or setting; None for a setting of a union member that is not the default."""
-    value: Any = None
     try:
-        value = place.cls()
+        value: Any = place.cls()
     except ValueError:
         return None
     for part in place.key:
@@ -260,11 +229,7 @@ def plain_text(text: str | None) -> str:
 
 
 def json_schema(command: str) -> str:
-    """Return the JSON schema of a command's configuration, for editors of its TOML.
-
-    Raises:
-        ConfigError: no such command.
-    """
+    """Return the JSON schema of a command's configuration, for editors of its TOML."""
     place = find_place(command)
     return json.dumps({"title": f"repairgym {place.command}", **place.cls.model_json_schema()}, indent=2)
 
@@ -301,7 +266,7 @@ def _records_within(annotation: Any) -> list[type[Record]]:
 
 def _row(name: str, field: FieldInfo) -> str:
     records = _records_within(field.annotation)
-    kind = ", ".join(map(_link, records)) if records else f"{_cell(type_text(field))}"
+    kind = ", ".join(map(_link, records)) if records else _cell(type_text(field))
     default = "required" if field.is_required() else _default_cell(field)
     return f"| `{name}` | {kind} | {default} | {_cell(field.description)} |"
 

@@ -45,11 +45,7 @@ class RolloutConfig(Record):
         return self
 
     def require_training_temperature(self) -> None:
-        """Check that training can use these settings.
-
-        Raises:
-            ValueError: the temperature is not 1.
-        """
+        """Raise a ValueError where the temperature is not that of training."""
         if self.temperature != 1.0:
             raise ValueError(
                 f"rollout.temperature={self.temperature}: training samples at temperature 1 only, because its "

@@ -1,8 +1,4 @@
-"""Sandbox settings: back end, bounds, layer store.
-
-Reads nothing, makes :class:`SandboxConfig`. Invariants: the degraded back end is chosen only when it is allowed, with a
-separate permission for evaluation; no setting here gives a sandbox a network.
-"""
+"""Sandbox settings: back end, bounds, layer store. No setting gives a sandbox a network."""
 
 from typing import Literal
 

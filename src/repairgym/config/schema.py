@@ -1,7 +1,6 @@
 """The settings of a config class: their keys, types and sections, read from its annotations.
 
-Reads type annotations. Makes `Setting` rows. Guarantees: sections of every member of a union are listed, and each
-setting of a member names the ``type`` that it needs.
+Sections of every member of a union are listed, and each setting of a member names the ``type`` that it needs.
 """
 
 import types

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ConfigError, ModelReplyError, ModelServerError
 from repairgym.inference.replies import Reply, Usage
 from repairgym.inference.transport import AttemptError, EndpointStatistics, Transport

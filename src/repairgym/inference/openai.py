@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.renderer import ChatRenderer

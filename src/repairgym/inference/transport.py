@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ModelServerError, PromptTooLongError, ServerDownError, ServerRejectedError
 
 _TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})

@@ -11,8 +11,8 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
-from repairgym.config.curation import SolveRateConfig
-from repairgym.config.training import TwoStageConfig
+from repairgym.config.recipes import TwoStageConfig
+from repairgym.config.tasks import SolveRateConfig
 from repairgym.errors import ConfigError, ModelFolderError, TaskError
 from repairgym.inference.loading import replace_folder
 from repairgym.rollout.store import RunStore

@@ -5,7 +5,7 @@
 3. GRPO from there: eight problems with four rollouts each per step, reward 1 where the build and the tests pass.
 """
 
-from repairgym.config.training import DistillThenGrpoConfig
+from repairgym.config.recipes import DistillThenGrpoConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import SFT, TEACHER

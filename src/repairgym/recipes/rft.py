@@ -7,7 +7,7 @@
 
 from pathlib import Path
 
-from repairgym.config.training import RftCommandConfig
+from repairgym.config.recipes import RftCommandConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.names import RFT
 from repairgym.training.run import Run

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from repairgym.config.learning import StepDpoConfig
-from repairgym.config.training import StepDpoCommandConfig
+from repairgym.config.recipes import StepDpoCommandConfig
 from repairgym.errors import TaskError
 from repairgym.inference.loading import load_model, load_tokenizer
 from repairgym.learning.checkpoints import save_model

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from repairgym.agent.scripted import ScriptedPolicy
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError
 from repairgym.inference.base import Policy

@@ -17,8 +17,7 @@ import pytest
 
 from repairgym.bridges.serving.models import ModelReply, PolicyModel, ScriptModel
 from repairgym.bridges.serving.requests import ChatRequest
-from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.models import EngineConfig, ModelConfig
+from repairgym.config.models import EndpointConfig, EngineConfig, ModelConfig
 from repairgym.errors import PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.embedded import EmbeddedPolicy

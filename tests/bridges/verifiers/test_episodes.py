@@ -9,7 +9,7 @@ import re
 import pytest
 
 from repairgym.bridges.verifiers.episodes import InterceptedPolicy
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ModelReplyError, ModelServerError, PromptTooLongError
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.endpoint import EndpointClient

@@ -12,7 +12,7 @@ from repairgym.bridges.verl.episodes import EpisodeSettings
 from repairgym.bridges.verl.training import write_rows
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
-from repairgym.config.training import DistillThenGrpoConfig
+from repairgym.config.recipes import DistillThenGrpoConfig
 from repairgym.errors import TaskError
 
 ROOT = Path(__file__).parents[3]

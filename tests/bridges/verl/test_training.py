@@ -12,10 +12,9 @@ from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.trainer_process import Arrival
 from repairgym.bridges.verl.training import paths_of, run_verl_stage, stages_of
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
+from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, TwoStageConfig
 from repairgym.config.rollout import AlarmConfig
-from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
 from repairgym.errors import ConfigError, SandboxError
 from repairgym.inference.loading import create_model, save_checkpoint, weights_digest
 from repairgym.inference.tokenizer import train_tokenizer

@@ -8,10 +8,8 @@ import pytest
 from repairgym.bridges.verl.setting_table import FlatConfig
 from repairgym.bridges.verl.translation import Setting, translate
 from repairgym.config.cluster import VerlConfig
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
-from repairgym.config.recipes import RlConfig
-from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
+from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, RlConfig, TwoStageConfig
 from repairgym.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[3] / "src/repairgym/data/presets"

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from repairgym.config.endpoint import EndpointConfig
-from repairgym.config.models import ModelConfig
+from repairgym.config.models import EndpointConfig, ModelConfig
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import create_model, save_checkpoint
 from repairgym.inference.renderer import ChatRenderer

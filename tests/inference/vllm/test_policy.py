@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ConfigError, ServerDownError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import EndpointClient

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ServerDownError, ServerRejectedError
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.preflight import FOLDER_ROUTES, Draw, Needs, chance_of, check_servers, preflight

@@ -11,18 +11,18 @@ from pathlib import Path
 from types import ModuleType
 
 from repairgym.config.algorithms import TruncateCorrectionConfig
-from repairgym.config.curation import SolveRateConfig
-from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, OptimizerConfig, RftConfig, SftConfig, StepDpoConfig
-from repairgym.config.models import VllmSamplerConfig
-from repairgym.config.recipes import CollectConfig, RlConfig
-from repairgym.config.training import (
+from repairgym.config.models import EndpointConfig, VllmSamplerConfig
+from repairgym.config.recipes import (
+    CollectConfig,
     DistillThenGrpoConfig,
     RftCommandConfig,
+    RlConfig,
     StageConfig,
     StepDpoCommandConfig,
     TwoStageConfig,
 )
+from repairgym.config.tasks import SolveRateConfig
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, dapo_two_stage
 from repairgym.recipes.distill_then_grpo import distill_then_grpo

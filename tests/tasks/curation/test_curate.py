@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from repairgym.config.curation import (
+from repairgym.config.loading import load_config
+from repairgym.config.tasks import (
     ContaminationConfig,
     CurationConfig,
     FilterName,
@@ -18,7 +19,6 @@ from repairgym.config.curation import (
     SolveRateConfig,
     SplitConfig,
 )
-from repairgym.config.loading import load_config
 from repairgym.errors import InputError
 from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe, find_unmentioned
 from repairgym.tasks.curation.curate import assign_splits, curate, run_filters

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from repairgym.config.algorithms import GaeAdvantageConfig, PpoLossConfig
-from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.learning import AlgorithmConfig, ComputeConfig, LoraConfig, OptimizerConfig
-from repairgym.config.models import ModelConfig, VllmSamplerConfig
+from repairgym.config.models import EndpointConfig, ModelConfig, VllmSamplerConfig
 from repairgym.config.recipes import RlConfig
 from repairgym.errors import PromptTooLongError, ServerRejectedError, StaleWeightsError
 from repairgym.inference.base import Generation, SamplingParams

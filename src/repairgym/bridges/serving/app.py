@@ -29,7 +29,8 @@ from starlette.routing import Route
 from repairgym import __version__
 from repairgym.bridges.serving.models import ModelReply, ServedModel
 from repairgym.bridges.serving.requests import RequestError, SamplingRequest, read_chat_request, read_text_request
-from repairgym.config.commands import LOOPBACK, ServeConfig
+from repairgym.config.commands import ServeConfig
+from repairgym.config.models import LOOPBACK
 from repairgym.errors import ConfigError, InputError, RepairGymError
 
 _T = TypeVar("_T")

@@ -20,8 +20,8 @@ import verifiers.v1 as vf
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.verifiers.episodes import InterceptedPolicy, close_runners, find_task, open_runner
-from repairgym.config.endpoint import EndpointConfig
 from repairgym.config.loading import load_config
+from repairgym.config.models import EndpointConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import shipped_base

@@ -18,10 +18,8 @@ from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.trainer_process import LOG_FILE, num_saved_updates, run_verl, saved_model
 from repairgym.bridges.verl.translation import translate
 from repairgym.config.cluster import VerlConfig, VerlRecipe
-from repairgym.config.commands import RlCommandConfig
-from repairgym.config.recipes import RlConfig
+from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, RlConfig, TwoStageConfig
 from repairgym.config.rollout import AlarmConfig, RolloutConfig
-from repairgym.config.training import DistillThenGrpoConfig, TwoStageConfig
 from repairgym.errors import ConfigError, TaskError, install_hint
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again

@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 
 import numpy as np
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ModelReplyError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.openai import request_fields

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from repairgym.config.endpoint import EndpointConfig
+from repairgym.config.models import EndpointConfig
 from repairgym.errors import ConfigError, PromptTooLongError, ServerRejectedError
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.endpoint import Answer, EndpointClient

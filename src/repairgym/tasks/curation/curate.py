@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repairgym.config.curation import CurationConfig, FilterName, SplitConfig
+from repairgym.config.tasks import CurationConfig, FilterName, SplitConfig
 from repairgym.errors import InputError
 from repairgym.records import Record, Split, Task
 from repairgym.tasks.build.verification import TaskEvidence

@@ -1,6 +1,6 @@
 """Curation filters: each drops tasks for one reason.
 
-A new filter is a function and one line in `FILTERS`; its bounds are a section of `config.curation`. Guarantees: a
+A new filter is a function and one line in `FILTERS`; its bounds are a section of `config.tasks`. Guarantees: a
 filter decides from candidates and configuration alone, in the order of the candidates.
 """
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from repairgym.config.curation import CurationConfig, FilterName
+from repairgym.config.tasks import CurationConfig, FilterName
 from repairgym.tasks.curation.candidate import Candidate
 
 

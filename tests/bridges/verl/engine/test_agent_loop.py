@@ -13,8 +13,8 @@ import torch
 from repairgym.bridges.verl.config_files import VerlPaths
 from repairgym.bridges.verl.outputs import read_spool
 from repairgym.bridges.verl.training import paths_of, stages_of, write_stage
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
+from repairgym.config.recipes import RlCommandConfig
 from repairgym.records import Trajectory
 from repairgym.tasks.store import TaskStore
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from repairgym.config.commands import RlCommandConfig
 from repairgym.config.loading import load_config
+from repairgym.config.recipes import RlCommandConfig
 from repairgym.inference.loading import load_model
 from repairgym.learning.rewards import make_shaping
 from repairgym.learning.rl import PolicyTrainer
