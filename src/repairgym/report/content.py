@@ -30,7 +30,7 @@ from repairgym.evaluation.stages import (
     training_step,
 )
 from repairgym.evaluation.summary import StageResult, Summary, build_summary
-from repairgym.records import Task, Trajectory
+from repairgym.records import Task
 from repairgym.report.figures import NUM_COLORS, Figure, Series, curve, share_plot
 from repairgym.report.reading import Reading, read
 from repairgym.report.run_folder import (
@@ -50,17 +50,6 @@ from repairgym.rollout.store import RunStore
 _READING_CHARS = 300_000
 """Text of one example; five of them stay well below the report's bound of 3 MB."""
 _READING_TESTS = 20
-
-
-@dataclass(frozen=True)
-class ExampleReading:
-    """An example trajectory ready to print."""
-
-    title: str
-    why: str
-    stage: str
-    trajectory: Trajectory
-    reading: Reading
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,8 @@ class Content:
     """Oldest first."""
     funnel: Funnel | None
     settings: list[tuple[str, str]]
-    readings: list[ExampleReading]
+    readings: list[tuple[Example, str, Reading]]
+    """Examples with stage and text."""
 
     def behavior_of(self, stage: str) -> BehaviorSummary | None:
         """Return the behavior of ``stage``."""
@@ -134,23 +124,12 @@ def gather(folder: Path) -> Content:
 
 def _read_example(
     example: Example, store: RunStore, tasks: Mapping[str, Task], tokenizer: Tokenizer | None
-) -> ExampleReading:
+) -> tuple[Example, str, Reading]:
     trajectory = store.trajectory(example.episode.id)
     phase = parse_eval_phase(example.episode.phase)
-    return ExampleReading(
-        title=example.title,
-        why=example.why,
-        stage=stage_label(phase.stage) if phase else example.episode.phase,
-        trajectory=trajectory,
-        reading=read(
-            trajectory,
-            tasks.get(trajectory.task_id),
-            trajectory.ledger,
-            tokenizer,
-            max_chars=_READING_CHARS,
-            max_tests=_READING_TESTS,
-        ),
-    )
+    task, ledger = tasks.get(trajectory.task_id), trajectory.ledger
+    reading = read(trajectory, task, ledger, tokenizer, max_chars=_READING_CHARS, max_tests=_READING_TESTS)
+    return example, stage_label(phase.stage) if phase else example.episode.phase, reading
 
 
 def _analyze(

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from repairgym.analysis.tables import Table
 from repairgym.config.evaluation import DataFilesConfig
-from repairgym.errors import ConfigError, disk_full_as_repairgym_error, install_hint
+from repairgym.errors import ConfigError, install_hint
 from repairgym.report.figures import Figure
 from repairgym.report.safe_text import table_cell, visible
 from repairgym.report.svg import standalone
+from repairgym.tasks.layers.atomic_write import written_whole
 
 
 def export(tables: Iterable[Table], figures: Iterable[Figure], folder: Path, config: DataFilesConfig) -> list[Path]:
@@ -77,18 +78,11 @@ def _column(values: Sequence[object]) -> list[object]:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write a file completely or not at all; return its path.
-
-    Raises:
-        DiskFullError: no room; an older file is intact.
-    """
+    """Write a file completely or not at all; return its path. Without room, an older file is intact (DiskFullError)."""
     return _write(path, text.encode("utf-8"))
 
 
 def _write(path: Path, content: bytes) -> Path:
-    partial = path.with_name(f"{path.name}.part")
-    with disk_full_as_repairgym_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        partial.replace(path)
+    with written_whole(path) as stream:
+        stream.write(content)
     return path

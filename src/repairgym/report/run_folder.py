@@ -1,12 +1,11 @@
 """Files of a run folder next to ``run.db``.
 
 Reads ``config.toml`` or ``configs/`` (resolved configuration) and the task folder ``tasks/``; makes plain values.
-Guarantees: only ``run.db`` is required; an absent file is empty, an unreadable one is an error.
+Guarantees: only ``run.db`` is required; an absent file is empty, an unreadable one is an `InputError`.
 """
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,7 @@ class Funnel(Record):
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Return the resolved configuration; without ``config.toml``, those of the run's commands by name.
-
-    Raises:
-        InputError: a file is not TOML.
-    """
+    """Return the resolved configuration; without ``config.toml``, those of the run's commands by name."""
     path = folder / CONFIG_FILE
     if path.is_file():
         return _read_toml(path)
@@ -52,21 +47,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_matrix_config(folder: Path) -> MatrixConfig | None:
-    """Return the configuration of `repairgym eval matrix` in this folder; None without one.
-
-    Raises:
-        InputError: the file is not a matrix configuration.
-    """
+    """Return the configuration of `repairgym eval matrix` in this folder; None without one."""
     path = folder / MATRIX_FILE
     return load_config(MatrixConfig, path) if path.is_file() else None
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
-    """Return task id -> task; empty when the run has no task file.
-
-    Raises:
-        InputError: a line is not a task.
-    """
+    """Return task id -> task; empty when the run has no task file."""
     if not (folder / TASKS_FOLDER / TASKS_FILE).is_file():
         return {}
     return {task.id: task for task in TaskStore(folder / TASKS_FOLDER).load()}
@@ -75,26 +62,16 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 def task_digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of the task file, and the digest of its catalog."""
     tasks = folder / TASKS_FOLDER / TASKS_FILE
-    manifest = TaskStore(folder / TASKS_FOLDER).load_document(MANIFEST_FILE)
-    digests = {}
-    if tasks.is_file():
-        digests["tasks"] = hashlib.sha256(tasks.read_bytes()).hexdigest()
-    digests["catalogue"] = str(manifest.get("catalogue", ""))
-    return {name: digest for name, digest in digests.items() if digest}
+    digests = {"tasks": hashlib.sha256(tasks.read_bytes()).hexdigest()} if tasks.is_file() else {}
+    catalog = TaskStore(folder / TASKS_FOLDER).load_document(MANIFEST_FILE).get("catalogue")
+    return digests | ({"catalogue": str(catalog)} if catalog else {})
 
 
 def read_funnel(folder: Path) -> Funnel | None:
-    """Return the funnel of task making; None when the run has none.
-
-    Raises:
-        InputError: the file is not JSON.
-    """
+    """Return the funnel of task making; None when the run has none."""
     if not (folder / TASKS_FOLDER / FUNNEL_FILE).is_file():
         return None
     content = TaskStore(folder / TASKS_FOLDER).load_document(FUNNEL_FILE)
-    by_source = {source: _largest_first(counts) for source, counts in content.get("total", {}).items()}
+    total = content.get("total", {}).items()
+    by_source = {name: dict(sorted(counts.items(), key=lambda it: (-it[1], it[0]))) for name, counts in total}
     return Funnel(by_source=by_source, splits=content.get("splits", {}))
-
-
-def _largest_first(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

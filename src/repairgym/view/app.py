@@ -75,23 +75,20 @@ def create_app(
     )
 
 
+_TITLES = {400: "Invalid address", 404: "Not found", 500: "This run cannot be read"}
+
+
 def _error_handlers(site: Site) -> dict[int | type[Exception], Callable[[Request, Exception], Response]]:
-    def page(status: int, title: str, message: str) -> Response:
+    def show(request: Request, error: Exception) -> Response:
+        status, message = 404, str(error)
+        if isinstance(error, HTTPException):
+            status, message = error.status_code, error.detail
+        elif isinstance(error, sqlite3.Error):
+            status, message = 500, f"The run's database cannot be read: {error}. Other runs are not affected."
+        title = _TITLES.get(status, "Not possible")
         return site.page("error.html.j2", title=title, status_code=status, message=message)
 
-    def http(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        title = {400: "Invalid address", 404: "Not found"}.get(error.status_code, "Not possible")
-        return page(error.status_code, title, error.detail)
-
-    def not_found(request: Request, error: Exception) -> Response:
-        return page(404, "Not found", str(error))
-
-    def damaged(request: Request, error: Exception) -> Response:
-        message = f"The run's database cannot be read: {error}. Other runs are not affected."
-        return page(500, "This run cannot be read", message)
-
-    return {HTTPException: http, InputError: not_found, sqlite3.Error: damaged}
+    return {HTTPException: show, InputError: show, sqlite3.Error: show}
 
 
 _ANY = ("", "0.0.0.0", "::")

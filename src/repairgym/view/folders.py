@@ -2,7 +2,7 @@
 
 Reads a folder with one or many runs, and single tasks out of task files; makes `ViewedRun` records. Guarantees: the key
 of a run comes from the search, so an address never names a path; a cached value is dropped when its file changes; an
-unreadable line of a task file hides no other task.
+unreadable line of a task file hides no other task; absent and unreadable runs, stores and tasks are an `InputError`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -82,18 +81,9 @@ class ViewedRun:
         """Return the name of a trajectory in the address of a comparison (`RunFolders.find`)."""
         return f"{self.key}{_SEPARATOR}{number}"
 
-    @contextmanager
-    def opened(self) -> Iterator[RunReader]:
-        """Open the store for one request.
-
-        Raises:
-            InputError: it cannot be read.
-        """
-        reader = RunReader.read(self.database)
-        try:
-            yield reader
-        finally:
-            reader.close()
+    def opened(self) -> RunReader:
+        """Open the store for one request."""
+        return RunReader.read(self.database)
 
     def counts(self, reader: RunReader) -> RunCounts:
         """Return up-to-date counts of the store."""
@@ -124,11 +114,7 @@ class RunFolders:
     """All runs below one folder, or the one run that the folder is."""
 
     def __init__(self, root: Path) -> None:
-        """Look for runs.
-
-        Raises:
-            InputError: ``root`` is not a folder.
-        """
+        """Look for runs below the folder ``root``."""
         if not root.is_dir():
             raise InputError(f"{root} is not a folder; name the folder of a run or one that holds runs")
         self.root = root.resolve()
@@ -143,11 +129,7 @@ class RunFolders:
             return list(self._runs.values())
 
     def get(self, key: str) -> ViewedRun:
-        """Return one run.
-
-        Raises:
-            InputError: no run has this key.
-        """
+        """Return the run with this key."""
         with self._lock:
             known = self._runs.get(key)
         run = known or next((run for run in self.all() if run.key == key), None)
@@ -156,11 +138,7 @@ class RunFolders:
         return run
 
     def find(self, address: str) -> tuple[ViewedRun, int]:
-        """Return run and number of a trajectory.
-
-        Raises:
-            InputError: it is no address, or no run has this key.
-        """
+        """Return run and number of the trajectory with this `ViewedRun.address`."""
         key, _, number = address.rpartition(_SEPARATOR)
         if not number.isascii() or not number.isdecimal() or len(number) > 18:
             raise InputError(f"got {address!r} to compare, expected RUN{_SEPARATOR}NUMBER")
@@ -205,11 +183,7 @@ class TaskLines:
         self._places = _places(path) if path.is_file() else {}
 
     def get(self, task_id: str) -> Task | None:
-        """Return the task; None when the file does not hold it.
-
-        Raises:
-            InputError: this version cannot read its line.
-        """
+        """Return the task; None when the file does not hold it."""
         place = self._places.get(task_id)
         if place is None:
             return None

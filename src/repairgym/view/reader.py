@@ -2,7 +2,8 @@
 
 Reads ``run.db``; makes single trajectories, groups with their members, and counts per phase, step, verdict and more
 (lists: `lists`). Guarantees: reading a store that no process writes leaves no lock file; the sums cover exactly the
-rows of the store; after rows were removed (a resumed step drops its invalid ones), everything is counted again.
+rows of the store; after rows were removed (a resumed step drops its invalid ones), everything is counted again; a
+trajectory or group that is absent, damaged or of another version is an `InputError`.
 """
 
 from __future__ import annotations
@@ -97,31 +98,19 @@ class RunReader(TrajectoryLists):
     # --- single ----------------------------------------------------------------------------------------------------
 
     def entry(self, number: int) -> Entry:
-        """Return the row of a trajectory.
-
-        Raises:
-            InputError: no trajectory has this number.
-        """
+        """Return the row of the trajectory with this number."""
         rows = self._fetch(f"{SELECT} WHERE number = ?", (number,)) if number < TOO_LARGE else []
         if not rows:
             raise InputError(f"there is no trajectory {number} in this run")
         return to_entry(rows[0])
 
     def document(self, entry: Entry) -> Document:
-        """Return the text of a trajectory.
-
-        Raises:
-            InputError: it is damaged, or another version of RepairGym wrote it.
-        """
+        """Return the text of a trajectory."""
         with _readable(f"the text of trajectory {entry.number}"):
             return unpack_document(self._blob(entry.row.id, "document"))
 
     def ledger(self, entry: Entry) -> TokenLedger:
-        """Return the tokens of a trajectory.
-
-        Raises:
-            InputError: they are damaged.
-        """
+        """Return the tokens of a trajectory."""
         with _readable(f"the tokens of trajectory {entry.number}"):
             return unpack_ledger(self._blob(entry.row.id, "ledger"))
 
@@ -146,11 +135,7 @@ class RunReader(TrajectoryLists):
         return rows[:size], more
 
     def group(self, phase: str, step: int, group_id: str) -> GroupRow:
-        """Return one group.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return one group."""
         rows = self._fetch(f"{_SELECT_GROUPS} WHERE (phase, step, id) = (?, ?, ?)", (phase, step, group_id))
         if not rows:
             raise InputError(f"phase {phase!r} has no group {group_id!r} in step {step}")

@@ -158,11 +158,7 @@ class RunPages:
 
 
 def filter_of(request: Request) -> TrajectoryFilter:
-    """Return the filter in the address.
-
-    Raises:
-        HTTPException: 400, the filter is invalid.
-    """
+    """Return the filter in the address; status 400 for an invalid one."""
     items = [(name, value) for name, value in request.query_params.multi_items() if name not in (*_PLACES, "turn")]
     try:
         return parse_filter(items)

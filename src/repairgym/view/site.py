@@ -40,20 +40,12 @@ class Site:
         self._templates = _environment()
 
     def run(self, request: Request) -> ViewedRun:
-        """Return the run that the address names.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Return the run that the address names; `InputError` without one."""
         return self.folders.get(request.path_params["run"])
 
     @contextmanager
     def opened(self, request: Request) -> "Iterator[OpenRun]":
-        """Open the run that the address names.
-
-        Raises:
-            InputError: there is none, or it cannot be read.
-        """
+        """Open the run that the address names; `InputError` when it is absent or cannot be read."""
         viewed = self.run(request)
         stamp = digest_of(viewed.stamp())
         with viewed.opened() as reader:
@@ -94,15 +86,11 @@ class OpenRun:
         return self.site.page(template, title=title, viewed=self.viewed, **context)
 
 
-def number_in(request: Request, name: str, default: int | None = None) -> int | None:
-    """Return a whole number of the query string.
-
-    Raises:
-        HTTPException: 400, the value is not a whole number.
-    """
+def number_in(request: Request, name: str) -> int | None:
+    """Return a whole number of the query string, None without one; status 400 for any other value."""
     given = request.query_params.get(name, "")
     if not given:
-        return default
+        return None
     digits = given.removeprefix("-")
     if not digits.isascii() or not digits.isdecimal() or len(digits) > _MAX_DIGITS:
         raise HTTPException(400, f"the address has {name}={given[:40]!r}, expected a whole number")

@@ -1,11 +1,18 @@
-"""Pages about single trajectories: reading, tokens, comparison, and their task.
+"""Pages about single trajectories: reading, tokens, their task, and trajectories side by side.
 
-Reads run stores and task files; makes HTML, and raw text of agents under a policy that forbids everything.
+Reads run stores and task files; makes HTML, and raw text of agents under a policy that forbids everything. Guarantees
+of a comparison: equal patches have the same letter; the turn is marked where the actions of a column first differ from
+those of the first column.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from string import ascii_uppercase
 from typing import TypeVar
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
@@ -14,17 +21,23 @@ from repairgym.analysis.behavior import group_by
 from repairgym.errors import InputError
 from repairgym.records import Task
 from repairgym.report.html import REPORT_FILE
-from repairgym.report.reading import MAX_TURNS, read
+from repairgym.report.reading import MAX_TURNS, Diff, read, read_diff, split_thought
+from repairgym.report.safe_text import block
 from repairgym.report.tokens import WINDOW_TOKENS, read_pieces, summarize_tokens
-from repairgym.view.comparison import MAX_COLUMNS, compare
-from repairgym.view.folders import ViewedRun
+from repairgym.rollout.rows import Document
+from repairgym.view.folders import RunFolders, ViewedRun
 from repairgym.view.guard import RAW_POLICY, REPORT_POLICY
-from repairgym.view.lists import TrajectoryFilter
+from repairgym.view.lists import Entry, TrajectoryFilter
 from repairgym.view.replay import grow
 from repairgym.view.run_pages import filter_of
 from repairgym.view.site import Site, number_in
 
 _MAX_OF_TASK = 500
+_MAX_COLUMNS = 16
+_MAX_ROWS = 200
+_CELL_CHARS = 1_500
+_MIN_CELL_CHARS = 200
+_PAGE_CHARS = 2_000_000
 T = TypeVar("T")
 
 
@@ -126,7 +139,7 @@ class TrajectoryPages:
                 members=members,
                 task=task,
                 task_problem=problem,
-                comparison=compare(self._site.folders, names[:MAX_COLUMNS]) if len(names) > 1 else None,
+                comparison=compare(self._site.folders, names[:_MAX_COLUMNS]) if len(names) > 1 else None,
             )
 
     def compare(self, request: Request) -> HTMLResponse:
@@ -180,3 +193,104 @@ def _or_problem(read_part: Callable[[], T]) -> tuple[T | None, str]:
         return read_part(), ""
     except InputError as error:
         return None, str(error)
+
+
+# --- side by side -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TurnCell:
+    """A turn of one trajectory."""
+
+    action: Markup
+    observation: Markup
+    error: str
+    is_fork: bool
+    """The first turn whose action differs from the first column's."""
+
+
+@dataclass(frozen=True)
+class ComparedTrajectory:
+    """One trajectory."""
+
+    viewed: ViewedRun
+    entry: Entry
+    document: Document | None
+    problem: str
+
+    @property
+    def final_patch(self) -> str:
+        """The submission; empty without any."""
+        return self.document.final_patch if self.document else ""
+
+    @cached_property
+    def patch(self) -> Diff:
+        """The submission ready to show."""
+        return read_diff(self.final_patch)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trajectories as columns, turns as rows."""
+
+    columns: tuple[ComparedTrajectory, ...]
+    patch_letters: tuple[str, ...]
+    """Of the columns; the same for equal patches, empty for an empty patch."""
+    rows: tuple[tuple[TurnCell | None, ...], ...]
+    num_rows_left_out: int
+    is_one_task: bool
+
+
+def compare(folders: RunFolders, names: Sequence[str]) -> Comparison:
+    """Put trajectories side by side; `InputError` for too few, too many or absent ones."""
+    if not 2 <= len(names) <= _MAX_COLUMNS:
+        raise InputError(f"got {len(names)} trajectories to compare, expected 2 to {_MAX_COLUMNS}")
+    columns = tuple(_load(folders, name) for name in names)
+    longest = max(len(column.document.turns) if column.document else 0 for column in columns)
+    num_rows = min(longest, _MAX_ROWS)
+    room = max(_MIN_CELL_CHARS, min(_CELL_CHARS, _PAGE_CHARS // (2 * len(columns) * max(1, num_rows))))
+    patches = dict.fromkeys(column.final_patch for column in columns if column.final_patch)
+    letters = dict(zip(patches, ascii_uppercase, strict=False))
+    forks = [_first_difference(columns[0].document, column.document) for column in columns]
+    return Comparison(
+        columns=columns,
+        patch_letters=tuple(letters.get(column.final_patch, "") for column in columns),
+        rows=tuple(
+            tuple(_cell(column.document, index, fork, room) for column, fork in zip(columns, forks, strict=True))
+            for index in range(num_rows)
+        ),
+        num_rows_left_out=longest - num_rows,
+        is_one_task=len({column.entry.row.task_id for column in columns}) == 1,
+    )
+
+
+def _load(folders: RunFolders, name: str) -> ComparedTrajectory:
+    viewed, number = folders.find(name)
+    with viewed.opened() as reader:
+        entry = reader.entry(number)
+        try:
+            return ComparedTrajectory(viewed, entry, reader.document(entry), "")
+        except InputError as error:
+            return ComparedTrajectory(viewed, entry, None, str(error))
+
+
+def _first_difference(reference: Document | None, other: Document | None) -> int:
+    """Return the index of the first turn with different actions; -1 without any."""
+    if reference is None or other is None or reference is other:
+        return -1
+    actions = ([turn.action.strip() for turn in document.turns] for document in (reference, other))
+    pairs = enumerate(zip_longest(*actions))
+    return next((index for index, (left, right) in pairs if left != right), -1)
+
+
+def _cell(document: Document | None, index: int, fork: int, room: int) -> TurnCell | None:
+    if document is None or index >= len(document.turns):
+        return None
+    turn = document.turns[index]
+    _, action = split_thought(turn.action)
+    return TurnCell(
+        action=block(action.strip(), room),
+        observation=block(turn.observation.strip(), room),
+        error=turn.error,
+        is_fork=index == fork,
+    )
