@@ -45,7 +45,7 @@ def check(
     if not resolved.cluster.is_used:
         raise ConfigError("got no cluster, expected --address ray://HOST:10001, HOST:6379, auto or local")
     from repairgym.bridges.ray.cluster_check import check_cluster
-    from repairgym.bridges.ray.connection import connected
+    from repairgym.bridges.ray.nodes import connected
 
     with connected(resolved.cluster, RolloutConfig()) as ray:
         report = check_cluster(ray, resolved)

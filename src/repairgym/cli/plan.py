@@ -30,8 +30,7 @@ def plan(
 
     Example: repairgym plan --measure runs/demo --check runs/demo
     """
-    from repairgym.sizing.estimate import estimate
-    from repairgym.sizing.shapes import SHAPES
+    from repairgym.sizing.estimate import SHAPES, estimate
     from repairgym.sizing.simulation import measured_episode
 
     if models:

@@ -69,8 +69,7 @@ def import_command(
 
     Example: repairgym trajectories import runs/mini mini-output --tasks tasks --graded preds-graded
     """
-    from repairgym.bridges.trajectories.files import read_trajectories
-    from repairgym.bridges.trajectories.importing import Gradings, import_trajectories
+    from repairgym.bridges.trajectories.files import Gradings, import_trajectories, read_trajectories
     from repairgym.rollout.store import RunStore
     from repairgym.tasks.store import TaskStore
 

@@ -92,7 +92,8 @@ def config(
     """
     from dataclasses import replace
 
-    from repairgym.bridges.verl.training import paths_of, stages_of, write_stage
+    from repairgym.bridges.verl.config_files import paths_of, write_stage
+    from repairgym.bridges.verl.training import stages_of
 
     plan = load_verl_plan(recipe, [file_or_preset(source) or source], machine, overrides or [])
     for stage in stages_of(plan.config, plan.comments):

@@ -1,7 +1,7 @@
-"""Models and tokenizers to and from folders in Hugging Face format.
+"""Models and tokenizers to and from folders in Hugging Face format; models get grouped attention.
 
-Reads and writes model folders; makes models with grouped attention. Guarantees: a checkpoint folder is complete or
-absent (written under another name, then renamed); loading never uses the network (`model_source` does).
+Guarantees: a checkpoint folder is complete or absent (written under another name, then renamed); loading never uses the
+network (`model_source` does).
 """
 
 import ctypes

@@ -1,8 +1,7 @@
 """A policy behind any server with OpenAI's protocol, as text.
 
-Reads prompts as token ids; makes `Generation` records. Guarantees: a reply is encoded once and marked
-`UNKNOWN_VERSION`, so RL rejects it; all attempts of a request have one idempotency key, so that none is sampled or
-billed twice; streaming is off.
+Guarantees: a reply is encoded once and marked `UNKNOWN_VERSION`, so RL rejects it; all attempts of a request have one
+idempotency key, so that none is sampled or billed twice; streaming is off.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 r"""Chat rendering by deltas: only the text of the environment is encoded, never the output of the model.
 
-Reads observation texts; makes token ids in the form of the model's `ChatFamily`, e.g. ``<|im_start|>role\n``.
-Guarantees: appending the deltas and the sampled ids gives the rendering of the whole conversation; text of an
-observation never becomes a special token; model output is never encoded again; `messages` is the inverse;
-`ChatFamily.text_of` equals the published templates for messages without tools and without outer white space.
+Token ids have the form of the model's `ChatFamily`, e.g. ``<|im_start|>role\n``. Guarantees: appending the deltas and
+the sampled ids gives the rendering of the whole conversation; text of an observation never becomes a special token;
+model output is never encoded again; `messages` is the inverse; `ChatFamily.text_of` equals the published templates for
+messages without tools and without outer white space.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ChatRenderer:
         self._start_id = self._special_ids[self.family.role_start]
         self._end_id = self._special_ids[self.family.message_end]
         self._separator_ids = self._encode(self.family.separator)
-        self._answer_ids = self._header("assistant") + self._encode_own(self.family.answer_prefix)
+        self._answer_ids = self._header("assistant") + self.prompt_ids(self.family.answer_prefix)
         self._opening_ids = [self._special_ids[self.family.opening]] if self.family.opening else []
         self._system = system
 
@@ -156,8 +156,9 @@ class ChatRenderer:
         return ids + self._answer_ids
 
     def prompt_ids(self, text: str) -> list[int]:
-        """Encode a whole prompt that came as text in the chat form, with its special tokens."""
-        return self._encode_own(text)
+        """Encode text in the chat form with its special tokens, such as the ``<think>`` of an answer prefix."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False) if text else []
+        return ids
 
     def action_ids(self, text: str) -> list[int]:
         """Encode an action that came as text, stop token included; never for text that a model sampled here."""
@@ -214,11 +215,6 @@ class ChatRenderer:
         backend = self._tokenizer.backend_tokenizer
         backend.encode_special_tokens = True
         ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-        return ids
-
-    def _encode_own(self, text: str) -> list[int]:
-        """Encode text with its special tokens, such as the ``<think>`` of the family's answer prefix."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False) if text else []
         return ids
 
     def _special(self, token: str) -> int:

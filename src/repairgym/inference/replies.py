@@ -1,7 +1,7 @@
 """Checked replies of model servers: OpenAI's chat and text completions, vLLM's with token ids and its `generate`.
 
-Reads JSON objects; makes `Reply` records. Guarantee: a reply without a needed part, of another prompt, or with
-inconsistent counts, lengths or end is a `ModelReplyError`, never a guess; optional parts (``usage``) may be missing.
+Guarantee: a reply without a needed part, of another prompt, or with inconsistent counts, lengths or end is a
+`ModelReplyError`, never a guess; optional parts (``usage``) may be missing.
 """
 
 import math

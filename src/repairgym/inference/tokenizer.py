@@ -64,7 +64,14 @@ def train_tokenizer(
     tokenizer.model = models.BPE(vocab=_vocabulary(merges), merges=merges)
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in _SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(label, normalized=False, special=False) for label in labels])
-    return _wrap(tokenizer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=MESSAGE_END,
+        pad_token=END_OF_TEXT,
+        clean_up_tokenization_spaces=False,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
 
 
 def _train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -124,14 +131,3 @@ def _apply(piece: str, ranks: dict[_Merge, int]) -> list[str]:
 def _vocabulary(merges: list[_Merge]) -> dict[str, int]:
     names = [*_SPECIAL_TOKENS, *sorted(pre_tokenizers.ByteLevel.alphabet()), *(left + right for left, right in merges)]
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
-
-
-def _wrap(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=MESSAGE_END,
-        pad_token=END_OF_TEXT,
-        clean_up_tokenization_spaces=False,
-    )
-    wrapped.chat_template = CHAT_TEMPLATE
-    return wrapped

@@ -46,7 +46,6 @@ class EndpointStatistics:
     num_disconnects: int = 0
     """No connection, or a connection that ended before the reply."""
     num_bad_replies: int = 0
-    """Unusable replies."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     """Part of the prompt tokens."""

@@ -1,22 +1,32 @@
 """Estimate of memory, duration and bottleneck of an RL iteration on given machines.
 
-Operations and bytes follow from the model's shape; time follows from them, the hardware's peak and the configured
-efficiencies. Rollouts are simulated (`simulation`). The smallest split (a power of two) of a context, or of weights
-during generation, that fits is chosen.
+All counts follow from the model's shape alone, for dense decoders with grouped-query attention and a gated MLP (Qwen,
+Llama and similar); time follows from them, the hardware's peak and the configured efficiencies. Rollouts are simulated
+(`simulation`). The smallest split (a power of two) of a context, or of weights during generation, that fits is chosen.
 
 Training is FSDP: float32 weights, gradients and Adam's two moments, sharded over all training GPUs; weights of two
 layers at a time are gathered in 16 bits; activation checkpointing stores the input of each layer and recomputes one
 layer at a time.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from repairgym.config.cluster import PlanCommandConfig
-from repairgym.errors import ConfigError
-from repairgym.sizing.shapes import GIB, GPUS, Gpu, ModelShape, read_shape
+from repairgym.errors import ConfigError, ModelFolderError
 from repairgym.sizing.simulation import Rollouts, Simulation, Site, draw_episodes
 
+GIB = 1 << 30
+_FIELDS = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+}
 _FORWARDS = 4.0
 """Cost of an update in forward passes: one, two for the backward pass, one repeated by activation checkpointing."""
 _TRANSFER_BYTES = 25e9
@@ -26,6 +36,106 @@ _FULL_BYTES = 16
 _NUM_GATHERED = 2
 _WORKSPACE_BYTES = 3 * GIB
 """CUDA context, communication buffers, fragmentation."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """A dense decoder."""
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    is_tied: bool = False
+
+    @property
+    def layer_parameters(self) -> int:
+        """Matrices of one layer; norms and biases are left out (below 0.1 %)."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        return attention + 3 * self.hidden_size * self.intermediate_size
+
+    @property
+    def head_parameters(self) -> int:
+        """One vocabulary matrix."""
+        return self.vocab_size * self.hidden_size
+
+    @property
+    def num_parameters(self) -> int:
+        """All, embeddings included."""
+        return self.num_layers * self.layer_parameters + self.head_parameters * (1 if self.is_tied else 2)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """KV cache of one token in 16 bits."""
+        return 2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+    def forward_flops(self, num_tokens: float, context_tokens: float) -> float:
+        """Operations of ``num_tokens`` tokens with ``context_tokens`` visible tokens on average.
+
+        Two per parameter in a matrix product (the embedding is a look-up), and four per pair of positions, head and
+        dimension in attention.
+        """
+        matrices = self.num_layers * self.layer_parameters + self.head_parameters
+        attention = 4.0 * self.num_layers * self.num_heads * self.head_dim * context_tokens
+        return num_tokens * (2.0 * matrices + attention)
+
+
+SHAPES = {
+    "Qwen3-0.6B": ModelShape(28, 1024, 16, 8, 128, 3072, 151_936, is_tied=True),
+    "Qwen3-1.7B": ModelShape(28, 2048, 16, 8, 128, 6144, 151_936, is_tied=True),
+    "Qwen3-4B": ModelShape(36, 2560, 32, 8, 128, 9728, 151_936, is_tied=True),
+    "Qwen3-8B": ModelShape(36, 4096, 32, 8, 128, 12_288, 151_936),
+    "Qwen3-14B": ModelShape(40, 5120, 40, 8, 128, 17_408, 151_936),
+    "Qwen3-32B": ModelShape(64, 5120, 64, 8, 128, 25_600, 151_936),
+    "Qwen2.5-72B": ModelShape(80, 8192, 64, 8, 128, 29_568, 152_064),
+    "Llama-3.1-70B": ModelShape(80, 8192, 64, 8, 128, 28_672, 128_256),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator."""
+
+    name: str
+    memory_bytes: float
+    bf16_flops: float
+    """Operations per second, matrix units, 16 bits."""
+    bandwidth_bytes: float
+    """Of its memory, per second."""
+
+
+GPUS = {
+    "a100": Gpu("A100 80 GB", 80e9, 312e12, 2.04e12),
+    "h100": Gpu("H100 SXM", 80e9, 989e12, 3.35e12),
+    "h200": Gpu("H200", 141e9, 989e12, 4.8e12),
+    "b200": Gpu("B200", 180e9, 2250e12, 7.7e12),
+}
+
+
+def read_shape(model: str) -> ModelShape:
+    """Read the shape of a name in `SHAPES` (also as a hub id), a model folder or a ``config.json``.
+
+    Raises:
+        ModelFolderError: no such name or file, or the file does not describe a dense decoder.
+    """
+    name = model.rpartition("/")[2]
+    if name in SHAPES and not Path(model).exists():
+        return SHAPES[name]
+    path = Path(model) / "config.json" if Path(model).is_dir() else Path(model)
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        values = {ours: int(fields[theirs]) for ours, theirs in _FIELDS.items()}
+    except FileNotFoundError:
+        raise ModelFolderError(f"got model {model!r}, expected a folder or one of {', '.join(SHAPES)}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelFolderError(f"{path} does not describe a dense decoder: {type(error).__name__} {error}") from error
+    if fields.get("num_experts") or fields.get("num_local_experts"):
+        raise ModelFolderError(f"{path} describes a mixture of experts, which repairgym plan does not support")
+    head_dim = int(fields.get("head_dim") or values["hidden_size"] // values["num_heads"])
+    return ModelShape(**values, head_dim=head_dim, is_tied=bool(fields.get("tie_word_embeddings", False)))
 
 
 @dataclass(frozen=True)
@@ -110,10 +220,8 @@ def generation_memory(shape: ModelShape, gpu: Gpu, config: PlanCommandConfig, nu
 
 
 def _powers(limit: int) -> Iterator[int]:
-    number = 1
-    while number <= limit:
-        yield number
-        number *= 2
+    """Powers of two up to ``limit``."""
+    return (1 << exponent for exponent in range(limit.bit_length()))
 
 
 @dataclass(frozen=True)

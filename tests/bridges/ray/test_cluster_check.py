@@ -7,13 +7,15 @@ import sys
 import pytest
 
 from repairgym.bridges.ray.cluster_check import Clock, ClusterReport, Delivery, judge_node, judge_whole
-from repairgym.bridges.ray.connection import Node, require_ray, require_room
-from repairgym.bridges.ray.node_checks import (
+from repairgym.bridges.ray.nodes import (
     Installation,
+    Node,
     Problem,
     compare_installations,
     judge_sandbox,
     raise_problems,
+    require_ray,
+    require_room,
     try_sandbox,
 )
 from repairgym.config.cluster import ClusterCheckConfig, ClusterConfig

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from repairgym.bridges.ray.connection import connected
+from repairgym.bridges.ray.nodes import connected
 from repairgym.bridges.ray.workers import RayWorkers
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.rollout import RolloutConfig

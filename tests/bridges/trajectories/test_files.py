@@ -12,9 +12,8 @@ import pytest
 
 from repairgym.agent.scripted import ScriptedPolicy
 from repairgym.bridges.trajectories.base import ExchangeTrajectory, Step, ToolCall, from_trajectory
-from repairgym.bridges.trajectories.files import BadDocument, read_trajectories, write_trajectories
+from repairgym.bridges.trajectories.files import BadDocument, import_trajectories, read_trajectories, write_trajectories
 from repairgym.bridges.trajectories.formats import FORMATS, detect_format
-from repairgym.bridges.trajectories.importing import import_trajectories
 from repairgym.config.pipeline import PipelineConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import InputError

@@ -7,8 +7,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from repairgym.bridges.verl.config_files import VerlPaths, command, environment, read_comments, write_config
-from repairgym.bridges.verl.episodes import EpisodeSettings
+from repairgym.bridges.verl.config_files import Stage, VerlPaths, command, environment, read_comments, write_stage
 from repairgym.bridges.verl.training import write_rows
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
@@ -28,9 +27,8 @@ def paths(tmp_path) -> VerlPaths:
 def test_every_line_names_its_source(paths):
     source = ROOT / "src/repairgym/data/presets/paper_a/distill_then_grpo.toml"
     config = load_config(DistillThenGrpoConfig, source)
-    settings = EpisodeSettings(phase="grpo", tasks="t", tokenizer="m", spool="s", rollout=config.rollout)
     machine = load_config(VerlConfig, ROOT / "src/repairgym/data/presets/paper_a/verl.toml")
-    path = write_config(paths, config.rl, settings, machine, read_comments(source))
+    path = write_stage(Stage("grpo", config.rl, config.rollout, comments=read_comments(source)), machine, paths)
     body = path.read_text().partition("_self_\n")[2].splitlines()
     values = [line for line in body if not line.split("  #")[0].rstrip().endswith(":")]
     assert len(values) > 70

@@ -11,12 +11,11 @@ from repairgym.bridges.verl.episodes import (
     EpisodeRequest,
     EpisodeSettings,
     ServerPolicy,
-    read_settings,
     require_plain_sampling,
-    write_settings,
 )
 from repairgym.bridges.verl.outputs import read_spool
 from repairgym.config.algorithms import StepPenaltyConfig
+from repairgym.config.loading import load_config, to_toml
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, ModelReplyError, ModelServerError
 from repairgym.inference.base import SamplingParams
@@ -60,7 +59,7 @@ async def test_an_episode_is_graded_and_spooled(host_with, task, tmp_path, rende
     trajectory, outcome = await host_with().run(request, ScriptedPolicy("submit-at-once", renderer))
     assert trajectory.verdict.kind is VerdictKind.FAILED
     assert trajectory.id == f"rl/2/{task.id}/01234567#2"
-    ((_, spooled),) = read_spool(tmp_path / "spool")
+    (spooled,) = read_spool(tmp_path / "spool")
     assert (spooled.trajectory.id, spooled.phase, spooled.step) == (trajectory.id, "rl", 2)
     assert outcome.reward == 0.0
 
@@ -75,7 +74,7 @@ async def test_sandbox_trouble_is_tried_again_and_then_mrequest_out_and_counted(
     )
     assert trajectory.verdict.kind is VerdictKind.INVALID
     assert outcome.rows == ()
-    kinds = [spooled.trajectory.verdict.kind for _, spooled in read_spool(tmp_path / "spool")]
+    kinds = [spooled.trajectory.verdict.kind for spooled in read_spool(tmp_path / "spool")]
     assert kinds == [VerdictKind.PASSED, VerdictKind.INVALID]
 
 
@@ -106,7 +105,8 @@ def test_settings_survive_the_file(tmp_path):
         reward=StepPenaltyConfig(threshold_turns=3),
         rollout=RolloutConfig(max_in_flight=2),
     )
-    assert read_settings(write_settings(settings, tmp_path)) == settings
+    (tmp_path / "episodes.toml").write_text(to_toml(settings))
+    assert load_config(EpisodeSettings, tmp_path / "episodes.toml") == settings
 
 
 SAMPLING = SamplingParams(max_tokens=3, stop_token_ids=(9,), seed=1 << 40)

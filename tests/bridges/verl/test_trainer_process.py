@@ -42,7 +42,7 @@ def test_verl_is_started_again_when_its_port_is_taken(tmp_path, monkeypatch, num
     paths = VerlPaths(tmp_path / "run", *[tmp_path] * 5)
     paths.folder.mkdir()
     if is_run:
-        assert [arrival.metrics for arrival in run_verl(paths, CPU)] == [{"a": 1.0}]
+        assert [arrival.values for arrival in run_verl(paths, CPU)] == [{"a": 1.0}]
     else:
         with pytest.raises(RepairGymError, match="address already in use"):
             list(run_verl(paths, CPU))

@@ -9,7 +9,7 @@ import pytest
 from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool, write_spool
 from repairgym.bridges.verl.result_recorder import ResultRecorder
-from repairgym.bridges.verl.trainer_process import Arrival
+from repairgym.bridges.verl.trainer_process import IterationMetrics
 from repairgym.bridges.verl.training import paths_of, run_verl_stage, stages_of
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
@@ -55,18 +55,18 @@ def fill_spool(folder: Path, make, kinds: dict[str, list[VerdictKind]], step: in
 
 
 def take_all(recorder: ResultRecorder, folder: Path) -> None:
-    for file, spooled in list(read_spool(folder)):
-        recorder.take(Arrival(trajectory=spooled, file=file))
+    for spooled in list(read_spool(folder)):
+        recorder.take(spooled)
 
 
 def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker, tmp_path):
     folder = tmp_path / "spool"
     kinds = {"a": [PASSED, FAILED, INVALID], "b": [FAILED, FAILED, FAILED], "c": [INVALID, PASSED, INVALID]}
     fill_spool(folder, trajectory_maker, kinds)
-    recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig())
+    recorder = ResultRecorder(run, stage, AlarmConfig())
     take_all(recorder, folder)
     verl_metrics = {"actor/pg_loss": 0.25, "actor/entropy_loss": 0.01, "perf/throughput": 9.0}
-    recorder.take(Arrival(num_updates=1, metrics=verl_metrics))
+    recorder.take(IterationMetrics(1, verl_metrics))
     assert run.store.num_trajectories() == {"rl": 9}
     assert not list(read_spool(folder)), "stored trajectories are deleted"
     status = {group.task_id: group.status for group in run.store.groups(phase="rl", step=0)}
@@ -85,7 +85,7 @@ def test_an_iteration_is_stored_counted_and_settled(run, stage, trajectory_maker
 def test_invalid_episodes_in_a_row_stop_the_run_and_are_not_stored(run, stage, trajectory_maker, tmp_path):
     folder = tmp_path / "spool"
     fill_spool(folder, trajectory_maker, {"a": [INVALID] * stage.rollout.max_failures_in_row})
-    recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig())
+    recorder = ResultRecorder(run, stage, AlarmConfig())
     with pytest.raises(SandboxError, match="in a row"):
         take_all(recorder, folder)
     assert run.store.num_trajectories() == {}
@@ -100,7 +100,7 @@ def test_a_resumed_run_deletes_the_iterations_that_verl_repeats(run, stage, traj
     for num_updates in (1, 2):
         phase = validation_phase("rl", num_updates)
         write_spool(paths.spool, SpooledTrajectory(trajectory_maker(f"{phase}#0"), phase, 0, "validation"))
-    ResultRecorder(run, stage.phase, stage.rl, stage.rollout, AlarmConfig()).begin(paths)
+    ResultRecorder(run, stage, AlarmConfig()).begin(paths)
     assert [row.step for row in run.store.rows(phase="rl")] == [0, 0]
     assert [event.kind for event in run.store.events()] == ["begun_again"]
     assert set(run.store.num_trajectories()) == {"rl", validation_phase("rl", 1)}

@@ -12,16 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from repairgym.bridges.ray.connection import Node, live_nodes, require_ray
 from repairgym.bridges.ray.layer_transfer import Parcel, receive, send_layer
-from repairgym.bridges.ray.node_checks import (
+from repairgym.bridges.ray.nodes import (
     Installation,
+    Node,
     Problem,
     compare_installations,
     describe_installation,
     find_problems,
     judge_sandbox,
+    live_nodes,
     raise_problems,
+    require_ray,
     try_sandbox,
 )
 from repairgym.config.cluster import ClusterCheckConfig, ClusterConfig
@@ -41,7 +43,6 @@ class Delivery(Record):
 
     num_bytes: int
     entries_digest: str
-    """Digest of the received layer."""
     transfer_s: float
     """From the driver's object store into the node's."""
     unpack_s: float

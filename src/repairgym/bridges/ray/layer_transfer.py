@@ -1,6 +1,5 @@
-"""Transfer of layers, tokenizer and weights from the driver to nodes: tar streams in pieces, addressed by digest.
+"""Transfer of layers, tokenizer and weights from the driver to the stores of nodes: tar streams in pieces, by digest.
 
-Reads the layer store and model folders of one machine; makes the same folders in the layer store of another.
 Guarantees: a folder arrives with the manifest (paths, modes, bytes) that it was sent with, or not at all; each layer
 and each version of the weights enters the object store once, and only the newest weights stay there; a node unpacks a
 digest once for all its workers; neither end holds a whole folder in memory.
@@ -42,7 +41,6 @@ class Parcel:
     entries_digest: str
     """Expected digest of its manifest."""
     num_bytes: int
-    """Of all files."""
     pieces: tuple[Any, ...]
     """Object references, in order."""
 
@@ -83,12 +81,7 @@ def _send(folder: Path, kind: str, digest: str, manifest: Manifest, put: Callabl
 
 
 def receive(parcel: Parcel, store: LayerStore, get: Callable[[Any], bytes]) -> Path:
-    """Return the folder of ``parcel`` in ``store``; unpacks it when it is missing.
-
-    Raises:
-        ClusterError: the received files differ from the sent ones.
-        DiskFullError: no room for it.
-    """
+    """Return the folder of ``parcel`` in ``store``, unpacked when missing; `ClusterError` for other files than sent."""
 
     def build(place: Path) -> None:
         unpack(map(get, parcel.pieces), place)
@@ -187,12 +180,7 @@ class Broadcast:
             return send_model(Path(folder), self._put)
 
     def prepare(self, request: WorkRequest) -> RemoteRequest:
-        """Return ``request`` with its layers, built here when they are missing, and its weights.
-
-        Raises:
-            IndexUnavailableError: a layer is missing and no index answers.
-            TaskError: the layers of a task cannot be built.
-        """
+        """Return ``request`` with its weights and its layers, built here when missing; raises as `task_layers`."""
         layers = {task_id: self._of_task(task) for task_id, task in request.tasks.items()}
         return RemoteRequest(request, layers, self._weights(request.policy))
 

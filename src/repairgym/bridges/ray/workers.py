@@ -18,17 +18,20 @@ from typing import Any
 import torch
 
 from repairgym.bridges.ray.cluster_check import require_fit_nodes
-from repairgym.bridges.ray.connection import (
+from repairgym.bridges.ray.layer_transfer import MODELS, Broadcast, LayerParcels, Parcel, RemoteRequest, receive
+from repairgym.bridges.ray.nodes import (
+    Installation,
     connected,
+    describe_installation,
+    find_problems,
     in_one_line,
     live_nodes,
+    raise_problems,
     require_ray,
     require_room,
     this_node,
     worker_demand,
 )
-from repairgym.bridges.ray.layer_transfer import MODELS, Broadcast, LayerParcels, Parcel, RemoteRequest, receive
-from repairgym.bridges.ray.node_checks import Installation, describe_installation, find_problems, raise_problems
 from repairgym.config.cluster import ClusterConfig
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ClusterError, RepairGymError

@@ -1,7 +1,6 @@
 """Models behind the server: a policy that samples, or a script that answers; and the memory of conversations.
 
-Reads checked requests; makes `ModelReply` records. A chat client sends the whole conversation with each request, the
-model's answers included. Guarantees:
+A chat client sends the whole conversation with each request, the model's answers included. Guarantees:
 
 - Where the conversation holds only answers that were given here, the prompt is the previous prompt and completion plus
   the new messages (it extends the ledger); where an answer was changed, the conversation is rendered from its text up
@@ -13,10 +12,11 @@ model's answers included. Guarantees:
 import hashlib
 import itertools
 import json
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from repairgym.agent.formats import message_of_text
 from repairgym.bridges.serving.requests import (
@@ -44,22 +44,6 @@ class ModelReply:
     """The text as a message with separate tool calls; of chat requests."""
     prompt_ids: tuple[int, ...]
     generation: Generation
-
-
-class ServedModel(Protocol):
-    """A model that answers both kinds of requests."""
-
-    renderer: ChatRenderer
-    max_len_tokens: int | None
-    """Longest prompt plus completion; None: no bound."""
-
-    async def chat(self, request: ChatRequest) -> ModelReply:
-        """Return the next message; `RequestError` where the request cannot be answered."""
-        ...
-
-    async def complete(self, request: TextRequest) -> ModelReply:
-        """Return a continuation of the prompt; `RequestError` where the request cannot be answered."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -119,42 +103,61 @@ def _calls(message: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return calls
 
 
-class PolicyModel:
+class ServedModel(ABC):
+    """A model that answers both kinds of requests, or raises `RequestError`."""
+
+    def __init__(
+        self, renderer: ChatRenderer, *, max_len_tokens: int | None = None, max_remembered: int = 4096
+    ) -> None:
+        """``max_len_tokens`` bounds prompt plus completion (None: no bound), ``max_remembered`` the conversations."""
+        self.renderer = renderer
+        self.max_len_tokens = max_len_tokens
+        self._memory = ConversationMemory(renderer, max_remembered)
+
+    async def chat(self, request: ChatRequest) -> ModelReply:
+        """Return the next message, after the tokens of the conversation so far."""
+        prompt_ids = self._memory.prompt_ids(request)
+        generation = await self._generate(prompt_ids, request.sampling, request)
+        text = self.renderer.decode(generation.token_ids)
+        message = message_of_text(text) if request.tools else {"role": "assistant", "content": text}
+        # Its own token closed the message; any other stop token leaves it open.
+        is_stopped = generation.token_ids[-1:] == self.renderer.stop_token_ids
+        self._memory.remember(request, message, [*prompt_ids, *generation.token_ids], is_stopped=is_stopped)
+        return ModelReply(text, message, tuple(prompt_ids), generation)
+
+    async def complete(self, request: TextRequest) -> ModelReply:
+        """Return a continuation of the prompt."""
+        prompt_ids = list(request.prompt_ids) or self.renderer.prompt_ids(request.prompt)
+        generation = await self._generate(prompt_ids, request.sampling)
+        return ModelReply(self.renderer.decode(generation.token_ids), {}, tuple(prompt_ids), generation)
+
+    @abstractmethod
+    async def _generate(
+        self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None = None
+    ) -> Generation:
+        """Continue ``prompt_ids``, which are those of ``chat``, if given."""
+
+
+class PolicyModel(ServedModel):
     """A :class:`~repairgym.inference.base.Policy` that samples."""
 
     def __init__(
         self, policy: Policy, renderer: ChatRenderer, max_len_tokens: int, default_reply_tokens: int = 512
     ) -> None:
-        """Serve ``policy``; its prompt plus completion have at most ``max_len_tokens``."""
-        self.renderer = renderer
-        self.max_len_tokens: int | None = max_len_tokens
-        self._max_len_tokens = max_len_tokens
+        """Serve ``policy``; ``default_reply_tokens`` bounds the replies to requests that set no bound."""
+        super().__init__(renderer, max_len_tokens=max_len_tokens)
+        self._context_tokens = max_len_tokens
         self._default_reply_tokens = default_reply_tokens
         self._policy = policy
-        self._memory = ConversationMemory(renderer)
         self._numbers = itertools.count()
 
-    async def chat(self, request: ChatRequest) -> ModelReply:
-        """Sample the next message after the tokens of the conversation so far."""
-        prompt_ids = self._memory.prompt_ids(request)
-        generation = await self._generate(prompt_ids, request.sampling)
-        text = self.renderer.decode(generation.token_ids)
-        message = message_of_text(text) if request.tools else {"role": "assistant", "content": text}
-        ids = [*prompt_ids, *generation.token_ids]
-        self._memory.remember(request, message, ids, is_stopped=self._has_stop(generation))
-        return ModelReply(text, message, tuple(prompt_ids), generation)
-
-    async def complete(self, request: TextRequest) -> ModelReply:
-        """Sample a continuation of the prompt."""
-        prompt_ids = list(request.prompt_ids) or self.renderer.prompt_ids(request.prompt)
-        generation = await self._generate(prompt_ids, request.sampling)
-        return ModelReply(self.renderer.decode(generation.token_ids), {}, tuple(prompt_ids), generation)
-
-    async def _generate(self, prompt_ids: list[int], request: SamplingRequest) -> Generation:
-        room = self._max_len_tokens - len(prompt_ids)
+    async def _generate(
+        self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None = None
+    ) -> Generation:
+        room = self._context_tokens - len(prompt_ids)
         if room < 1:
             raise RequestError(
-                f"this model's maximum context length is {self._max_len_tokens} tokens, and the prompt alone has "
+                f"this model's maximum context length is {self._context_tokens} tokens, and the prompt alone has "
                 f"{len(prompt_ids)}; shorten it",
                 code="context_length_exceeded",
             )
@@ -183,36 +186,19 @@ class PolicyModel:
             )
         return tuple(dict.fromkeys((*self.renderer.stop_token_ids, *request.stop_token_ids)))
 
-    def _has_stop(self, generation: Generation) -> bool:
-        """Return whether its own token closed the message; any other stop token leaves it open."""
-        return generation.token_ids[-1:] == self.renderer.stop_token_ids
 
-
-class ScriptModel:
-    """A script that gets the whole conversation each time and keeps no state."""
+class ScriptModel(ServedModel):
+    """A script that gets the whole conversation each time and keeps no state; text clients ignore its tokens."""
 
     def __init__(self, answer: Answer, renderer: ChatRenderer) -> None:
-        """``renderer`` makes the tokens, which text clients ignore."""
-        self.renderer = renderer
-        self.max_len_tokens: int | None = None
+        super().__init__(renderer, max_remembered=0)
         self._answer = answer
 
-    async def chat(self, request: ChatRequest) -> ModelReply:
-        """Return the script's next message."""
-        conversation = to_conversation(request.messages)
-        generation = self._generation(self._answer(conversation, request.tools), request.sampling)
-        text = self.renderer.decode(generation.token_ids)
-        message = message_of_text(text) if request.tools else {"role": "assistant", "content": text}
-        return ModelReply(text, message, tuple(self.renderer.conversation_ids(conversation)), generation)
-
-    async def complete(self, request: TextRequest) -> ModelReply:
-        """Return the script's next message, where the prompt is a conversation in the chat form."""
-        prompt_ids = list(request.prompt_ids) or self.renderer.prompt_ids(request.prompt)
-        generation = self._generation(self._answer(self.renderer.messages(prompt_ids), ()), request.sampling)
-        return ModelReply(self.renderer.decode(generation.token_ids), {}, tuple(prompt_ids), generation)
-
-    def _generation(self, text: str, request: SamplingRequest) -> Generation:
-        whole = self.renderer.action_ids(text)
+    async def _generate(
+        self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None = None
+    ) -> Generation:
+        conversation = self.renderer.messages(prompt_ids) if chat is None else to_conversation(chat.messages)
+        whole = self.renderer.action_ids(self._answer(conversation, chat.tools if chat else ()))
         ids = whole[: request.max_tokens]
         return Generation(
             token_ids=tuple(ids),

@@ -84,12 +84,11 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class TextRequest:
-    """``/v1/completions`` with one prompt."""
+    """``/v1/completions`` with one prompt, as text or as tokens."""
 
     sampling: SamplingRequest
     prompt: str = ""
     prompt_ids: tuple[int, ...] = ()
-    """Instead of ``prompt``."""
 
 
 def read_chat_request(body: Mapping[str, Any]) -> ChatRequest:

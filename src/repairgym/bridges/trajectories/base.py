@@ -12,7 +12,6 @@ from repairgym.inference.renderer import ChatRenderer, Message
 from repairgym.records import Record, Trajectory, VerdictKind
 
 Document = Mapping[str, Any]
-"""A JSON object."""
 
 
 class FormatError(ValueError):

@@ -1,6 +1,6 @@
 """Our tasks as a taskset of verifiers, our agent as its harness and environment: our sandboxes, verifiers' model calls.
 
-Reads a folder of tasks, a rollout's task and endpoint; makes tasks and the verdict in the trace's ``info``. Guarantees:
+Guarantees:
 
 - The data of a task, which verifiers writes into every trace, hold the issue text and the id, never the gold patch or
   hidden tests.
@@ -8,7 +8,6 @@ Reads a folder of tasks, a rollout's task and endpoint; makes tasks and the verd
   `NUM_RETRIES` times with a new trace and never scores.
 - Code of the task runs in our sandboxes only, never in verifiers' runtime (a plain subprocess that runs nothing);
   sandboxes live as long as verifiers serves the environment.
-- A setting that our agent does not support is an error.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ from repairgym.tasks.store import TaskStore
 PLUGIN_ID = "repairgym-verifiers"
 NUM_RETRIES = 2
 _NUM_ATTEMPTS = 4
-"""Of one model call."""
 _UNBOUNDED_S = 1e6
-"""Of one model call: verifiers sets the time limit."""
+"""Both of one model call; verifiers sets its time limit."""
 INFO_KEY = "repairgym"
 """Key of the episode's result in a trace's ``info``."""
 

@@ -18,17 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from repairgym.bridges.verl.episodes import EpisodeSettings, write_settings
+from repairgym.bridges.verl.episodes import EpisodeSettings
 from repairgym.bridges.verl.translation import Setting, translate
 from repairgym.config.cluster import VerlConfig
+from repairgym.config.loading import to_toml
 from repairgym.config.recipes import RlConfig
+from repairgym.config.rollout import RolloutConfig
 
 _TOML_SECTION = re.compile(r"^\s*\[([^\]]+)\]")
 _TOML_KEY = re.compile(r'^\s*([A-Za-z0-9_\-]+)\s*=\s*(?:"[^"]*"|\'[^\']*\'|[^#"\']*)\s*(?:#\s*(.*\S))?\s*$')
 CONFIG_NAME = "verl"
 AGENT_LOOP_FILE = "agent_loop.yaml"
 METRICS_FILE = "metrics.jsonl"
-PLUGIN = "repairgym.bridges.verl.plugin"
 
 _HEAD = """\
 # RL of RepairGym's episodes under verl, written by `repairgym`; change the TOML that it was made from instead.
@@ -49,7 +50,6 @@ class VerlPaths:
     folder: Path
     """Of the configuration, the metrics and the spool."""
     model: Path
-    """Model folder to start from."""
     tasks: Path
     train_rows: Path
     validation_rows: Path
@@ -62,41 +62,65 @@ class VerlPaths:
         return self.folder / "spool"
 
 
-def write_config(
-    paths: VerlPaths,
-    rl: RlConfig,
-    settings: EpisodeSettings,
-    machine: VerlConfig,
-    comments: Mapping[str, str] | None = None,
-) -> Path:
-    """Write the folder; returns the path of ``verl.yaml``.
+def paths_of(run: Path, phase: str, start: str, tasks: Path) -> VerlPaths:
+    """Return the paths of a stage in a run folder."""
+    run = run.resolve()
+    folder = run / "verl" / phase
+    return VerlPaths(
+        folder=folder,
+        model=run / "checkpoints" / start,
+        tasks=tasks.resolve(),
+        train_rows=folder / "train.parquet",
+        validation_rows=folder / "validation.parquet",
+        checkpoints=run / "checkpoints" / f"{phase}-verl",
+    )
 
-    ``comments``: our dotted key -> the TOML's comment on it.
 
-    Raises:
-        ConfigError: verl has no counterpart of a value.
-    """
-    translated = translate(rl, settings.rollout, machine, settings.seed)
+@dataclass(frozen=True)
+class Stage:
+    """One stage of RL under verl."""
+
+    phase: str
+    rl: RlConfig
+    rollout: RolloutConfig
+    seed: int = 0
+    comments: Mapping[str, str] | None = None
+    """Dotted key of ``rl`` and ``rollout`` -> the TOML's comment on it."""
+
+
+def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
+    """Write the folder of a stage; returns the path of ``verl.yaml``; raises as `translate`."""
+    settings = translate(stage.rl, stage.rollout, machine, stage.seed)
+    episodes = EpisodeSettings(
+        phase=stage.phase,
+        seed=stage.seed,
+        tasks=str(paths.tasks),
+        tokenizer=str(paths.model),
+        spool=str(paths.spool),
+        overlong=stage.rl.algorithm.overlong,
+        reward=stage.rl.reward,
+        rollout=stage.rollout,
+    )
     paths.folder.mkdir(parents=True, exist_ok=True)
-    settings_file = write_settings(settings, paths.folder)
-    loop = paths.folder / AGENT_LOOP_FILE
-    loop.write_text(
+    episodes_file = paths.folder / "episodes.toml"
+    episodes_file.write_text(to_toml(episodes), encoding="utf-8")
+    (paths.folder / AGENT_LOOP_FILE).write_text(
         "- name: repairgym\n"
         "  _target_: repairgym.bridges.verl.agent_loop.RepairGymAgentLoop\n"
-        f"  settings: {json.dumps(str(settings_file))}\n",
+        f"  settings: {json.dumps(str(episodes_file))}\n",
         encoding="utf-8",
     )
-    all_settings = [*translated, *run_settings(paths, settings, machine)]
+    settings += run_settings(paths, stage.phase, machine)
+    text = _HEAD.format(folder=paths.folder, name=CONFIG_NAME) + "\n".join(_lines(settings, stage.comments or {}))
     config = paths.folder / f"{CONFIG_NAME}.yaml"
-    head = _HEAD.format(folder=paths.folder, name=CONFIG_NAME)
-    config.write_text(head + "\n".join(_lines(all_settings, comments or {})) + "\n", encoding="utf-8")
+    config.write_text(f"{text}\n", encoding="utf-8")
     return config
 
 
 def environment(paths: VerlPaths, machine: VerlConfig) -> dict[str, str]:
     """Return the environment variables that every process of the run needs."""
     variables = {
-        "VERL_USE_EXTERNAL_MODULES": PLUGIN,
+        "VERL_USE_EXTERNAL_MODULES": "repairgym.bridges.verl.plugin",
         "VERL_FILE_LOGGER_PATH": str(paths.folder / METRICS_FILE),
         # verl reads rows through `datasets`, which copies each file that it reads, by default to the home folder.
         "HF_DATASETS_CACHE": str(paths.folder / "datasets"),
@@ -109,7 +133,7 @@ def environment(paths: VerlPaths, machine: VerlConfig) -> dict[str, str]:
     return variables
 
 
-def run_settings(paths: VerlPaths, settings: EpisodeSettings, machine: VerlConfig) -> Iterator[Setting]:
+def run_settings(paths: VerlPaths, phase: str, machine: VerlConfig) -> Iterator[Setting]:
     """Yield paths, names and the start of Ray: settings of this run, not of the recipe."""
 
     def fixed(key: str, value: Any, reason: str = "of this run") -> Setting:
@@ -120,7 +144,7 @@ def run_settings(paths: VerlPaths, settings: EpisodeSettings, machine: VerlConfi
     yield fixed("data.val_files", str(paths.validation_rows))
     yield fixed("trainer.default_local_dir", str(paths.checkpoints))
     yield fixed("trainer.project_name", "repairgym")
-    yield fixed("trainer.experiment_name", settings.phase)
+    yield fixed("trainer.experiment_name", phase)
     yield fixed("actor_rollout_ref.rollout.agent.agent_loop_config_path", str(paths.folder / AGENT_LOOP_FILE))
     ray = "ray_kwargs.ray_init"
     for name, value in environment(paths, machine).items():
@@ -161,11 +185,9 @@ def _comment(setting: Setting, comments: Mapping[str, str]) -> str:
     if not setting.is_ours:
         return setting.source
     comment = comments.get(setting.source)
-    return (
-        f"{setting.source}: {comment}"
-        if comment
-        else f"{setting.source}{'' if comment is not None else ', its default'}"
-    )
+    if comment is None:
+        return f"{setting.source}, its default"
+    return f"{setting.source}: {comment}" if comment else setting.source
 
 
 def _yaml(value: Any) -> str:

@@ -97,11 +97,10 @@ class EmbeddedAdapter(BaseRollout):  # type: ignore[misc] # verl is in an enviro
         super().__init__(*args, **kwargs)
         self._rank = int(os.environ["RANK"])
 
-    async def resume(self, tags: list[str]) -> None:
+    async def resume(self, tags: list[str] | None = None) -> None:
         """Nothing sleeps."""
 
-    async def release(self) -> None:
-        """Nothing sleeps."""
+    release = resume
 
     async def update_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None, **_: Any

@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from repairgym.bridges.verl.outputs import Outcome, SpooledTrajectory, outcome_of, write_spool
 from repairgym.config.algorithms import OverlongPolicy, RewardConfig, TerminalRewardConfig
-from repairgym.config.loading import load_config, to_toml
+from repairgym.config.loading import load_config
 from repairgym.config.rollout import RolloutConfig
 from repairgym.errors import ConfigError, InputError, ModelReplyError, ModelServerError, RepairGymError
 from repairgym.inference.base import Generation, Policy, SamplingParams
@@ -34,7 +34,6 @@ from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 
 VALIDATION: Split = "validation"
-SETTINGS_FILE = "episodes.toml"
 PLAIN_SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
 """Sampling parameters of RL (paper B, section 5.2, finding 2), under verl's names."""
 _HOSTS: dict[str, EpisodeHost] = {}
@@ -55,18 +54,6 @@ class EpisodeSettings(Record):
     overlong: OverlongPolicy = "penalize"
     reward: RewardConfig = TerminalRewardConfig()
     rollout: RolloutConfig = RolloutConfig()
-
-
-def write_settings(settings: EpisodeSettings, folder: Path) -> Path:
-    """Write ``episodes.toml``."""
-    path = folder / SETTINGS_FILE
-    path.write_text(to_toml(settings), encoding="utf-8")
-    return path
-
-
-def read_settings(path: Path) -> EpisodeSettings:
-    """Read ``episodes.toml``; raises as `load_config`."""
-    return load_config(EpisodeSettings, path)
 
 
 @dataclass(frozen=True)
@@ -106,7 +93,7 @@ class EpisodeHost:
     def shared(cls, path: str) -> EpisodeHost:
         """Return the host of this process for a settings file."""
         if path not in _HOSTS:
-            _HOSTS[path] = cls.from_settings(read_settings(Path(path)))
+            _HOSTS[path] = cls.from_settings(load_config(EpisodeSettings, Path(path)))
         return _HOSTS[path]
 
     @classmethod
@@ -146,23 +133,6 @@ def validation_phase(phase: str, num_updates: int) -> str:
     return eval_phase(f"{phase}-step-{num_updates:04d}", VALIDATION)
 
 
-class TokenOutput(Protocol):
-    """A reply of verl's servers (`verl.workers.rollout.replica.TokenOutput`)."""
-
-    token_ids: list[int]
-    log_probs: list[float] | None
-    stop_reason: str | None
-    extra_fields: dict[str, Any]
-
-
-class TokenClient(Protocol):
-    """A client of verl's servers (`verl.workers.rollout.llm_server.LLMServerClient`)."""
-
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
-        """Continue ``prompt_ids``; requests with one id go to one server, whose prefix cache then hits."""
-        ...
-
-
 def require_plain_sampling(parameters: Mapping[str, Any]) -> None:
     """Raise `ConfigError` unless verl's trainer samples from the plain policy at temperature 1."""
     wrong = {key: parameters[key] for key, value in PLAIN_SAMPLING.items() if parameters.get(key, value) != value}
@@ -174,9 +144,12 @@ def require_plain_sampling(parameters: Mapping[str, Any]) -> None:
 
 
 class ServerPolicy:
-    """A :class:`~repairgym.inference.base.Policy` over verl's servers."""
+    """A :class:`~repairgym.inference.base.Policy` over verl's servers (``client``: its `LLMServerClient`).
 
-    def __init__(self, client: TokenClient, policy_id: str = "verl") -> None:
+    Requests with one id go to one server, whose prefix cache then hits; a reply is verl's `TokenOutput`.
+    """
+
+    def __init__(self, client: Any, policy_id: str = "verl") -> None:
         self.id = policy_id
         self._client = client
 
@@ -201,7 +174,7 @@ class ServerPolicy:
     async def end_session(self, session_id: str) -> None:
         """Nothing to end: verl's servers keep what their caches have room for."""
 
-    def _read(self, output: TokenOutput, sampling: SamplingParams, elapsed_s: float) -> Generation:
+    def _read(self, output: Any, sampling: SamplingParams, elapsed_s: float) -> Generation:
         ids, log_probs, version = output.token_ids, output.log_probs, output.extra_fields.get("global_steps")
         problem = ""
         if not ids or len(ids) > sampling.max_tokens:
@@ -212,8 +185,6 @@ class ServerPolicy:
             problem = "tokens without the version of the weights (global_steps)"
         if problem:
             raise ModelReplyError(f"verl's server answered with {problem}")
-        assert log_probs is not None
-        assert version is not None
         return Generation(
             token_ids=tuple(ids),
             log_probs=tuple(log_probs),

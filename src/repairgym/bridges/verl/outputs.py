@@ -10,7 +10,7 @@ bit for bit; its file is deleted once it is stored, so a killed run loses none. 
 import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -49,9 +49,8 @@ class Row:
     response_log_probs: list[float]
     """Under the sampling policy; 0.0 where not sampled."""
     min_version: int
-    """Lowest version of the weights that sampled its tokens."""
+    """Lowest version of the weights that sampled its tokens, next the highest."""
     max_version: int
-    """Highest."""
     error_spans: tuple[tuple[int, int], ...] = ()
     """Of the response: turns that ended in a format or tool error."""
 
@@ -118,11 +117,7 @@ class GroupCounts:
 
     def as_metrics(self) -> dict[str, float]:
         """Return the counts as metrics of verl's own log."""
-        return {
-            "groups/num_kept": float(self.num_kept),
-            "groups/num_equal": float(self.num_equal),
-            "groups/num_failed": float(self.num_failed),
-        }
+        return {f"groups/{name}": float(count) for name, count in asdict(self).items()}
 
 
 def keep_groups(rewards: Mapping[str, Mapping[str, float]]) -> tuple[set[str], GroupCounts]:
@@ -154,6 +149,8 @@ class SpooledTrajectory:
     phase: str
     step: int
     split: str
+    file: Path | None = None
+    """The file it was read from; to be deleted once it is stored."""
 
 
 def write_spool(folder: Path, spooled: SpooledTrajectory) -> None:
@@ -169,12 +166,12 @@ def write_spool(folder: Path, spooled: SpooledTrajectory) -> None:
         stream.write(json.dumps(content).encode())
 
 
-def read_spool(folder: Path) -> Iterator[tuple[Path, SpooledTrajectory]]:
-    """Yield the trajectories in ``folder``, oldest first, with the file to delete once it is stored."""
+def read_spool(folder: Path) -> Iterator[SpooledTrajectory]:
+    """Yield the trajectories in ``folder``, oldest first."""
     files = sorted(folder.glob(f"*{_SUFFIX}"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     for path in files:
         content = json.loads(path.read_text(encoding="utf-8"))
         row = TrajectoryRow.model_validate_json(json.dumps(content["row"]))
         document = unpack_document(base64.b64decode(content["document"]))
         trajectory = join_trajectory(row, document, unpack_ledger(base64.b64decode(content["ledger"])))
-        yield path, SpooledTrajectory(trajectory, row.phase, row.step, row.split)
+        yield SpooledTrajectory(trajectory, row.phase, row.step, row.split, path)

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from repairgym.bridges.verl.config_files import VerlPaths
+from repairgym.bridges.verl.config_files import Stage, VerlPaths
 from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool
 from repairgym.bridges.verl.trainer_process import Arrival, num_saved_updates
-from repairgym.config.recipes import RlConfig
-from repairgym.config.rollout import AlarmConfig, RolloutConfig
+from repairgym.config.rollout import AlarmConfig
 from repairgym.learning.rewards import make_shaping
 from repairgym.records import Task, Trajectory, VerdictKind
 from repairgym.rollout.pool import FailureStreak
@@ -46,20 +45,20 @@ it is a mean by the loss's denominator, also over the empty rows that fill a bat
 class ResultRecorder:
     """Stores arrivals in the run store."""
 
-    def __init__(self, run: Run, phase: str, rl: RlConfig, rollout: RolloutConfig, alarms: AlarmConfig) -> None:
+    def __init__(self, run: Run, stage: Stage, alarms: AlarmConfig) -> None:
         self._run = run
-        self._phase = phase
-        self._rl = rl
+        self._phase = stage.phase
+        self._rl = stage.rl
         self._alarms = alarms
-        self._streak = FailureStreak(rollout.max_failures_in_row)
-        self._held: dict[str, Arrival] = {}
+        self._streak = FailureStreak(stage.rollout.max_failures_in_row)
+        self._held: dict[str, SpooledTrajectory] = {}
         self._num_ended = Counter[str]()
-        self._shaping = make_shaping(rl.reward, rollout.pipeline.max_episode_turns)
+        self._shaping = make_shaping(stage.rl.reward, stage.rollout.pipeline.max_episode_turns)
 
     def begin(self, paths: VerlPaths) -> None:
         """Store the trajectories of a killed run, then delete the iterations and validations that verl repeats."""
-        for file, spooled in read_spool(paths.spool):
-            self._store(Arrival(trajectory=spooled, file=file))
+        for spooled in read_spool(paths.spool):
+            self._store(spooled)
         store, phase = self._run.store, self._phase
         first_step = num_saved_updates(paths)
         num_dropped = store.drop_steps(phase=phase, first_step=first_step)
@@ -75,27 +74,25 @@ class ResultRecorder:
 
     def take(self, arrival: Arrival) -> None:
         """Store one arrival."""
-        if arrival.trajectory is not None:
-            self._take_trajectory(arrival, arrival.trajectory)
-        elif arrival.metrics is not None:
-            self._end_iteration(arrival.num_updates, arrival.metrics)
+        if isinstance(arrival, SpooledTrajectory):
+            self._take_trajectory(arrival)
+        else:
+            self._end_iteration(arrival.num_updates, arrival.values)
 
-    def _take_trajectory(self, arrival: Arrival, spooled: SpooledTrajectory) -> None:
+    def _take_trajectory(self, spooled: SpooledTrajectory) -> None:
         if spooled.trajectory.id in self._held:
             return  # still in the spool because it is held back
-        self._held[spooled.trajectory.id] = arrival
+        self._held[spooled.trajectory.id] = spooled
         label = f"{spooled.phase} {spooled.step}"
         self._num_ended[label] += 1
         self._run.progress(label, self._num_ended[label], 0, "episodes have ended")
         for trajectory in self._streak.admit(spooled.trajectory):
             self._store(self._held.pop(trajectory.id))
 
-    def _store(self, arrival: Arrival) -> None:
-        spooled = arrival.trajectory
-        assert spooled is not None
-        assert arrival.file is not None
+    def _store(self, spooled: SpooledTrajectory) -> None:
         self._run.store.add_trajectory(spooled.trajectory, phase=spooled.phase, step=spooled.step, split=spooled.split)
-        arrival.file.unlink()
+        if spooled.file is not None:
+            spooled.file.unlink()
 
     def _end_iteration(self, num_updates: int, verl_metrics: Mapping[str, float]) -> None:
         for trajectory in self._streak.release():

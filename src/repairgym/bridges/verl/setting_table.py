@@ -119,12 +119,10 @@ DENOMINATORS = {"token": "token-mean", "trajectory": "seq-mean-token-mean", "con
 
 @dataclass(frozen=True)
 class Row:
-    """One of our values as one of verl's."""
+    """One of our values (key ``source``) as one of verl's (``key``)."""
 
     source: str
-    """Our key."""
     key: str
-    """verl's."""
     map: Callable[[Any, FlatConfig], Any] = lambda value, _: value
     when: Condition = _always
 

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -38,15 +39,15 @@ _ANY_ERROR = re.compile(rb"\b[A-Z]\w*(?:Error|Exception): .+")
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """A finished trajectory or the metrics of a finished iteration."""
+class IterationMetrics:
+    """verl's finite metrics of the iteration that ended with update ``num_updates``."""
 
-    trajectory: SpooledTrajectory | None = None
-    file: Path | None = None
-    """File of the trajectory; deleted by the recorder once it is stored."""
-    num_updates: int = 0
-    metrics: Mapping[str, float] | None = None
-    """Of the iteration that ended with update ``num_updates``."""
+    num_updates: int
+    values: Mapping[str, float]
+
+
+Arrival = SpooledTrajectory | IterationMetrics
+"""A finished trajectory or a finished iteration."""
 
 
 def num_saved_updates(paths: VerlPaths) -> int:
@@ -80,7 +81,6 @@ class _End:
     exit_code: int
     num_arrivals: int
     reason: str
-    """Of its failure; empty where it succeeded."""
 
 
 def _run_once(paths: VerlPaths, machine: VerlConfig) -> Generator[Arrival, None, _End]:
@@ -96,13 +96,10 @@ def _run_once(paths: VerlPaths, machine: VerlConfig) -> Generator[Arrival, None,
                 is_over = child.poll() is not None
                 lines, position = new_lines(metrics, position)
                 # After the lines: trajectories are spooled before the metrics of their iteration are written.
-                for file, spooled in read_spool(paths.spool):
+                arrivals: Iterator[Arrival] = chain(read_spool(paths.spool), map(read_metrics, lines))
+                for arrival in arrivals:
                     num_arrivals += 1
-                    yield Arrival(trajectory=spooled, file=file)
-                for line in lines:
-                    num_arrivals += 1
-                    num_updates, values = read_metrics(line)
-                    yield Arrival(num_updates=num_updates, metrics=values)
+                    yield arrival
                 if is_over:
                     break
                 with suppress(subprocess.TimeoutExpired):
@@ -163,15 +160,15 @@ def new_lines(path: Path, position: int) -> tuple[list[bytes], int]:
     return content[:end].splitlines(), position + end
 
 
-def read_metrics(line: bytes) -> tuple[int, dict[str, float]]:
-    """Return the number of updates and the finite metrics of a line of verl's file log."""
+def read_metrics(line: bytes) -> IterationMetrics:
+    """Read a line of verl's file log."""
     content = json.loads(line)
     values = {
         name: float(value)
         for name, value in content["data"].items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-    return int(content["step"]), values
+    return IterationMetrics(int(content["step"]), values)
 
 
 def failure_reason(log: Path, begin: int) -> str:

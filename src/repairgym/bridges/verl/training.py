@@ -8,18 +8,18 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from repairgym.bridges.verl.config_files import VerlPaths, write_config
-from repairgym.bridges.verl.episodes import VALIDATION, EpisodeSettings
+from repairgym.bridges.verl.config_files import Stage, VerlPaths, paths_of, write_stage
+from repairgym.bridges.verl.episodes import VALIDATION
 from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.trainer_process import LOG_FILE, num_saved_updates, run_verl, saved_model
 from repairgym.bridges.verl.translation import translate
 from repairgym.config.cluster import VerlConfig, VerlRecipe
-from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, RlConfig, TwoStageConfig
-from repairgym.config.rollout import AlarmConfig, RolloutConfig
+from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, TwoStageConfig
+from repairgym.config.rollout import AlarmConfig
 from repairgym.errors import ConfigError, TaskError, install_hint
 from repairgym.inference.loading import copy_folder
 from repairgym.recipes.dapo_two_stage import STAGE_1, STAGE_2, START, extend, select_tasks_again
@@ -30,18 +30,6 @@ from repairgym.tasks.layers.atomic_write import written_whole
 from repairgym.training.run import Run
 
 AGENT_NAME = "repairgym"
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One stage of RL under verl."""
-
-    phase: str
-    rl: RlConfig
-    rollout: RolloutConfig
-    seed: int = 0
-    comments: Mapping[str, str] | None = None
-    """Dotted key of ``rl`` and ``rollout`` -> the TOML's comment on it."""
 
 
 VerlSource = RlCommandConfig | DistillThenGrpoConfig | TwoStageConfig
@@ -107,35 +95,6 @@ def train_with_verl(
     return start
 
 
-def paths_of(run: Path, phase: str, start: str, tasks: Path) -> VerlPaths:
-    """Return the paths of a stage in a run folder."""
-    run = run.resolve()
-    folder = run / "verl" / phase
-    return VerlPaths(
-        folder=folder,
-        model=run / "checkpoints" / start,
-        tasks=tasks.resolve(),
-        train_rows=folder / "train.parquet",
-        validation_rows=folder / "validation.parquet",
-        checkpoints=run / "checkpoints" / f"{phase}-verl",
-    )
-
-
-def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
-    """Write the stage's configuration for verl; returns ``verl.yaml``."""
-    settings = EpisodeSettings(
-        phase=stage.phase,
-        seed=stage.seed,
-        tasks=str(paths.tasks),
-        tokenizer=str(paths.model),
-        spool=str(paths.spool),
-        overlong=stage.rl.algorithm.overlong,
-        reward=stage.rl.reward,
-        rollout=stage.rollout,
-    )
-    return write_config(paths, stage.rl, settings, machine, stage.comments)
-
-
 def run_verl_stage(
     run: Run,
     stage: Stage,
@@ -158,7 +117,7 @@ def run_verl_stage(
     if is_unfinished:
         _write_data(run, stage, paths, task_ids)
         write_stage(stage, machine, paths)
-    recorder = ResultRecorder(run, stage.phase, stage.rl, stage.rollout, alarms)
+    recorder = ResultRecorder(run, stage, alarms)
     recorder.begin(paths)
     if is_unfinished:
         run.progress(stage.phase, 0, 0, f"verl is starting; its own output: {paths.folder / LOG_FILE}")

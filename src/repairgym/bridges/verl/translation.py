@@ -82,9 +82,8 @@ class Setting:
     """Dotted, as in ``ppo_trainer.yaml``."""
     value: Any
     source: str
-    """Our key, or the reason."""
+    """Our key if ``is_ours``, else the reason."""
     is_ours: bool = True
-    """True when ``source`` is our key."""
 
 
 def translate(rl: RlConfig, rollout: RolloutConfig, machine: VerlConfig, seed: int) -> list[Setting]:

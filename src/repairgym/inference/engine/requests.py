@@ -61,7 +61,6 @@ class EngineStatistics:
     num_padded_tokens: int = 0
     """Padding computed in addition to the prefill tokens."""
     num_decode_tokens: int = 0
-    """Tokens sampled."""
     num_steps: int = 0
     num_prefill_forwards: int = 0
     num_resets: int = 0

@@ -212,10 +212,10 @@ class Admission:
             return self._start(request, own, own_length, num_shared=0)
         if own is None and not self._slots.has_room:
             return None
-        if not self._is_sharing:
-            return self._place_alone(request, own, own_length)
-        donor, shared = self._slots.best_donor(prompt)
-        if self._best_planned(prompt, wave) >= max(shared, own_length) + self._min_share_tokens:
+        # Without sharing, a slot's content comes from its own session only.
+        donor, shared = self._slots.best_donor(prompt) if self._is_sharing else (-1, 0)
+        planned = self._best_planned(prompt, wave) if self._is_sharing else 0
+        if planned >= max(shared, own_length) + self._min_share_tokens:
             return None
         if own is not None and self._slots.lengths[own] > own_length:
             self._statistics.num_resets += 1
@@ -230,13 +230,6 @@ class Admission:
             return self._start(request, slot, held, num_shared=held if own is None else 0)
         self._cache.copy_prefix(donor, slot, usable)
         return self._start(request, slot, usable, num_shared=usable)
-
-    def _place_alone(self, request: Request, own: int | None, own_length: int) -> PrefillRow | None:
-        """Place a request in a slot whose content comes from this session only."""
-        if own is not None and self._slots.lengths[own] > own_length:
-            self._statistics.num_resets += 1
-        slot = own if own is not None else self._slots.take(request.session_id, None)
-        return None if slot is None else self._start(request, slot, own_length, num_shared=0)
 
     def _is_continued(self, slot: int, own_length: int) -> bool:
         return 0 < own_length == int(self._slots.lengths[slot])

@@ -1,9 +1,8 @@
 """A policy behind one or several servers of token ids: exact, so RL may learn from it.
 
-Reads prompts as token ids; makes `Generation` records. Guarantees: log-probabilities are those of the sampled
-distribution; with versions, no token comes from older weights than requested; a session stays on its server while that
-is up, so that the server's prefix cache holds its earlier turns; a new session goes to the server with the fewest
-sessions; the last server is never given up.
+Guarantees: log-probabilities are those of the sampled distribution; with versions, no token comes from older weights
+than requested; a session stays on its server while that is up, so that the server's prefix cache holds its earlier
+turns; a new session goes to the server with the fewest sessions; the last server is never given up.
 """
 
 import time

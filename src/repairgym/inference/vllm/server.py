@@ -1,8 +1,8 @@
 """One server of token ids: vLLM, or `repairgym serve`.
 
-Reads prompts and sampling parameters; makes checked replies. Guarantees: every parameter with a default of the server
-is sent, and the reply is checked against it. Only ``generate`` reports the weights of each token, so training uses it;
-rollouts of fixed weights use ``completions``, which older servers have, too.
+Guarantees: every parameter with a default of the server is sent, and the reply is checked against it. Only ``generate``
+reports the weights of each token, so training uses it; rollouts of fixed weights use ``completions``, which older
+servers have, too.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Updates of server weights while episodes run, and the check that they arrived.
+"""Updates of server weights from a shared file system while episodes run, and the check that they arrived.
 
-Reads a model folder (or the adapter in it) on a file system shared with the servers; changes the servers. Guarantees:
-nothing is sampled while weights change; a server that failed during an update has no version, so its samples are
-rejected; after `load` no key or value of older weights is used again; `compare` measures against the learner.
+Guarantees: nothing is sampled while weights change; a server that failed during an update has no version, so its
+samples are rejected; after `load` no key or value of older weights is used again; `compare` measures against the
+learner.
 """
 
 import asyncio

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from repairgym.bridges.verl.config_files import VerlPaths
+from repairgym.bridges.verl.config_files import VerlPaths, paths_of, write_stage
 from repairgym.bridges.verl.outputs import read_spool
-from repairgym.bridges.verl.training import paths_of, stages_of, write_stage
+from repairgym.bridges.verl.training import stages_of
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import RlCommandConfig
 from repairgym.records import Trajectory
@@ -53,9 +53,9 @@ class Loop:
     def left(self) -> list[Trajectory]:
         """Trajectories in the spool, which are taken out of it."""
         trajectories = []
-        for file, spooled in list(read_spool(self.paths.spool)):
+        for spooled in list(read_spool(self.paths.spool)):
             trajectories.append(spooled.trajectory)
-            file.unlink()
+            spooled.file.unlink()
         return trajectories
 
 

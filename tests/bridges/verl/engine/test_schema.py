@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.bridges.verl.config_files import VerlPaths, run_settings
-from repairgym.bridges.verl.episodes import EpisodeSettings
-from repairgym.bridges.verl.training import Stage, paths_of, stages_of, write_stage
+from repairgym.bridges.verl.config_files import Stage, VerlPaths, paths_of, run_settings, write_stage
+from repairgym.bridges.verl.training import stages_of
 from repairgym.bridges.verl.translation import translate
 from repairgym.cli.verl import load_verl_plan
 
@@ -68,8 +67,7 @@ def test_every_key_is_verls(stage: Stage, machine, paths):
 
     with initialize_config_module("verl.trainer.config", version_base=None):
         theirs = compose("ppo_trainer")
-    settings = EpisodeSettings(phase="x", tasks="", tokenizer="", spool="", rollout=stage.rollout)
-    generated = [*translate(stage.rl, stage.rollout, machine, 0), *run_settings(paths, settings, machine)]
+    generated = [*translate(stage.rl, stage.rollout, machine, 0), *run_settings(paths, "x", machine)]
     for setting in generated:
         if setting.key.startswith(FREE):
             continue
