@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from repairgym.bridges.verl.config_files import VerlPaths
-from repairgym.bridges.verl.trainer_process import failure_reason, new_lines, read_metrics, run_verl
+from repairgym.bridges.verl.trainer_process import IterationMetrics, failure_reason, new_lines, read_metrics, run_verl
 from repairgym.config.cluster import VerlConfig
 from repairgym.errors import RepairGymError
 
@@ -66,7 +66,7 @@ def test_metrics_are_read_line_by_line_and_an_unfinished_line_waits(tmp_path: Pa
     assert new_lines(file, 0) == ([], 0)
     file.write_bytes(b'{"step": 1, "data": {"a": 1, "b": null, "c": true, "d": 0.5}}\n{"step": 2, "da')
     (line,), position = new_lines(file, 0)
-    assert read_metrics(line) == (1, {"a": 1.0, "d": 0.5})
+    assert read_metrics(line) == IterationMetrics(1, {"a": 1.0, "d": 0.5})
     with file.open("ab") as stream:
         stream.write(b'ta": {}}\n')
     (line,), _ = new_lines(file, position)
