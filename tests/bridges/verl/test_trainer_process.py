@@ -70,4 +70,4 @@ def test_metrics_are_read_line_by_line_and_an_unfinished_line_waits(tmp_path: Pa
     with file.open("ab") as stream:
         stream.write(b'ta": {}}\n')
     (line,), _ = new_lines(file, position)
-    assert read_metrics(line) == (2, {})
+    assert read_metrics(line) == IterationMetrics(2, {})
