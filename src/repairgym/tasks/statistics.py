@@ -11,7 +11,7 @@ from pathlib import Path
 from repairgym.diffs.parse import PatchError, num_changed_lines, num_edits
 from repairgym.records import Record, Task
 from repairgym.tasks.layers.gc import describe_layer
-from repairgym.tasks.layers.licenses import license_of
+from repairgym.tasks.layers.metadata import license_of
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 NUM_OPERATORS_SHOWN = 4

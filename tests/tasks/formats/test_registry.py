@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from repairgym.diffs.apply import apply_patch
-from repairgym.tasks.formats.base import RecordError, read_record, write_record
+from repairgym.tasks.formats.base import RecordError
 from repairgym.tasks.formats.registry import FORMATS, detect_format
 from repairgym.tasks.unbuilt import FormatName, UnbuiltTask
 
@@ -24,11 +24,11 @@ PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
 def read(name: str, fields: dict[str, Any]) -> UnbuiltTask:
-    return read_record(FORMATS[name], fields)
+    return FORMATS[name].read(fields)
 
 
 def convert(task: UnbuiltTask, name: str) -> UnbuiltTask:
-    fields = write_record(FORMATS[name], task, is_from_folder=FORMATS[task.format].is_folder)
+    fields = FORMATS[name].write(task, is_from_folder=FORMATS[task.format].is_folder)
     return read(name, json.loads(json.dumps(fields)))
 
 
@@ -44,7 +44,7 @@ def test_a_record_comes_back_as_it_was_and_is_recognised(samples: dict[str, Any]
     task = read(name, fields)
     # Through the file of the folder, too.
     task = UnbuiltTask.model_validate_json(task.model_dump_json())
-    assert write_record(FORMATS[name], task, is_from_folder=FORMATS[name].is_folder) == fields
+    assert FORMATS[name].write(task, is_from_folder=FORMATS[name].is_folder) == fields
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -62,7 +62,7 @@ def test_any_record_of_rows_comes_back_as_it_was(samples: dict[str, Any], name: 
             fields[field] = data.draw(PLAIN_TEXT.filter(str.strip))
     fields |= data.draw(st.dictionaries(PLAIN_TEXT.map("x_{}".format), JSON_VALUES, max_size=3))
     task = UnbuiltTask.model_validate_json(read(name, fields).model_dump_json())
-    again = write_record(FORMATS[name], task, is_from_folder=False)
+    again = FORMATS[name].write(task, is_from_folder=False)
     assert json.dumps(again, sort_keys=True) == json.dumps(fields, sort_keys=True)
 
 
@@ -75,7 +75,7 @@ def test_any_task_folder_comes_back_as_it_was(
     fields = {**samples[name], **files}
     fields["instruction.md" if name == "harbor" else "problem_statement.md"] = issue
     task = UnbuiltTask.model_validate_json(read(name, fields).model_dump_json())
-    assert write_record(FORMATS[name], task, is_from_folder=True) == fields
+    assert FORMATS[name].write(task, is_from_folder=True) == fields
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("swe_smith", "r2e_gym")])

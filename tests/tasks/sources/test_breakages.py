@@ -21,7 +21,7 @@ from repairgym.tasks.layers.environments import describe_environment, read_lock
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, SourceResult
-from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS, BreakageSource
+from repairgym.tasks.sources.breakages import BUILD_REQUIREMENTS, make_breakages
 from repairgym.tasks.sources.build_checks import BUILD_TEST, EXPECTED_FILE
 from repairgym.tasks.store import TaskStore
 
@@ -167,7 +167,7 @@ def test_a_package_that_does_not_build_is_counted(tmp_path: Path) -> None:
         backend = create_backend(config.sandbox)
         try:
             store = make_store(tmp_path / "layers", archive)
-            return await BreakageSource().make(made, BuildContext(store, backend, config, quota=1))
+            return await make_breakages(made, BuildContext(store, backend, config, quota=1))
         finally:
             await backend.close()
 

@@ -19,7 +19,7 @@ from repairgym.diffs.make import unified_diff
 from repairgym.records import Certificate, Environment, Location, Provenance, SourceKind, Task, TestRun
 from repairgym.tasks.build.test_files import conftest_paths, cut_functions, file_of, function_id, functions_of
 from repairgym.tasks.layers.catalogue import Package, Project
-from repairgym.tasks.layers.licenses import license_of
+from repairgym.tasks.layers.metadata import license_of
 
 MAX_MESSAGE_CHARS = 120
 _WORDINGS = (

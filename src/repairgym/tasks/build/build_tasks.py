@@ -39,17 +39,17 @@ from repairgym.tasks.layers.environments import read_lock
 from repairgym.tasks.layers.repositories import GitRepository
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, TaskSource
-from repairgym.tasks.sources.breakages import BreakageSource
-from repairgym.tasks.sources.history import HistorySource, find_candidates
-from repairgym.tasks.sources.mutations import MutationSource
-from repairgym.tasks.sources.releases import ReleaseSource
+from repairgym.tasks.sources.breakages import make_breakages
+from repairgym.tasks.sources.history import find_candidates, make_history
+from repairgym.tasks.sources.mutations import make_mutations
+from repairgym.tasks.sources.releases import make_releases
 from repairgym.tasks.store import TaskStore, Unit
 
 SOURCES: dict[SourceKind, TaskSource[Any]] = {
-    "mutations": MutationSource(),
-    "releases": ReleaseSource(),
-    "history": HistorySource(),
-    "breakages": BreakageSource(),
+    "mutations": make_mutations,
+    "releases": make_releases,
+    "history": make_history,
+    "breakages": make_breakages,
 }
 UNIT_FORMAT = 3
 """Part of each unit key; grows when sources make other tasks from the same input."""
@@ -261,7 +261,7 @@ async def _make_unit(job: Job, config: TasksConfig, root: Path) -> Unit:
     backend = create_backend(config.sandbox)
     store = LayerStore(root, config=config.layers)
     try:
-        result = await SOURCES[job.source].make(job.package, BuildContext(store, backend, config, job.quota, job.part))
+        result = await SOURCES[job.source](job.package, BuildContext(store, backend, config, job.quota, job.part))
         tasks, dropped = await with_build_steps(result.tasks, store, backend, config.sandbox.limits)
     finally:
         await backend.close()

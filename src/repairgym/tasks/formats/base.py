@@ -1,9 +1,8 @@
 """Exchange formats: the interface, and lossless reading and writing of one record.
 
-A format is a subclass of `Format` and one line in `registry.FORMATS`. It knows its own fields only;
-`read_record` finds the fields that it cannot reproduce by writing the task again, and keeps them in `extra` and
-`absent`. Guarantees: ``write_record(format, read_record(format, fields)) == fields``, types included; a field that is
-missing or has the wrong type raises `RecordError`.
+A format is a subclass of `Format` and one line in `registry.FORMATS`. It knows its own fields only; `Format.read` finds
+the fields that it cannot reproduce by writing the task again, and keeps them in `extra` and `absent`. Guarantees:
+``write(read(fields)) == fields``, types included; a field that is missing or has the wrong type raises `RecordError`.
 """
 
 import json
@@ -54,41 +53,39 @@ class Format(ABC):
         """Return True when ``fields`` have the distinctive fields of this format."""
         return has(fields, *self.required)
 
-    @abstractmethod
     def read(self, fields: Fields) -> UnbuiltTask:
-        """Return the task in ``fields``."""
+        """Return a task that keeps all of ``fields``."""
+        try:
+            json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"a value is no JSON: {error}") from error
+        task = self._read(fields)
+        if not task.id.strip():
+            raise RecordError("the id is empty")
+        known = self._write(task)
+        extra = {name: value for name, value in fields.items() if name not in known or not _equal(known[name], value)}
+        return task.model_copy(update={"extra": extra, "absent": tuple(sorted(known.keys() - fields.keys()))})
+
+    def write(self, task: UnbuiltTask, is_from_folder: bool) -> Fields:
+        """Return ``task`` in this format with its unknown fields; ``is_from_folder``: it was read from a folder."""
+        known = self._write(task)
+        if self.name == task.format:
+            return {name: value for name, value in known.items() if name not in task.absent} | task.extra
+        if self.is_folder == is_from_folder:
+            return task.extra | known
+        if not task.extra:
+            return known
+        if is_from_folder:
+            return {FILES_FIELD: task.extra} | known
+        return {EXTRA_FILE: json.dumps(task.extra, indent=2, ensure_ascii=False) + "\n"} | known
 
     @abstractmethod
-    def write(self, task: UnbuiltTask) -> Fields:
+    def _read(self, fields: Fields) -> UnbuiltTask:
+        """Return the task in the fields that the format knows."""
+
+    @abstractmethod
+    def _write(self, task: UnbuiltTask) -> Fields:
         """Return the fields of ``task``; a task without something that the format requires raises `RecordError`."""
-
-
-def read_record(form: Format, fields: Fields) -> UnbuiltTask:
-    """Read ``fields`` into a task that keeps all of them."""
-    try:
-        json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise RecordError(f"a value is no JSON: {error}") from error
-    task = form.read(fields)
-    if not task.id.strip():
-        raise RecordError("the id is empty")
-    written = form.write(task)
-    extra = {name: value for name, value in fields.items() if name not in written or not _equal(written[name], value)}
-    return task.model_copy(update={"extra": extra, "absent": tuple(sorted(written.keys() - fields.keys()))})
-
-
-def write_record(form: Format, task: UnbuiltTask, is_from_folder: bool) -> Fields:
-    """Write ``task`` in the format ``form`` with its unknown fields; ``is_from_folder``: it was read from a folder."""
-    written = form.write(task)
-    if form.name == task.format:
-        return {name: value for name, value in written.items() if name not in task.absent} | task.extra
-    if form.is_folder == is_from_folder:
-        return task.extra | written
-    if not task.extra:
-        return written
-    if is_from_folder:
-        return {FILES_FIELD: task.extra} | written
-    return {EXTRA_FILE: json.dumps(task.extra, indent=2, ensure_ascii=False) + "\n"} | written
 
 
 def _equal(value: Any, other: Any) -> bool:

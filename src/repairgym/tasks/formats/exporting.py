@@ -16,7 +16,7 @@ from repairgym.diffs.make import unified_diff
 from repairgym.records import Task
 from repairgym.tasks.build.assembly import read_text
 from repairgym.tasks.build.validation import pinned_tree
-from repairgym.tasks.formats.base import EXTRA_FILE, Fields, Format, RecordError, text_or_empty, write_record
+from repairgym.tasks.formats.base import EXTRA_FILE, Fields, Format, RecordError, text_or_empty
 from repairgym.tasks.formats.datasets import Layout, folder_name, write_rows, write_task_folders
 from repairgym.tasks.formats.harbor import base_image, certified_files
 from repairgym.tasks.formats.registry import FORMATS
@@ -138,7 +138,7 @@ def _records(
             if isinstance(task, Task):
                 record = _certified_record(task, pinned_tree(task, layers), form)
             else:
-                record = task, write_record(form, task, is_from_folder=FORMATS[task.format].is_folder)
+                record = task, form.write(task, is_from_folder=FORMATS[task.format].is_folder)
         except RecordError as error:
             summary.refused[task.id] = str(error)
         else:
@@ -152,6 +152,6 @@ def _records(
 def _certified_record(task: Task, tree: Path, form: Format) -> tuple[UnbuiltTask, Fields]:
     stripped = strip_task(task, tree)
     if form.name != "harbor":
-        return stripped, write_record(form, stripped, is_from_folder=False)
+        return stripped, form.write(stripped, is_from_folder=False)
     on_image = stripped.model_copy(update={"image": base_image(task)})
-    return stripped, write_record(form, on_image, is_from_folder=False) | certified_files(task, tree)
+    return stripped, form.write(on_image, is_from_folder=False) | certified_files(task, tree)

@@ -38,7 +38,7 @@ from repairgym.tasks.formats.folders import (
     read_folder,
     restore_lines,
 )
-from repairgym.tasks.formats.swe_bench import SweBench, read_core
+from repairgym.tasks.formats.swe_bench import read_core, write_swe_bench
 from repairgym.tasks.unbuilt import UnbuiltTask
 
 TASK_FILE, RECORD_FILE, SOLUTION_FILE = "task.toml", "tests/config.json", "solution/solve.sh"
@@ -63,8 +63,7 @@ class Harbor(Format):
     is_folder = True
     required = (TASK_FILE,)
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         settings = parse_file(fields, TASK_FILE, tomllib.loads)
         environment = get_table(settings, "environment")
         image = text_or_empty(environment.get("docker_image")) or _base_image(
@@ -87,8 +86,7 @@ class Harbor(Format):
             quality_scores=get_scores(get_table(settings, "metadata")),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         if not task.image:
             raise RecordError("harbor needs a container image, and the record names none")
         metadata = {"repository": task.repository, "base_commit": task.base_commit, "created_at": task.created_at}
@@ -97,7 +95,7 @@ class Harbor(Format):
             TASK_FILE: to_toml(settings),
             "instruction.md": task.issue,
             **{f"environment/{name}": text for name, text in dockerfile(task).items()},
-            RECORD_FILE: json.dumps(SweBench().write(task), indent=2, ensure_ascii=False) + "\n",
+            RECORD_FILE: json.dumps(write_swe_bench(task), indent=2, ensure_ascii=False) + "\n",
             "tests/test.patch": task.test_patch,
             "tests/test_ids.txt": "".join(f"{name}\n" for name in task.fail_to_pass + task.pass_to_pass),
             "tests/test.sh": program(_verifier(_patched_tests(task), command_of(task))),

@@ -20,7 +20,7 @@ from repairgym.diffs.apply import apply_patch
 from repairgym.diffs.parse import parse_patch
 from repairgym.errors import InputError
 from repairgym.records import Record, Task
-from repairgym.tasks.formats.base import Format, RecordError, Row, read_record
+from repairgym.tasks.formats.base import Format, RecordError, Row
 from repairgym.tasks.formats.datasets import read_dataset, write_json_lines
 from repairgym.tasks.formats.exporting import certified_in
 from repairgym.tasks.formats.registry import detect_format
@@ -144,7 +144,7 @@ class _Import:
         """Return the new unbuilt task in ``row``; None for a known or certified one."""
         if row.fields is None:
             raise RecordError(row.error)
-        task = read_record(self.form or detect_format(row.fields), row.fields)
+        task = (self.form or detect_format(row.fields)).read(row.fields)
         task = task if task.split else task.model_copy(update={"split": row.split})
         certified = certified_in(task)
         if not self.is_new(certified or task):

@@ -21,8 +21,7 @@ class MultiSwe(Format):
     name = "multi_swe"
     required = ("org", "repo", "number", "fix_patch")
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         number = fields.get("number")
         if isinstance(number, bool) or not isinstance(number, int):
             raise RecordError(f"the field 'number' is {number!r}, expected the number of a pull request")
@@ -42,8 +41,7 @@ class MultiSwe(Format):
             language=get_text(fields, "lang"),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         org, _, repo = task.repository.rpartition("/")
         number = _ID.fullmatch(task.id)
         if not org or not number:

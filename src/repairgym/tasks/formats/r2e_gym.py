@@ -21,8 +21,7 @@ class R2eGym(Format):
     name = "r2e_gym"
     required = ("repo_name", "commit_hash", "docker_image", "expected_output_json")
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         repository, commit = get_text(fields, "repo_name", None), get_text(fields, "commit_hash", None)
         parsed = get_table(fields, "parsed_commit_content")
         files = [(path, text) for path, text in map(_file_patch, _items(parsed, "file_diffs")) if text]
@@ -38,8 +37,7 @@ class R2eGym(Format):
             image=get_text(fields, "docker_image"),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         if task.format != self.name:
             raise RecordError(
                 "r2e_gym needs the commit of the repair, its parsed diff and the status of every test, which only "

@@ -66,6 +66,17 @@ def write_core(task: UnbuiltTask) -> Fields:
     return values | {column: list(values[column]) for column in _TESTS}
 
 
+def write_swe_bench(task: UnbuiltTask) -> Fields:
+    """Write a row of SWE-bench."""
+    core = write_core(task)
+    return {
+        **core,
+        **{column: json.dumps(core[column]) for column in _TESTS},
+        "environment_setup_commit": task.base_commit,
+        **keep_filled({"image": task.image, "difficulty": task.labels.get("difficulty", "")}),
+    }
+
+
 class SweBench(Format):
     """Rows of SWE-bench: test lists are JSON in a text."""
 
@@ -76,8 +87,7 @@ class SweBench(Format):
         """See `Format.matches`."""
         return super().matches(fields) and isinstance(fields.get("FAIL_TO_PASS"), str)
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         difficulty = text_or_empty(fields.get("difficulty"))
         return UnbuiltTask(
             format=self.name,
@@ -86,15 +96,8 @@ class SweBench(Format):
             **read_core(fields),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
-        core = write_core(task)
-        return {
-            **core,
-            **{column: json.dumps(core[column]) for column in _TESTS},
-            "environment_setup_commit": task.base_commit,
-            **keep_filled({"image": task.image, "difficulty": task.labels.get("difficulty", "")}),
-        }
+    def _write(self, task: UnbuiltTask) -> Fields:
+        return write_swe_bench(task)
 
 
 class SweGym(Format):
@@ -107,12 +110,10 @@ class SweGym(Format):
         """See `Format.matches`."""
         return super().matches(fields) and isinstance(fields.get("FAIL_TO_PASS"), list)
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         return UnbuiltTask(format=self.name, **read_core(fields))
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         return write_core(task)
 
 
@@ -122,8 +123,7 @@ class SweRebench(Format):
     name = "swe_rebench"
     required = ("instance_id", "base_commit", "patch", "test_patch", "install_config")
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         install = get_table(fields, "install_config")
         return UnbuiltTask(
             format=self.name,
@@ -138,8 +138,7 @@ class SweRebench(Format):
             **read_core(fields),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         install = {"python": task.python, "install": "\n".join(task.build), "test_cmd": task.test_command}
         return {
             **write_core(task),
@@ -158,8 +157,7 @@ class SweRebenchV2(Format):
     name = "swe_rebench_v2"
     required = ("instance_id", "base_commit", "patch", "install_config", "language")
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         install = get_table(fields, "install_config")
         return UnbuiltTask(
             format=self.name,
@@ -170,8 +168,7 @@ class SweRebenchV2(Format):
             **read_core({**fields, "created_at": _to_time(fields.get("created_at"))}),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         install = {"install": list(task.build), "test_cmd": task.test_command, "log_parser": ""}
         return {
             **write_core(task),
@@ -218,8 +215,7 @@ class SweSmith(Format):
         """See `Format.matches`."""
         return super().matches(fields) and not has(fields, "test_patch")
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         bug = get_text(fields, "patch", None)
         repo = get_text(fields, "repo", None)
         mirror = _MIRROR.fullmatch(repo)
@@ -241,8 +237,7 @@ class SweSmith(Format):
             image=get_text(fields, "image_name"),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         owner, _, name = task.repository.rpartition("/")
         commit = task.base_commit[:_COMMIT_CHARACTERS]
         mirror = f"swesmith/{owner}__{name}.{commit}" if owner and commit else task.repository

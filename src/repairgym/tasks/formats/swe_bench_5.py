@@ -28,8 +28,7 @@ class SweBench5(Format):
     is_folder = True
     required = (TASK_FILE, TESTS_FILE)
 
-    def read(self, fields: Fields) -> UnbuiltTask:
-        """See `Format.read`."""
+    def _read(self, fields: Fields) -> UnbuiltTask:
         short, tests = parse_file(fields, TASK_FILE, yaml.safe_load), parse_file(fields, TESTS_FILE, json.loads)
         return UnbuiltTask(
             id=get_text(short, "instance_id", None),
@@ -48,8 +47,7 @@ class SweBench5(Format):
             split=split_of(get_text(short, "split")),
         )
 
-    def write(self, task: UnbuiltTask) -> Fields:
-        """See `Format.write`."""
+    def _write(self, task: UnbuiltTask) -> Fields:
         short = {
             "instance_id": task.id,
             "repo": task.repository,

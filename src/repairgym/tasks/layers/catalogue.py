@@ -4,20 +4,18 @@ Reads ``repairgym/data/catalogue.toml`` (or a user's file of the same form). Mak
 records. Guarantees: each project belongs to one split, each version has a pinned SHA-256, and names are unique.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pydantic import ValidationError, model_validator
 
 from repairgym.errors import InputError, TaskError
 from repairgym.records import Record, Split
+from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.package_index import Sdist
-from repairgym.tasks.layers.store import METADATA_FOLDER
 
 
 class Project(Record):
@@ -73,14 +71,14 @@ class Package(Project):
     """Releases to build and test with today's newest dependencies (source `breakages`)."""
 
     @model_validator(mode="after")
-    def _versions_are_pinned(self) -> Package:
+    def _versions_are_pinned(self) -> Self:
         needed = {self.version, *self.aged, *(version for pair in self.releases for version in pair)}
         missing = sorted(needed - set(self.sdists))
         if missing:
             raise ValueError(f"{self.name}: no SHA-256 in sdists for {', '.join(missing)}")
         return self
 
-    def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Package:
+    def only(self, version: str, releases: tuple[tuple[str, str], ...] = (), aged: tuple[str, ...] = ()) -> Self:
         """Return this package with only ``version``, ``releases`` and ``aged``: the input of one unit of a build."""
         needed = {version, *aged, *(paired for pair in releases for paired in pair)}
         sdists = {name: digest for name, digest in self.sdists.items() if name in needed}
@@ -117,7 +115,7 @@ class Catalogue(Record):
     repository: tuple[Repository, ...] = ()
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Catalogue:
+    def _names_are_unique(self) -> Self:
         if not self.package and not self.repository:
             raise ValueError("it lists neither [[package]] nor [[repository]]")
         for projects in (self.package, self.repository):

@@ -6,19 +6,17 @@ from git's objects, so that no filter, hook or attribute of the repository runs;
 links that leave it is rejected with `UnsupportedTreeError`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, Self
 
 from repairgym.errors import IndexUnavailableError, InputError, TaskError
-from repairgym.tasks.layers.store import METADATA_FOLDER, LayerStore
+from repairgym.tasks.layers.metadata import read_settings, write_metadata
+from repairgym.tasks.layers.store import LayerStore
 
 COMMIT_TREE_FORMAT = 1
 """Part of each tree digest; grows when unpacking changes what a tree holds."""
@@ -37,7 +35,7 @@ class UnsupportedTreeError(TaskError):
         self.path = path
         super().__init__(f"{path}: {reason.replace('_', ' ')}; the commit is left out")
 
-    def __reduce__(self) -> tuple[type[UnsupportedTreeError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
         """Pickle the error for the processes of a build."""
         return type(self), (self.reason, self.path)
 
@@ -65,7 +63,7 @@ class GitRepository:
         self.subdirectory = subdirectory.strip("/")
 
     @classmethod
-    def open(cls, url: str, store: LayerStore, subdirectory: str = "") -> GitRepository:
+    def open(cls, url: str, store: LayerStore, subdirectory: str = "") -> Self:
         """Return the repository at ``url``: a path is used directly, any other URL is cloned once.
 
         Raises:
@@ -130,8 +128,9 @@ class GitRepository:
 
     def text(self, commit_id: str, path: str) -> str | None:
         """Return the text of a file in a commit; None if it is missing or no UTF-8."""
+        full_path = f"{self.subdirectory}/{path}" if self.subdirectory else path
         try:
-            return self.git("cat-file", "blob", f"{commit_id}:{self._full(path)}").decode("utf-8")
+            return self.git("cat-file", "blob", f"{commit_id}:{full_path}").decode("utf-8")
         except (InputError, UnicodeDecodeError):
             return None
 
@@ -146,9 +145,6 @@ class GitRepository:
     def tree_id(self, commit_id: str) -> str:
         """Return git's id of the commit's tree (of the subdirectory)."""
         return self.git("rev-parse", "--verify", f"{commit_id}:{self.subdirectory}").decode().strip()
-
-    def _full(self, path: str) -> str:
-        return f"{self.subdirectory}/{path}" if self.subdirectory else path
 
     def write_tree(self, commit_id: str, place: Path) -> None:
         """Write the files of a commit below ``place``; `UnsupportedTreeError` if they cannot be pinned."""
@@ -193,19 +189,14 @@ def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, na
     def build(place: Path) -> None:
         repository.write_tree(commit_id, place)
         _write_version_files(place, version)
-        folder = place / METADATA_FOLDER / f"{name.replace('-', '_')}-{version}.dist-info"
-        folder.mkdir(parents=True)
-        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        write_metadata(place, name, version)
 
     return store.build_once("trees", hashlib.sha256(address.encode()).hexdigest(), build)
 
 
 def _write_version_files(tree: Path, version: str) -> None:
     """Write the version files that a build would generate from git tags, if the project's settings name them."""
-    try:
-        tool = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {})
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return
+    tool = read_settings(tree).get("tool", {})
     scm = tool.get("setuptools_scm", {})
     hook = tool.get("hatch", {}).get("build", {}).get("hooks", {}).get("vcs", {})
     for name in (scm.get("write_to"), scm.get("version_file"), hook.get("version-file")):

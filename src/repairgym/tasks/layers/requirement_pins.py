@@ -7,7 +7,6 @@ existing bounds stay.
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -17,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from repairgym.tasks.layers.metadata import read_settings
 from repairgym.tasks.mutation.settings_operators import Entry, parse_entries, replace_value
 
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==(?P<version>[^\s;\\]+)\s*(?:;(?P<marker>[^\\]+))?")
@@ -48,11 +48,7 @@ _STRING = re.compile(r"(?P<quote>[\"'])(?P<text>[^\"'\n]+)(?P=quote)")
 
 def build_requirements(tree: Path) -> tuple[str, ...]:
     """Return ``[build-system] requires`` of ``tree``, or its default."""
-    try:
-        system = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("build-system", {})
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        system = {}
-    return tuple(system.get("requires", DEFAULT_BUILD_REQUIREMENTS))
+    return tuple(read_settings(tree).get("build-system", {}).get("requires", DEFAULT_BUILD_REQUIREMENTS))
 
 
 def runtime_requirements(tree: Path) -> tuple[str, ...]:

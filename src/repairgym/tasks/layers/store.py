@@ -32,12 +32,11 @@ from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, InputError, disk_full_as_repairgym_error
 from repairgym.tasks.layers import gc
 from repairgym.tasks.layers.inventory import write_manifest
+from repairgym.tasks.layers.metadata import write_metadata
 from repairgym.tasks.layers.package_index import PackageIndex, Sdist, SdistIndex, sha256_of
 
 TREE_FORMAT = 1
 """Part of each tree digest; grows when unpacking changes what a tree holds."""
-METADATA_FOLDER = ".dist"
-"""Folder of a tree with the metadata for ``importlib.metadata``; a source path of every task."""
 
 
 def cache_root() -> Path:
@@ -180,7 +179,9 @@ def _unpack(archive: Path, sdist: Sdist, place: Path) -> None:
     for path in list(top.iterdir()):
         path.rename(place / path.name)
     shutil.rmtree(inner)
-    _write_metadata(place, sdist)
+    metadata = place / "PKG-INFO"
+    text = metadata.read_text(encoding="utf-8", errors="replace") if metadata.is_file() else ""
+    write_metadata(place, sdist.name, sdist.version, text)
 
 
 def _extract(archive: Path, place: Path) -> None:
@@ -193,12 +194,3 @@ def _extract(archive: Path, place: Path) -> None:
     else:
         with tarfile.open(archive) as tar:
             tar.extractall(place, filter="data")
-
-
-def _write_metadata(tree: Path, sdist: Sdist) -> None:
-    folder = tree / METADATA_FOLDER / f"{sdist.name.replace('-', '_')}-{sdist.version}.dist-info"
-    folder.mkdir(parents=True)
-    source = tree / "PKG-INFO"
-    fallback = f"Metadata-Version: 2.1\nName: {sdist.name}\nVersion: {sdist.version}\n"
-    text = source.read_text(encoding="utf-8", errors="replace") if source.is_file() else fallback
-    (folder / "METADATA").write_text(text, encoding="utf-8")

@@ -75,15 +75,11 @@ _LIBRARY = re.compile(r"site-packages|lib/python\d")
 class Rule:
     """Form of an error message of one kind of tool."""
 
-    pattern: re.Pattern[str]
+    pattern: str
     """Groups ``message`` and, where the line names a place, ``path`` and ``line``."""
     likely: ErrorClass = "other"
     is_last: bool = False
     """The last match counts: a traceback ends with the exception."""
-
-
-def _rule(pattern: str, likely: ErrorClass = "other", is_last: bool = False) -> Rule:
-    return Rule(re.compile(pattern), likely, is_last)
 
 
 _NOISE = (
@@ -92,33 +88,33 @@ _NOISE = (
 )
 RULES: tuple[Rule, ...] = (
     # Resolvers: pip, uv, cargo, Maven.
-    _rule(r"^(?:ERROR: )?(?P<message>No matching distribution found for .+)"),
-    _rule(r"^ERROR: (?P<message>Cannot install .+ conflicting dependencies.*)"),
-    _rule(r"^(?P<message>Because .+)"),
-    _rule(r"^error: (?P<message>no matching package named .+)"),
-    _rule(r"^(?P<message>.*Could not resolve dependencies .+)"),
-    _rule(r"^(?:ERROR: )?(?P<message>Package .+ requires a different Python.*)", "version"),
+    Rule(r"^(?:ERROR: )?(?P<message>No matching distribution found for .+)"),
+    Rule(r"^ERROR: (?P<message>Cannot install .+ conflicting dependencies.*)"),
+    Rule(r"^(?P<message>Because .+)"),
+    Rule(r"^error: (?P<message>no matching package named .+)"),
+    Rule(r"^(?P<message>.*Could not resolve dependencies .+)"),
+    Rule(r"^(?:ERROR: )?(?P<message>Package .+ requires a different Python.*)", "version"),
     # Compilers and type checkers: gcc, javac, mypy, rustc.
-    _rule(r"^(?P<path>[^\s:]+):(?P<line>\d+)(?::\d+)?: (?P<message>(?:fatal )?error: .+)", "build_tool"),
-    _rule(r"^(?P<message>error\[E\d+\]: .+)", "build_tool"),
+    Rule(r"^(?P<path>[^\s:]+):(?P<line>\d+)(?::\d+)?: (?P<message>(?:fatal )?error: .+)", "build_tool"),
+    Rule(r"^(?P<message>error\[E\d+\]: .+)", "build_tool"),
     # A byte compiler continues with the next file: the first error is the main one.
-    _rule(r"^(?P<message>(?:SyntaxError|IndentationError|TabError): .+)", "build_tool"),
+    Rule(r"^(?P<message>(?:SyntaxError|IndentationError|TabError): .+)", "build_tool"),
     # Linters, in their concise and their full form.
-    _rule(r"^(?P<path>[^\s:]+):(?P<line>\d+):\d+: (?P<message>[A-Z]{1,4}\d{3,4} .+)", "build_tool"),
-    _rule(r"^(?P<message>[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S.+)", "build_tool"),
+    Rule(r"^(?P<path>[^\s:]+):(?P<line>\d+):\d+: (?P<message>[A-Z]{1,4}\d{3,4} .+)", "build_tool"),
+    Rule(r"^(?P<message>[A-Z]{1,4}\d{3,4} (?:\[\*\] )?\S.+)", "build_tool"),
     # pytest: the first failure, from its own lines or from the summary; then unittest.
-    _rule(r"^E {2,}(?P<message>\S.*)", "test"),
-    _rule(r"^(?:FAILED|ERROR) (?P<path>\S+::.*?|\S+\.py)(?: - (?P<message>.+))?$", "test"),
-    _rule(r"^(?P<message>(?:configuration error|invalid pyproject).+)", "configuration"),
-    _rule(r"^(?P<message>[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|gaierror)(?:: .*)?)$", is_last=True),
-    _rule(r"^\S*python\S*: (?P<message>No module named .+)"),
-    _rule(r"^make\S*: \*\*\* (?P<message>.+)", "build_tool"),
-    _rule(rf"^ERROR: (?P<message>{_NOISE}.+)"),
-    _rule(rf"^(?:\S+: )?error: (?P<message>{_NOISE}.+)"),
-    _rule(r"^(?:\S*sh: )(?:line )?\d+: (?P<message>.+)"),
-    _rule(r"^(?P<message>(?:Failed to parse|TOML parse error) .+)", "configuration", is_last=True),
-    _rule(r"^(?P<message>.*\b(?:[Ee]rror|[Ff]ail(?:ed|ure)|[Cc]annot|[Cc]ould not|[Rr]equires)\b.*)"),
-    _rule(r"^(?P<message>\S.*)", is_last=True),
+    Rule(r"^E {2,}(?P<message>\S.*)", "test"),
+    Rule(r"^(?:FAILED|ERROR) (?P<path>\S+::.*?|\S+\.py)(?: - (?P<message>.+))?$", "test"),
+    Rule(r"^(?P<message>(?:configuration error|invalid pyproject).+)", "configuration"),
+    Rule(r"^(?P<message>[\w.]*(?:Error|Exception|Exit|Interrupt|Warning|gaierror)(?:: .*)?)$", is_last=True),
+    Rule(r"^\S*python\S*: (?P<message>No module named .+)"),
+    Rule(r"^make\S*: \*\*\* (?P<message>.+)", "build_tool"),
+    Rule(rf"^ERROR: (?P<message>{_NOISE}.+)"),
+    Rule(rf"^(?:\S+: )?error: (?P<message>{_NOISE}.+)"),
+    Rule(r"^(?:\S*sh: )(?:line )?\d+: (?P<message>.+)"),
+    Rule(r"^(?P<message>(?:Failed to parse|TOML parse error) .+)", "configuration", is_last=True),
+    Rule(r"^(?P<message>.*\b(?:[Ee]rror|[Ff]ail(?:ed|ure)|[Cc]annot|[Cc]ould not|[Rr]equires)\b.*)"),
+    Rule(r"^(?P<message>\S.*)", is_last=True),
 )
 
 
@@ -127,7 +123,8 @@ def parse_main_error(log: str) -> MainError | None:
     raw = _COLOURS.sub("", log).splitlines()[:MAX_LOG_LINES]
     lines = [_DECORATION.sub("", line[:MAX_LINE_CHARS]) for line in raw]
     for rule in RULES:
-        matches = [(index, match) for index, line in enumerate(lines) if (match := rule.pattern.match(line))]
+        pattern = re.compile(rule.pattern)
+        matches = [(index, match) for index, line in enumerate(lines) if (match := pattern.match(line))]
         if matches:
             index, match = matches[-1 if rule.is_last else 0]
             return _main_error(rule, lines, index, match.groupdict())

@@ -195,10 +195,9 @@ class TaskManifest:
         tests = (*task.fail_to_pass, *task.pass_to_pass)
         known = dict.fromkeys((*content.shared.tests, *tests))
         files = {text_key(text): text for path, text in task.pinned_files.items() if path not in _SHIPPED_CHECKS}
-        tools = tuple(dict.fromkeys((*map(_frozen, content.shared.tools), _frozen(task.certificate.tool_versions))))
-        content.shared = SharedParts(
-            tests=tuple(known), files={**content.shared.files, **files}, tools=tuple(dict(pairs) for pairs in tools)
-        )
+        own, tools = dict(sorted(task.certificate.tool_versions.items())), content.shared.tools
+        tools = tools if own in tools else (*tools, own)
+        content.shared = SharedParts(tests=tuple(known), files={**content.shared.files, **files}, tools=tools)
         content.entries[task.id] = _entry(task, content.shared, self._save_lock(task))
         return "recorded"
 
@@ -228,10 +227,6 @@ def text_key(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _frozen(versions: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(versions.items()))
-
-
 def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
     number = {test_id: place for place, test_id in enumerate(shared.tests)}
     certificate = task.certificate
@@ -257,7 +252,7 @@ def _entry(task: Task, shared: SharedParts, lock: str) -> TaskEntry:
         ),
         durations_s=(certificate.empty_duration_s, certificate.gold_duration_s),
         unstable=certificate.unstable_tests,
-        tools=shared.tools.index(dict(_frozen(certificate.tool_versions))),
+        tools=shared.tools.index(certificate.tool_versions),
         content=content_digest(task),
     )
 

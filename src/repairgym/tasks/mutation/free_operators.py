@@ -29,7 +29,8 @@ def find_free_sites(source: str) -> list[Site]:
     nodes = (node for node in ast.walk(tree) if id(node) not in inside_texts)
     sites: dict[tuple[int, int, str, str], Site] = {}
     for site in (site for node in nodes for site in _sites(node, tokens)):
-        if _is_there(tokens, site):
+        # The parser misplaces parts of f-strings.
+        if tokens.lines[site.line - 1].startswith(site.old, site.column):
             # A nested function yields its variables twice; those of the outer function come first.
             sites.setdefault((site.line, site.column, site.operator, site.old), site)
     return [sites[place] for place in sorted(sites)]
@@ -121,8 +122,3 @@ def _wrong_variables(node: FunctionNode, tokens: SourceTokens) -> Iterator[Site]
             number = known.index(child.id)
             others = [name for name in known[number + 1 :] + known[:number] if name != child.id]
             yield from _one(tokens, "wrong_variable", child, *others[:MAX_VARIABLES])
-
-
-def _is_there(tokens: SourceTokens, site: Site) -> bool:
-    """Return True if the old text is at the site: the parser misplaces parts of f-strings."""
-    return tokens.lines[site.line - 1].startswith(site.old, site.column)

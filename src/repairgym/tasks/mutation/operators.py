@@ -6,15 +6,13 @@ the source byte for byte. The vocabulary is closed: only operators, keywords, sm
 change, never free identifiers, so that a policy of a few million parameters can write the repair.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeGuard
+from typing import Self, TypeGuard
 
 
 class SourceTokens:
@@ -114,10 +112,10 @@ class Mutation:
     new: str
 
     @property
-    def inverse(self) -> Mutation:
+    def inverse(self) -> Self:
         """The mutation that restores the source."""
         site = Site(self.site.operator, self.site.line, self.site.column, self.new, (self.site.old,))
-        return Mutation(site, self.site.old)
+        return type(self)(site, self.site.old)
 
 
 @dataclass(frozen=True)

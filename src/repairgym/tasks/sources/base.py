@@ -1,8 +1,8 @@
 """Task sources: the interface, the build context and the result.
 
 A source turns one project of the catalogue (a package or a repository) into tasks. A new source is a file in this
-folder with a `TaskSource`, one line in `build_tasks.SOURCES`, and a test. Guarantees: for one seed, catalogue and
-machine architecture a source gives the same tasks.
+folder with a `TaskSource` function, one line in `build_tasks.SOURCES`, and a test. Guarantees: for one seed, catalogue
+and machine architecture a source gives the same tasks.
 """
 
 import random
@@ -53,6 +53,10 @@ class BuildContext:
         tree = await tree_with_bytecode(self.store, self.backend, spec, request, timeout_s)
         return spec.model_copy(update={"tree": tree})
 
+    def seed(self, package: Package) -> str:
+        """Return the seed of random choices for ``package``."""
+        return f"{self.config.seed}:{package.name}:{package.version}"
+
     def request(self, project: Project, test_ids: tuple[str, ...], timeout_s: float) -> TestRequest:
         """Return a request for ``test_ids`` of ``project`` during the build."""
         return TestRequest(
@@ -84,7 +88,7 @@ ProjectT = TypeVar("ProjectT", bound=Project, contravariant=True)
 class TaskSource(Protocol[ProjectT]):
     """Makes tasks of one kind."""
 
-    async def make(self, package: ProjectT, context: BuildContext) -> SourceResult:
+    async def __call__(self, package: ProjectT, context: BuildContext, /) -> SourceResult:
         """Make certified tasks from ``package``, at most ``context.quota``.
 
         Raises:

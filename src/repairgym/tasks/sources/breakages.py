@@ -7,12 +7,11 @@ follow (`dependencies`). Guarantees: the repair of an edit is the released setti
 one gold state and share its runs (`verify` shares nothing).
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Self
 
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Task, TestRun
@@ -30,19 +29,16 @@ BUILD_REQUIREMENTS = ("flit-core<4", "hatch-vcs", "hatchling", "poetry-core", "s
 """Build back ends of the environment in which wheels are built."""
 
 
-class BreakageSource:
-    """Makes `breakages` tasks."""
-
-    async def make(self, package: Package, context: BuildContext) -> SourceResult:
-        """See `TaskSource.make`."""
-        result = SourceResult()
-        if context.part == 0:
-            await _break_settings(package, context, result)
-            return result
-        for version in package.aged:
-            result.funnel["aged_releases"] += 1
-            result.add(await aged_task(package, version, context, result.funnel))
+async def make_breakages(package: Package, context: BuildContext) -> SourceResult:
+    """Make `breakages` tasks (see `TaskSource`)."""
+    result = SourceResult()
+    if context.part == 0:
+        await _break_settings(package, context, result)
         return result
+    for version in package.aged:
+        result.funnel["aged_releases"] += 1
+        result.add(await aged_task(package, version, context, result.funnel))
+    return result
 
 
 async def _break_settings(package: Package, context: BuildContext, result: SourceResult) -> None:
@@ -73,7 +69,7 @@ class BreakageRun:
     """Builds of the release itself, made for the first edit that needs them."""
 
     @classmethod
-    async def set_up(cls, package: Package, context: BuildContext) -> BreakageRun | None:
+    async def set_up(cls, package: Package, context: BuildContext) -> Self | None:
         """Build the release and record the content of its wheel; return None if the build fails."""
         store, lock, test = context.store, context.lock(BUILD_REQUIREMENTS), check_text(BUILD_TEST)
         environment, spec = context.pinned_tree(lock, tree_with_files(store, package.sdist(), {BUILD_TEST: test}))
@@ -96,8 +92,7 @@ class BreakageRun:
             if (self.spec.tree / path).is_file():
                 for edit in find_edits(path, read_text(self.spec.tree / path)):
                     families[edit.operator].append(edit)
-        seed = f"{self.context.config.seed}:{self.package.name}:{self.package.version}"
-        return shuffled_turns(families, random.Random(seed))
+        return shuffled_turns(families, random.Random(self.context.seed(self.package)))
 
     async def try_edit(self, edit: SettingsEdit) -> Task | str:
         """Return the task of an edit, or the reason of its drop."""

@@ -4,12 +4,11 @@ Reads the changelog of an sdist. Makes the entry about a group of hunks. Guarant
 count; an entry has to fit better than every other one; headings, versions, links and author credits are removed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 _FILE_NAME = re.compile(r"(change(s|log)?|history|news|versions|release[-_]?notes)(\.(rst|md|txt))?$", re.IGNORECASE)
 _VERSION_HEADING = re.compile(r"^(#+\s*)?(release|version|=+|-+)?\s*\[?v?\d+\.\d+[\w.]*\]?", re.IGNORECASE)
@@ -41,7 +40,7 @@ class Clues:
     """Stems of words in the changed lines; they break ties."""
 
     @classmethod
-    def collect(cls, names: Iterable[str], test_ids: Iterable[str], hunk_text: str, test_source: str = "") -> Clues:
+    def collect(cls, names: Iterable[str], test_ids: Iterable[str], hunk_text: str, test_source: str = "") -> Self:
         """Collect clues from touched names, failing tests (ids and source) and the text of the hunks."""
         tests = " ".join(test_id.partition("::")[2] for test_id in test_ids)
         parts = {part for name in names for part in name.split(".") if len(part) > 3 and not part.startswith("__")}

@@ -6,14 +6,13 @@ wheelhouse the older ones of the repair, so that the repair can be tried offline
 bounds in lists of requirements; the older versions break no test that passes with the newest.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -111,7 +110,7 @@ class AgedRelease:
     """New environments of the search; existing ones belong to other tasks."""
 
     @classmethod
-    def set_up(cls, package: Package, version: str, context: BuildContext) -> AgedRelease:
+    def set_up(cls, package: Package, version: str, context: BuildContext) -> Self:
         """Pin the tree and lock its newest allowed dependencies; PackageNotFoundError if none fit together."""
         sdist = package.sdist(version)
         plain = context.store.tree(sdist)

@@ -10,19 +10,16 @@ neither the fix nor later history can be read; an issue text holds no line of co
 commit is counted.
 """
 
-from __future__ import annotations
-
 import configparser
 import json
 import random
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 from repairgym.config.tasks import HistoryConfig
 from repairgym.errors import InputError, PackageNotFoundError, TaskError
@@ -32,7 +29,7 @@ from repairgym.tasks.build.assembly import Visibility
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.environments import resolve_lock
-from repairgym.tasks.layers.licenses import license_of
+from repairgym.tasks.layers.metadata import license_of, read_settings
 from repairgym.tasks.layers.repositories import Commit, GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.changelog import clean_entry
@@ -178,21 +175,18 @@ def reveals(text: str, fix: Fix) -> bool:
 # --- tasks ---------------------------------------------------------------------------------------------------------
 
 
-class HistorySource:
-    """Makes `history` tasks of one part of a repository's candidates."""
-
-    async def make(self, package: Repository, context: BuildContext) -> SourceResult:
-        """See `TaskSource.make`."""
-        miner = CommitMiner.open(package, context)
-        candidates, funnel = find_candidates(package, miner.clone, context.config.history)
-        result = SourceResult()
-        if context.part == 0:
-            result.funnel.update(funnel)
-        size = context.config.history.num_commits_per_unit
-        for candidate in candidates[context.part * size : (context.part + 1) * size]:
-            result.funnel["candidates"] += 1
-            result.add(await miner.make_task(candidate))
-        return result
+async def make_history(package: Repository, context: BuildContext) -> SourceResult:
+    """Make `history` tasks of one part of a repository's candidates (see `TaskSource`)."""
+    miner = CommitMiner.open(package, context)
+    candidates, funnel = find_candidates(package, miner.clone, context.config.history)
+    result = SourceResult()
+    if context.part == 0:
+        result.funnel.update(funnel)
+    size = context.config.history.num_commits_per_unit
+    for candidate in candidates[context.part * size : (context.part + 1) * size]:
+        result.funnel["candidates"] += 1
+        result.add(await miner.make_task(candidate))
+    return result
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,7 @@ class CommitMiner:
     issues: dict[str, str]
 
     @classmethod
-    def open(cls, repository: Repository, context: BuildContext) -> CommitMiner:
+    def open(cls, repository: Repository, context: BuildContext) -> Self:
         """Open the clone and read the issues."""
         clone = GitRepository.open(repository.url, context.store, repository.subdirectory)
         return cls(repository, context, clone, load_issues(repository.issues))
@@ -252,7 +246,9 @@ class CommitMiner:
         newer = texts_of(self.repository, tree)
         older = {**newer, **{path: self.clone.text(commit.parents[0], path) for path in candidate.sources}}
         test_files = self._test_files(candidate, tree)
-        environment, spec = self.context.pinned_tree(self._lock(tree, commit.date), tree)
+        is_dated, requirements = self.context.config.history.is_lock_dated, self.repository.requirements
+        lock = commit_lock(self.repository, tree, commit.date) if is_dated else self.context.lock(requirements)
+        environment, spec = self.context.pinned_tree(lock, tree)
         origin = Origin(
             project=self.repository,
             source="history",
@@ -261,15 +257,10 @@ class CommitMiner:
             environment=environment,
             config=self.context.config.history,
             created_at=commit.date,
-            labels={"lock": "dated" if self.context.config.history.is_lock_dated else "undated"},
+            labels={"lock": "dated" if is_dated else "undated"},
         )
         changed = tuple(path for path in test_files if path in candidate.tests)
         return _PinnedCommit(origin, spec, Fix(tuple(find_hunks(older, newer)), older, newer), test_files, changed)
-
-    def _lock(self, tree: Path, date: str) -> str:
-        if self.context.config.history.is_lock_dated:
-            return commit_lock(self.repository, tree, date)
-        return self.context.lock(self.repository.requirements)
 
     async def _is_noticed(self, pinned: _PinnedCommit) -> bool:
         """Return True if a changed test file fails on the older sources: one run that excludes most commits."""
@@ -314,11 +305,7 @@ def commit_lock(repository: Repository, tree: Path, date: str) -> str:
 
 def declared_requirements(tree: Path) -> tuple[str, ...]:
     """Return the runtime requirements in ``pyproject.toml`` or ``setup.cfg`` of ``tree``; no project code runs."""
-    try:
-        project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-        requirements = project.get("dependencies", [])
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        requirements = []
+    requirements = read_settings(tree).get("project", {}).get("dependencies", [])
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string((tree / "setup.cfg").read_text(encoding="utf-8"))

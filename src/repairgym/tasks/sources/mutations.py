@@ -6,8 +6,6 @@ functions fail, so that one can be shown and the other hidden. Functions take tu
 the package. Results are consumed in a fixed order, so that timing has no influence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter, defaultdict
@@ -15,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from repairgym.config.tasks import MutationConfig
 from repairgym.errors import TaskError
@@ -118,30 +117,27 @@ MIN_FAILING_FUNCTIONS = 2
 """One failing test function to show, one to hide."""
 
 
-class MutationSource:
-    """Makes `mutations` tasks."""
-
-    async def make(self, package: Package, context: BuildContext) -> SourceResult:
-        """See `TaskSource.make`."""
-        mutation_run = await MutationRun.set_up(package, context)
-        targets = mutation_run.targets()
-        funnel = Counter(functions=len(targets))
-        accepted: list[MutantEvidence] = []
-        num_accepted: Counter[Target] = Counter()
-        queue = mutation_run.candidates(targets, num_accepted)
-        async with aclosing(ordered_map(mutation_run.try_mutant, queue, context.config.num_concurrent)) as tried:
-            async for (target, _), outcome in tried:
-                funnel["mutants_run"] += 1
-                if isinstance(outcome, str):
-                    funnel[outcome] += 1
-                    continue
-                num_accepted[target] += 1
-                accepted.append(outcome)
-                if len(accepted) >= context.quota:
-                    break
-        outcomes = await mutation_run.certify(accepted)
-        funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
-        return SourceResult([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
+async def make_mutations(package: Package, context: BuildContext) -> SourceResult:
+    """Make `mutations` tasks (see `TaskSource`)."""
+    mutation_run = await MutationRun.set_up(package, context)
+    targets = mutation_run.targets()
+    funnel = Counter(functions=len(targets))
+    accepted: list[MutantEvidence] = []
+    num_accepted: Counter[Target] = Counter()
+    queue = mutation_run.candidates(targets, num_accepted)
+    async with aclosing(ordered_map(mutation_run.try_mutant, queue, context.config.num_concurrent)) as tried:
+        async for (target, _), outcome in tried:
+            funnel["mutants_run"] += 1
+            if isinstance(outcome, str):
+                funnel[outcome] += 1
+                continue
+            num_accepted[target] += 1
+            accepted.append(outcome)
+            if len(accepted) >= context.quota:
+                break
+    outcomes = await mutation_run.certify(accepted)
+    funnel.update("kept" if isinstance(outcome, Task) else outcome for outcome in outcomes)
+    return SourceResult([outcome for outcome in outcomes if isinstance(outcome, Task)], funnel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +171,7 @@ class MutationRun:
     gold_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
-    async def set_up(cls, package: Package, context: BuildContext) -> MutationRun:
+    async def set_up(cls, package: Package, context: BuildContext) -> Self:
         """Build the layers and trace the suite."""
         environment, spec = context.pinned(package)
         tree, config = spec.tree, context.config
@@ -191,11 +187,6 @@ class MutationRun:
         """Settings of the source."""
         return self.context.config.mutations
 
-    @property
-    def seed(self) -> str:
-        """Seed of the package's random choices."""
-        return f"{self.context.config.seed}:{self.package.name}:{self.package.version}"
-
     def targets(self) -> list[Target]:
         """Functions that can be broken and are tried by enough test functions, in random order."""
         targets: list[Target] = []
@@ -207,7 +198,7 @@ class MutationRun:
                 test_ids = self.suite.most_specific(covering, self.config.num_tests)
                 if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
                     targets.append(Target(function, test_ids))
-        random.Random(self.seed).shuffle(targets)
+        random.Random(self.context.seed(self.package)).shuffle(targets)
         return targets
 
     def _mutable(self, path: str, source: str) -> list[MutableFunction]:
@@ -217,7 +208,8 @@ class MutationRun:
 
     def candidates(self, targets: list[Target], num_kept: Counter[Target]) -> Iterator[tuple[Target, Mutant]]:
         """Yield mutants; targets take turns until they have their share or no mutant is left."""
-        queues = {t: mutants(t.function, self.seed, self.config.two_edit_share) for t in targets}
+        seed = self.context.seed(self.package)
+        queues = {t: mutants(t.function, seed, self.config.two_edit_share) for t in targets}
         for _ in range(self.config.num_tries_per_function):
             for target in list(queues):
                 if num_kept[target] >= self.config.num_per_function:
@@ -298,7 +290,8 @@ class MutationRun:
             labels={"operator": mutant.operator, "difficulty": str(len(mutant.mutations))},
         )
         message = evidence.empty[0].results[visibility.reported].message
-        issue = mutation_issue(span.qualified_name, function.path, message, random.Random(f"{self.seed}:{recipe}"))
+        seed = f"{self.context.seed(self.package)}:{recipe}"
+        issue = mutation_issue(span.qualified_name, function.path, message, random.Random(seed))
         return assemble(bug, issue, self.context.config, self.config.num_passing_kept)
 
 

@@ -6,13 +6,11 @@ runs of the suite that found the stable tests (`verify` shares nothing). Guarant
 in the newer state; every failing test of a task passes on the newer sources in every run and fails on the older ones.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
@@ -85,7 +83,7 @@ class Pair:
     @classmethod
     async def set_up(
         cls, origin: Origin, context: BuildContext, spec: SandboxSpec, test_files: tuple[str, ...], older: Texts
-    ) -> Pair:
+    ) -> Self:
         """Trace ``test_files`` in the newer state, the tree of ``spec``; TaskError if no test is usable."""
         newer = texts_of(origin.project, spec.tree)
         request = context.request(origin.project, test_files, context.config.suite_timeout_s)
@@ -158,19 +156,15 @@ class Pair:
         gold = await run_times(self.context.backend, self.spec, request, config.num_certificate_runs - len(shared))
         return Evidence(empty, [*gold, *shared])
 
-    def _covering(self, fix: Fix) -> list[str]:
-        """Return usable tests that execute a touched function."""
-        lines = {path: first_lines(self.newer[path] or "") for path in fix.gold_files}
-        places = [(path, lines[path][span.first_line]) for path, span in fix.touched_functions()]
-        return [test_id for place in places for test_id in self.suite.covering.get(place, ())]
-
     def _neighbours(self, fix: Fix, passing: tuple[str, ...], failing: tuple[str, ...]) -> tuple[str, ...]:
         """Return passing tests that execute the touched functions, then others of the failing tests' files.
 
         Tests of other functions come first: parameters of a failing function cannot be shown.
         """
         wanted, files = set(passing), {file_of(test_id) for test_id in failing}
-        near = [test_id for test_id in self._covering(fix) if test_id in wanted]
+        lines = {path: first_lines(self.newer[path] or "") for path in fix.gold_files}
+        places = [(path, lines[path][span.first_line]) for path, span in fix.touched_functions()]
+        near = [i for place in places for i in self.suite.covering.get(place, ()) if i in wanted]
         near += [test_id for test_id in passing if file_of(test_id) in files]
         hidden = set(functions_of(failing))
         ranked = sorted(dict.fromkeys(near), key=lambda test_id: function_id(test_id) in hidden)

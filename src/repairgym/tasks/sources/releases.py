@@ -32,15 +32,12 @@ from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks, f
 from repairgym.tasks.sources.pairs import IssueText, IssueWriter, Origin, Pair, texts_of
 
 
-class ReleaseSource:
-    """Makes `releases` tasks."""
-
-    async def make(self, package: Package, context: BuildContext) -> SourceResult:
-        """See `TaskSource.make`."""
-        result = SourceResult()
-        for base, gold in package.releases:
-            await collect(await release_pair(package, context, base, gold), result)
-        return result
+async def make_releases(package: Package, context: BuildContext) -> SourceResult:
+    """Make `releases` tasks (see `TaskSource`)."""
+    result = SourceResult()
+    for base, gold in package.releases:
+        await collect(await release_pair(package, context, base, gold), result)
+    return result
 
 
 async def release_pair(package: Package, context: BuildContext, base_version: str, version: str) -> Pair:

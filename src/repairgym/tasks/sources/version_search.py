@@ -250,15 +250,10 @@ def bound_edits(tree: Path, bounds: Pins) -> Files | None:
 
 def bounds_recipe(bounds: Mapping[Pin, tuple[str, str]]) -> str:
     """Describe the repair; ``bounds``: pin -> (first version that breaks, newest version)."""
-    texts = {
-        place: "; ".join(_bound_text(pin, *versions) for pin, versions in bounds.items() if pin.place == place)
-        for place in get_args(Place)
-    }
-    return " / ".join(f"{place} requirements: {text}" for place, text in texts.items() if text)
-
-
-def _bound_text(pin: Pin, bad: str, newest: str) -> str:
-    return f"{pin.name} <{bad} (newest {newest})"
+    by_place: dict[str, list[str]] = {place: [] for place in get_args(Place)}
+    for pin, (bad, newest) in bounds.items():
+        by_place[pin.place].append(f"{pin.name} <{bad} (newest {newest})")
+    return " / ".join(f"{place} requirements: {'; '.join(texts)}" for place, texts in by_place.items() if texts)
 
 
 def read_bounds(recipe: str) -> dict[Pin, str]:

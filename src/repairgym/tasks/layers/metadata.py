@@ -1,17 +1,34 @@
-"""The license of a source tree, as the tree states it.
+"""Statements of a source tree about itself: settings, distribution metadata, license.
 
-Reads metadata, settings and license files of a pinned tree. Makes one line. Guarantees: nothing is guessed; a tree
-without a statement has the empty license.
+Reads ``pyproject.toml``, metadata and license files as text; makes the metadata of a pinned tree. Guarantees: no
+project code runs; nothing is guessed: a tree without a statement has empty settings and the empty license.
 """
 
 import email
 import tomllib
 from pathlib import Path
+from typing import Any
 
-from repairgym.tasks.layers.store import METADATA_FOLDER
-
+METADATA_FOLDER = ".dist"
+"""Folder of a tree with the metadata for ``importlib.metadata``; a source path of every task."""
 MAX_CHARS = 80
 _CLASSIFIER = "License :: OSI Approved :: "
+
+
+def read_settings(tree: Path) -> dict[str, Any]:
+    """Return the content of ``pyproject.toml``; empty for a missing or broken file."""
+    try:
+        return tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return {}
+
+
+def write_metadata(tree: Path, name: str, version: str, text: str = "") -> None:
+    """Write the metadata of a distribution for ``importlib.metadata``: ``text``, or name and version."""
+    folder = tree / METADATA_FOLDER / f"{name.replace('-', '_')}-{version}.dist-info"
+    folder.mkdir(parents=True)
+    text = text or f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (folder / "METADATA").write_text(text, encoding="utf-8")
 
 
 def license_of(tree: Path) -> str:
@@ -34,11 +51,7 @@ def _from_metadata(tree: Path) -> str:
 
 
 def _from_pyproject(tree: Path) -> str:
-    try:
-        project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return ""
-    named = project.get("license", "")
+    named = read_settings(tree).get("project", {}).get("license", "")
     return named if isinstance(named, str) else str(named.get("text", ""))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from repairgym.tasks.layers.licenses import license_of
+from repairgym.tasks.layers.metadata import license_of
 
 METADATA = ".dist/a-1.dist-info/METADATA"
 
