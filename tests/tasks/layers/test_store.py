@@ -12,8 +12,9 @@ import pytest
 
 from repairgym.errors import DiskFullError, InputError
 from repairgym.tasks.layers.catalogue import Package
+from repairgym.tasks.layers.metadata import METADATA_FOLDER
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
-from repairgym.tasks.layers.store import METADATA_FOLDER, LayerStore, cache_root, tree_digest
+from repairgym.tasks.layers.store import LayerStore, cache_root, tree_digest
 
 
 def test_tree_is_the_sdist_with_metadata(tinycalc: Package, layers: LayerStore) -> None:
