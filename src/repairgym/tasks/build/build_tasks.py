@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from importlib import metadata
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from repairgym import __version__
 from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.tasks import SplitLimits, TasksConfig
 from repairgym.errors import (
@@ -285,12 +285,5 @@ def _manifest(config: TasksConfig, jobs: list[Job]) -> dict[str, Any]:
         "catalogue": catalogue_digest(packages),
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
-        "tool_versions": {**tool_versions(), "repairgym": _own_version()},
+        "tool_versions": {**tool_versions(), "repairgym": __version__},
     }
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("repairgym")
-    except metadata.PackageNotFoundError:
-        return "uninstalled"

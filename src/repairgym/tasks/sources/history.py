@@ -12,20 +12,18 @@ commit is counted.
 
 import configparser
 import json
-import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any
 
 from repairgym.config.tasks import HistoryConfig
 from repairgym.errors import InputError, PackageNotFoundError, TaskError
-from repairgym.records import Provenance, Task, TestRun
+from repairgym.records import Provenance, Task
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Visibility
 from repairgym.tasks.build.validation import run_fresh
 from repairgym.tasks.layers.catalogue import Repository
 from repairgym.tasks.layers.environments import resolve_lock
@@ -33,8 +31,8 @@ from repairgym.tasks.layers.metadata import license_of, read_settings
 from repairgym.tasks.layers.repositories import Commit, GitRepository, UnsupportedTreeError, commit_tree
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.changelog import clean_entry
-from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks, tests_issue
-from repairgym.tasks.sources.pairs import BROKEN, IssueText, IssueWriter, Origin, Pair, texts_of
+from repairgym.tasks.sources.fixes import Fix, changes_code, find_hunks
+from repairgym.tasks.sources.pairs import BROKEN, Origin, Pair, texts_of
 
 _FIX = re.compile(
     r"\b(fix(e[sd]|ing)?|bug\w*|issues?|errors?|crash\w*|regress\w*|broken?|incorrect\w*|wrong\w*|closes?|resolves?)\b",
@@ -177,8 +175,9 @@ def reveals(text: str, fix: Fix) -> bool:
 
 async def make_history(package: Repository, context: BuildContext) -> SourceResult:
     """Make `history` tasks of one part of a repository's candidates (see `TaskSource`)."""
-    miner = CommitMiner.open(package, context)
-    candidates, funnel = find_candidates(package, miner.clone, context.config.history)
+    clone = GitRepository.open(package.url, context.store, package.subdirectory)
+    miner = CommitMiner(package, context, clone, load_issues(package.issues))
+    candidates, funnel = find_candidates(package, clone, context.config.history)
     result = SourceResult()
     if context.part == 0:
         result.funnel.update(funnel)
@@ -209,12 +208,6 @@ class CommitMiner:
     clone: GitRepository
     issues: dict[str, str]
 
-    @classmethod
-    def open(cls, repository: Repository, context: BuildContext) -> Self:
-        """Open the clone and read the issues."""
-        clone = GitRepository.open(repository.url, context.store, repository.subdirectory)
-        return cls(repository, context, clone, load_issues(repository.issues))
-
     async def make_task(self, candidate: Candidate) -> Task | str:
         """Return the task of a commit, or the reason of its drop."""
         try:
@@ -236,7 +229,11 @@ class CommitMiner:
         stable, _, fixed = await pair.sort_tests()
         if not fixed:
             return "no_fixed_tests"
-        return await pair.make_task(fix, stable, fixed, self._issue_writer(candidate))
+
+        def write_issue(fix: Fix, failing: tuple[str, ...]) -> tuple[str, str]:
+            return commit_issue(self.repository, self.clone, candidate, fix, self.issues)
+
+        return await pair.make_task(fix, stable, fixed, write_issue)
 
     def _pin(self, candidate: Candidate) -> _PinnedCommit:
         """Pin tree and environment of a commit."""
@@ -286,15 +283,6 @@ class CommitMiner:
         ranked = sorted(present, key=lambda path: path not in candidate.tests)
         num_changed = sum(path in candidate.tests for path in present)
         return tuple(sorted(ranked[: max(num_changed, self.context.config.history.num_test_files)]))
-
-    def _issue_writer(self, candidate: Candidate) -> IssueWriter:
-        def write_issue(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
-            text, source = commit_issue(self.repository, self.clone, candidate, fix, self.issues)
-            if text:
-                return IssueText(text, source)
-            return IssueText(tests_issue(failing, visibility, run, random.Random(candidate.commit.id)), "tests")
-
-        return write_issue
 
 
 def commit_lock(repository: Repository, tree: Path, date: str) -> str:

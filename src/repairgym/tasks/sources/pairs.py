@@ -6,8 +6,9 @@ runs of the suite that found the stable tests (`verify` shares nothing). Guarant
 in the newer state; every failing test of a task passes on the newer sources in every run and fails on the older ones.
 """
 
+import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -16,28 +17,21 @@ from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, Visibility, assemble, choose_visible, read_text
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text
 from repairgym.tasks.build.test_files import file_of, function_id, functions_of
 from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Project
 from repairgym.tasks.sources.base import BuildContext
-from repairgym.tasks.sources.fixes import Fix, Texts
+from repairgym.tasks.sources.fixes import Fix, Texts, tests_issue
 
 BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 _EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))\b")
 
 
-@dataclass(frozen=True)
-class IssueText:
-    """An issue text and its source: ``changelog``, ``issue``, ``commit`` or ``tests``."""
-
-    text: str
-    source: str
-
-
-IssueWriter = Callable[[Fix, Sequence[str], Visibility, TestRun], IssueText]
-"""Writes the issue text of a fix from its failing tests, their visibility, and a run without the fix."""
+IssueWriter = Callable[[Fix, tuple[str, ...]], tuple[str, str]]
+"""Returns the issue text of a fix with these failing tests, empty without one, and its source: ``changelog``, ``issue``
+or ``commit``."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +169,10 @@ class Pair:
     ) -> Task:
         origin, empty = self.origin, evidence.empty[0]
         visibility = choose_visible(failing, passing, empty)
-        issue = write_issue(fix, failing, visibility, empty)
+        text, text_source = write_issue(fix, failing)
+        if not text:
+            seed = origin.provenance.commit or f"{self.context.config.seed}:{origin.provenance.version}:{failing[0]}"
+            text, text_source = tests_issue(failing, visibility, empty, random.Random(seed)), "tests"
         labels = {"operator": origin.source.removesuffix("s"), "difficulty": str(len(fix.hunks))}
         bug = Bug(
             project=origin.project,
@@ -191,10 +188,10 @@ class Pair:
             visibility=visibility,
             certificate=evidence.certificate(failing, passing),
             location=fix.location(),
-            labels={**labels, **origin.labels, "issue_source": issue.source, **_exception_label(empty, failing)},
+            labels={**labels, **origin.labels, "issue_source": text_source, **_exception_label(empty, failing)},
             created_at=origin.created_at,
         )
-        return assemble(bug, issue.text, self.context.config, origin.config.num_passing_kept)
+        return assemble(bug, text, self.context.config, origin.config.num_passing_kept)
 
     def suite_request(self) -> TestRequest:
         """Return a request for every usable test."""

@@ -13,7 +13,6 @@ failing test of a task.
 """
 
 import keyword
-import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -21,15 +20,14 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from repairgym.records import TestRun
-from repairgym.tasks.build.assembly import Visibility, sdist_provenance
+from repairgym.tasks.build.assembly import sdist_provenance
 from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest
 from repairgym.tasks.sources.base import BuildContext, SourceResult
 from repairgym.tasks.sources.changelog import best_entry, read_entries
-from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks, fix_clues, tests_issue
-from repairgym.tasks.sources.pairs import IssueText, IssueWriter, Origin, Pair, texts_of
+from repairgym.tasks.sources.fixes import Fix, Hunk, changes_code, find_hunks, fix_clues
+from repairgym.tasks.sources.pairs import Origin, Pair, texts_of
 
 
 async def make_releases(package: Package, context: BuildContext) -> SourceResult:
@@ -65,28 +63,18 @@ async def collect(pair: Pair, result: SourceResult) -> None:
     if not fixed:
         result.funnel["pairs_without_fixed_tests"] += 1
         return
+
+    def write_issue(fix: Fix, failing: tuple[str, ...]) -> tuple[str, str]:
+        return changelog_entry(fix, pair.spec.tree, pair.origin.provenance.version, failing), "changelog"
+
     fixes = await Ablation(pair, stable, fixed, result.funnel).split()
     for fix in fixes[: config.num_per_pair]:
-        result.add(await pair.make_task(fix, stable, fixed, changelog_writer(pair)))
+        result.add(await pair.make_task(fix, stable, fixed, write_issue))
 
 
 def changelog_entry(fix: Fix, tree: Path, version: str, failing: Sequence[str]) -> str:
     """Return the changelog entry about ``fix`` in release ``version``, unpacked in ``tree``; empty without one."""
     return best_entry(read_entries(tree, version), fix_clues(fix, tree, failing))
-
-
-def changelog_writer(pair: Pair) -> IssueWriter:
-    """Return a writer of issue texts: from the newer changelog, or from failing tests without a fitting entry."""
-    version = pair.origin.provenance.version
-    seed = f"{pair.context.config.seed}:{version}"
-
-    def write_issue(fix: Fix, failing: Sequence[str], visibility: Visibility, run: TestRun) -> IssueText:
-        entry = changelog_entry(fix, pair.spec.tree, version, failing)
-        if entry:
-            return IssueText(entry, "changelog")
-        return IssueText(tests_issue(failing, visibility, run, random.Random(f"{seed}:{failing[0]}")), "tests")
-
-    return write_issue
 
 
 # --- hunk ablation -------------------------------------------------------------------------------------------------
