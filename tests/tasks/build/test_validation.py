@@ -13,12 +13,12 @@ from repairgym.sandbox.probe import create_backend
 from repairgym.tasks.build.validation import (
     Evidence,
     check_tests,
+    gather_evidence,
     graded_files,
     run_fresh,
     task_layers,
     task_request,
     unstable_ids,
-    verify,
 )
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
@@ -70,13 +70,13 @@ def test_tests_that_do_not_fit_together(built: TaskStore) -> None:
 
 
 @pytest.mark.asyncio
-async def test_verify_runs_everything_again(
-    built: TaskStore, seeded_layers: LayerStore, backend: SandboxBackend
-) -> None:
+async def test_evidence_is_gathered_again(built: TaskStore, seeded_layers: LayerStore, backend: SandboxBackend) -> None:
     for task in (built.load(source="mutations")[0], built.load(source="releases")[0]):
-        assert (await verify(task, seeded_layers, backend, num_runs=2)).is_valid
+        evidence = await gather_evidence(task, seeded_layers, backend, num_runs=2)
+        assert evidence.certificate(task.fail_to_pass, task.pass_to_pass).is_valid
         unrepaired = task.model_copy(update={"gold_files": {}})
-        certificate = await verify(unrepaired, seeded_layers, backend, num_runs=1)
+        evidence = await gather_evidence(unrepaired, seeded_layers, backend, num_runs=1)
+        certificate = evidence.certificate(task.fail_to_pass, task.pass_to_pass)
         assert (certificate.num_empty_failed, certificate.num_gold_passed) == (1, 0)
 
 

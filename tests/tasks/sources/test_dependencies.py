@@ -14,7 +14,7 @@ from repairgym.config.tasks import RebuildConfig, TasksConfig
 from repairgym.records import Task, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.sandbox.probe import create_backend
-from repairgym.tasks.build.validation import task_layers, verify
+from repairgym.tasks.build.validation import gather_evidence, task_layers
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.environments import build_environment, describe_environment, resolve_lock, with_wheelhouse
 from repairgym.tasks.layers.package_index import Sdist, sha256_of
@@ -188,7 +188,8 @@ def test_a_release_that_newer_dependencies_break_becomes_a_task(tmp_path: Path) 
         try:
             made = await aged_task(package, "1.0", BuildContext(store, backend, config, quota=1), Counter())
             assert isinstance(made, Task), made
-            return made, (await verify(made, store, backend, num_runs=1)).is_valid
+            evidence = await gather_evidence(made, store, backend, num_runs=1)
+            return made, evidence.certificate(made.fail_to_pass, made.pass_to_pass).is_valid
         finally:
             await backend.close()
 

@@ -113,7 +113,7 @@ class Bug:
     pass_to_pass: tuple[str, ...]
     visibility: Visibility
     certificate: Certificate
-    location: Location | None
+    location: Location | None = None
     labels: dict[str, str] = field(default_factory=dict)
     pinned_files: Mapping[str, str] = field(default_factory=dict)
     created_at: str = ""

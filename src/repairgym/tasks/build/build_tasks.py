@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from repairgym import __version__
-from repairgym.config.sandbox import SandboxConfig
 from repairgym.config.tasks import SplitLimits, TasksConfig
 from repairgym.errors import (
     DiskFullError,
@@ -191,8 +190,7 @@ def _with_known_backend(config: TasksConfig) -> TasksConfig:
     """Resolve ``auto`` in ``config``, so that the back end is probed once and not in every process."""
     if config.sandbox.backend != "auto":
         return config
-    name = create_backend(config.sandbox).name
-    sandbox = SandboxConfig.model_validate({**config.sandbox.model_dump(), "backend": name})
+    sandbox = config.sandbox.model_copy(update={"backend": create_backend(config.sandbox).name})
     return config.model_copy(update={"sandbox": sandbox})
 
 

@@ -3,7 +3,7 @@
 Reads a task's trees and tests. Makes test runs and `Certificate` records. Every run has its own sandbox of the pinned
 layers. During a build, tasks with the same gold tree (of one package, pair of releases or build) share gold runs: one
 run has exactly the task's tests (shared by the mutants of one function, which have the same tests), the others have the
-tests of all of them, each in a cold interpreter. `verify` shares nothing and repeats every run.
+tests of all of them, each in a cold interpreter. Verification (`gather_evidence`) shares nothing and repeats every run.
 """
 
 import asyncio
@@ -200,9 +200,3 @@ async def gather_evidence(task: Task, store: LayerStore, backend: SandboxBackend
         run_times(backend, empty, request, num_runs), run_times(backend, gold, request, num_runs)
     )
     return Evidence(*runs)
-
-
-async def verify(task: Task, store: LayerStore, backend: SandboxBackend, num_runs: int = 3) -> Certificate:
-    """Certify ``task`` with new runs."""
-    evidence = await gather_evidence(task, store, backend, num_runs)
-    return evidence.certificate(task.fail_to_pass, task.pass_to_pass)

@@ -9,7 +9,6 @@ raises `InputError`, a missing pyarrow `ConfigError`.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def read_parquet(path: Path) -> Iterator[Row]:
     """Yield each row of a Parquet file."""
     arrow = _pyarrow()
     with _readable(path, arrow), arrow.parquet.ParquetFile(path) as file:
-        yield from _rows(path, file.iter_batches(batch_size=_BATCH_ROWS), file.schema_arrow.metadata)
+        yield from _rows(path, file.iter_batches(batch_size=_BATCH_ROWS), file.schema_arrow)
 
 
 def read_arrow(path: Path) -> Iterator[Row]:
@@ -51,7 +50,7 @@ def read_arrow(path: Path) -> Iterator[Row]:
         except arrow.ArrowInvalid:
             reader = arrow.ipc.open_file(source)
             batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-        yield from _rows(path, batches, reader.schema.metadata)
+        yield from _rows(path, batches, reader.schema)
 
 
 @contextmanager
@@ -62,8 +61,8 @@ def _readable(path: Path, arrow: Any) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {error}; fetch or write the file again") from error
 
 
-def _rows(path: Path, batches: Iterable[Any], metadata: dict[bytes, bytes] | None) -> Iterator[Row]:
-    encoded = json.loads((metadata or {}).get(JSON_COLUMNS, b"[]"))
+def _rows(path: Path, batches: Iterable[Any], schema: Any) -> Iterator[Row]:
+    encoded = _encoded_columns(schema)
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, _BATCH_ROWS):
@@ -96,43 +95,34 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a value is of the type {type(value).__name__}, which has no place in a task")
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The columns of some rows."""
-
-    encoded: frozenset[str]
-    """Columns that hold JSON text."""
-    schema: Any
-    """The schema of pyarrow."""
-
-
-def plan_columns(rows: Sequence[Fields]) -> Columns:
-    """Choose columns that hold all of ``rows``: any row may decide a type."""
+def plan_columns(rows: Sequence[Fields]) -> Any:
+    """Return the schema (of pyarrow) of columns that hold all of ``rows``: any row may decide a type."""
     arrow = _pyarrow()
     names = dict.fromkeys(name for fields in rows for name in fields)
     kinds = {name: _column_type(arrow, [fields.get(name) for fields in rows]) for name in names}
     encoded = sorted(name for name, kind in kinds.items() if kind is None)
     metadata = {JSON_COLUMNS: json.dumps(encoded).encode()} if encoded else None
-    schema = arrow.schema([(name, kind or arrow.string()) for name, kind in kinds.items()], metadata=metadata)
-    return Columns(frozenset(encoded), schema)
+    return arrow.schema([(name, kind or arrow.string()) for name, kind in kinds.items()], metadata=metadata)
 
 
-def write_parquet(
-    path: Path, rows: Sequence[Fields], columns: Columns | None = None, num_rows_per_group: int = 1000
-) -> None:
-    """Write a Parquet file; ``columns`` are those of a larger set of rows, of which this file is one shard."""
-    arrow, columns = _pyarrow(), columns or plan_columns(rows)
-    with written_whole(path) as stream, arrow.parquet.ParquetWriter(stream, columns.schema) as writer:
+def _encoded_columns(schema: Any) -> list[str]:
+    """Return the columns that hold JSON text."""
+    return list(json.loads((schema.metadata or {}).get(JSON_COLUMNS, b"[]")))
+
+
+def write_parquet(path: Path, rows: Sequence[Fields], schema: Any = None, num_rows_per_group: int = 1000) -> None:
+    """Write a Parquet file; ``schema`` is that of a larger set of rows, of which this file is one shard."""
+    arrow, schema = _pyarrow(), plan_columns(rows) if schema is None else schema
+    with written_whole(path) as stream, arrow.parquet.ParquetWriter(stream, schema) as writer:
         for start in range(0, len(rows), num_rows_per_group):
             group = rows[start : start + num_rows_per_group]
-            cells = [_cells(fields, columns) for fields in group]
-            writer.write_table(arrow.Table.from_pylist(cells, schema=columns.schema))
+            cells = [_cells(fields, schema.names, _encoded_columns(schema)) for fields in group]
+            writer.write_table(arrow.Table.from_pylist(cells, schema=schema))
 
 
-def _cells(fields: Fields, columns: Columns) -> Fields:
-    cells = {name: fields.get(name) for name in columns.schema.names}
-    encoded = {name: json.dumps(cells[name], ensure_ascii=False) for name in columns.encoded if cells[name] is not None}
-    return cells | encoded
+def _cells(fields: Fields, names: list[str], encoded: list[str]) -> Fields:
+    cells = {name: fields.get(name) for name in names}
+    return cells | {name: json.dumps(cells[name], ensure_ascii=False) for name in encoded if cells[name] is not None}
 
 
 def _column_type(arrow: Any, values: list[Any]) -> Any:

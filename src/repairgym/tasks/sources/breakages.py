@@ -136,7 +136,6 @@ class BreakageRun:
             pass_to_pass=passing,
             visibility=visibility,
             certificate=evidence.certificate(failing, passing),
-            location=None,
             labels={"operator": edit.operator, "error_class": edit.error_class, "difficulty": "1"},
             pinned_files=self.pinned_files,
         )

@@ -250,7 +250,6 @@ class AgedRelease:
             pass_to_pass=passing,
             visibility=choose_visible(failing, passing, evidence.empty[0]),
             certificate=evidence.certificate(failing, passing),
-            location=None,
             labels={
                 "operator": "newer_dependency",
                 "error_class": "dependency",
