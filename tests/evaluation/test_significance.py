@@ -120,7 +120,6 @@ def test_coverage_of_the_interval():
             draw(chances, 3, -seed - 1),
             names=NAMES,
             test_set="x",
-            seed=seed,
             num_resamples=500,
         )
         hits += found.ci_low <= 0.1 <= found.ci_high

@@ -104,7 +104,7 @@ def scaffolds(
     check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
-    from repairgym.studies.scripted import chosen_tasks, measure_scaffold
+    from repairgym.studies.without_learning import chosen_tasks, measure_scaffold
 
     results = []
     for name in pipeline or PIPELINES:

@@ -43,7 +43,7 @@ def matrix(tasks: Tasks, run: NewRun, config: MatrixConfig) -> None:
     from repairgym.report.figures import heat_plot
     from repairgym.report.html import write_report
     from repairgym.report.run_folder import MATRIX_FILE
-    from repairgym.studies.matrix import run_matrix
+    from repairgym.studies.without_learning import run_matrix
 
     @contextmanager
     def open_environment(rollout: RolloutConfig, model: Path) -> Iterator[Run]:
@@ -130,7 +130,7 @@ def exploit_study(
     check_tasks(tasks), check_new_run(run)
     from repairgym.cli.running import open_run
     from repairgym.inference.loading import shipped_base
-    from repairgym.studies.scripted import cheat_shares, run_exploit_study
+    from repairgym.studies.without_learning import cheat_shares, run_exploit_study
     from repairgym.training.run import select_tasks
     from repairgym.training.run_settings import CallConfig
 

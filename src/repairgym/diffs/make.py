@@ -22,6 +22,7 @@ _NUM_BINARY_BYTES = 8000
 """Like git: a file is binary when it has a NUL byte in its first 8000."""
 _PLAIN = re.compile(rb"[\x20\x21\x23-\x5b\x5d-\x7e]*")
 _ESCAPES = {7: b"\\a", 8: b"\\b", 9: b"\\t", 10: b"\\n", 11: b"\\v", 12: b"\\f", 13: b"\\r", 34: b'\\"', 92: b"\\\\"}
+_QUOTED = {byte: bytes((byte,)) if 0x20 <= byte < 0x7F else b"\\%03o" % byte for byte in range(256)} | _ESCAPES
 _NO_NEWLINE = b"\n\\ No newline at end of file\n"
 
 ChangeKind = Literal["added", "deleted", "modified"]
@@ -110,12 +111,10 @@ def make_diff(versions: Sequence[tuple[str, FileVersion, FileVersion]]) -> Diff:
     parts: list[bytes] = []
     changes = []
     for path, before, after in versions:
-        change = _describe(path, before, after)
-        if change is None:
-            continue
-        changes.append(change)
-        if not change.omission:
-            parts.append(_file_patch(os.fsencode(path), before, after))
+        if change := _describe(path, before, after):
+            changes.append(change)
+            if not change.omission:
+                parts.append(_file_patch(os.fsencode(path), before, after))
     return Diff(patch=b"".join(parts), changes=tuple(changes))
 
 
@@ -136,9 +135,8 @@ def _describe(path: str, before: FileVersion, after: FileVersion) -> FileChange 
 
 
 def _is_same(before: FileVersion, after: FileVersion) -> bool:
-    if before.content is None:
-        return False
-    return (before.git_mode, before.content) == (after.git_mode, after.content)
+    is_known = before.content is not None
+    return is_known and (before.git_mode, before.content) == (after.git_mode, after.content)
 
 
 def _file_patch(path: bytes, before: FileVersion, after: FileVersion) -> bytes:
@@ -185,11 +183,7 @@ def quote_name(name: bytes) -> bytes:
     """Write ``name`` as git does in a patch: in double quotes with escapes when it has unusual bytes."""
     if _PLAIN.fullmatch(name):
         return name
-    return b'"' + b"".join(_ESCAPES.get(byte) or _quote_byte(byte) for byte in name) + b'"'
-
-
-def _quote_byte(byte: int) -> bytes:
-    return bytes((byte,)) if 0x20 <= byte < 0x7F else b"\\%03o" % byte
+    return b'"' + b"".join(_QUOTED[byte] for byte in name) + b'"'
 
 
 def text_hunks(before: bytes, after: bytes) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
 """Policies x environments: transfer of a gain from one environment to another (paper A, section on mismatch).
 
-Reads a run store that `studies/matrix.py` filled; makes a `Matrix`. Guarantees: differences are paired on equal tasks;
-a sentence claims a difference only when its 95 % interval excludes zero; a cell without a run is absent.
+Reads a run store that `studies/without_learning.py` filled; makes a `Matrix`. Guarantees: differences are paired on
+equal tasks; a sentence claims a difference only when its 95 % interval excludes zero; a cell without a run is absent.
 """
 
 from collections.abc import Iterator, Mapping

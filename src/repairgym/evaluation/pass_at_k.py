@@ -90,7 +90,7 @@ def mean_pass_at_k(verdicts: TaskVerdicts, k: int) -> PassAtK:
     return PassAtK(k=k, value=statistics.fmean(scored) if scored else None, num_tasks=len(scored))
 
 
-def pass_at_1(verdicts: TaskVerdicts, *, seed: int = 0, num_resamples: int = NUM_RESAMPLES) -> Estimate | None:
+def pass_at_1(verdicts: TaskVerdicts, *, num_resamples: int = NUM_RESAMPLES) -> Estimate | None:
     """Return the mean success rate over tasks; strict unless the caller removed invalids. None without tasks."""
     rates = success_rates(verdicts)
     if not rates:
@@ -98,7 +98,7 @@ def pass_at_1(verdicts: TaskVerdicts, *, seed: int = 0, num_resamples: int = NUM
     values = [rates[task] for task in sorted(rates)]
     return Estimate(
         value=statistics.fmean(values),
-        **bootstrap_spread(values, bounds=(0.0, 1.0), seed=seed, num_resamples=num_resamples).model_dump(),
+        **bootstrap_spread(values, bounds=(0.0, 1.0), num_resamples=num_resamples).model_dump(),
         standard_error_runs=standard_error_over_runs(verdicts),
         num_tasks=len(values),
         num_samples=sum(len(kinds) for kinds in verdicts.values()),

@@ -53,7 +53,6 @@ def compare(
     names: tuple[str, str],
     test_set: str,
     clusters: Mapping[str, str] | None = None,
-    seed: int = 0,
     num_resamples: int = NUM_RESAMPLES,
 ) -> Comparison | None:
     """Compare on the common tasks; None without any.
@@ -68,7 +67,7 @@ def compare(
     differences = paired_differences(left, right)
     values = list(differences.values())
     difference = statistics.fmean(values)
-    spread = bootstrap_spread(values, bounds=(-1.0, 1.0), seed=seed, num_resamples=num_resamples)
+    spread = bootstrap_spread(values, bounds=(-1.0, 1.0), num_resamples=num_resamples)
     return Comparison(
         treatment=names[0],
         reference=names[1],
@@ -83,7 +82,7 @@ def compare(
         difference_without_invalids=_valid_difference(left, right),
         mcnemar_p=_mcnemar(left, right),
         sentence=_sentence(names, difference, spread, f"{len(tasks)} {label_of_test_set(test_set)}"),
-        **_clustered(differences, clusters, seed, num_resamples),
+        **_clustered(differences, clusters or {}, num_resamples),
     )
 
 
@@ -128,15 +127,10 @@ def _valid_difference(left: TaskVerdicts, right: TaskVerdicts) -> float | None:
     return statistics.fmean(differences.values()) if differences else None
 
 
-def _clustered(
-    differences: Mapping[str, float], clusters: Mapping[str, str] | None, seed: int, num_resamples: int
-) -> dict[str, float]:
-    if clusters is None or any(task not in clusters for task in differences):
+def _clustered(differences: Mapping[str, float], clusters: Mapping[str, str], num_resamples: int) -> dict[str, float]:
+    labels = [clusters[task] for task in differences if task in clusters]
+    if len(labels) < len(differences) or len(set(labels)) < 2:
         return {}
-    labels = [clusters[task] for task in differences]
-    if len(set(labels)) < 2:
-        return {}
-    spread = bootstrap_spread(
-        list(differences.values()), bounds=(-1.0, 1.0), clusters=labels, seed=seed, num_resamples=num_resamples
-    )
+    values = list(differences.values())
+    spread = bootstrap_spread(values, bounds=(-1.0, 1.0), clusters=labels, num_resamples=num_resamples)
     return {"num_clusters": len(set(labels)), "cluster_ci_low": spread.ci_low, "cluster_ci_high": spread.ci_high}

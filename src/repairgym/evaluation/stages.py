@@ -56,12 +56,12 @@ def parse_eval_phase(name: str) -> EvalPhase | None:
     return EvalPhase(*parts[1:]) if len(parts) == 3 and parts[0] == "eval" else None
 
 
-def training_step(stage: str, run: str = TREATMENT) -> int | None:
+def training_step(stage: str) -> int | None:
     """Return the iteration of a checkpoint stage: 10 for ``rl-step-0010``, 0 for the start, None for other stages."""
     if stage == START:
         return 0
     match = _STEP.fullmatch(stage)
-    return int(match[2]) if match and match[1] == run else None
+    return int(match[2]) if match and match[1] == TREATMENT else None
 
 
 def is_temperature_control(stage: str) -> bool:

@@ -62,7 +62,7 @@ def permitted_part(task: Task, files: dict[str, str | None]) -> tuple[dict[str, 
     return permitted, findings
 
 
-def check_applicable(files: dict[str, str | None], max_bytes: int = MAX_SUBMISSION_BYTES) -> str:
+def check_applicable(files: dict[str, str | None]) -> str:
     """Return the reason why a submission cannot be applied; empty when it can.
 
     A path may leave the repository or be no path, one file may lie below another, or the submission may be larger than
@@ -78,4 +78,5 @@ def check_applicable(files: dict[str, str | None], max_bytes: int = MAX_SUBMISSI
         if text is not None and "\0" in text:
             return f"{path[:80]!r} is binary"
     num_bytes = sum(len(text.encode(errors="replace")) for text in files.values() if text is not None)
-    return f"{num_bytes} bytes, at most {max_bytes} can be graded" if num_bytes > max_bytes else ""
+    is_large = num_bytes > MAX_SUBMISSION_BYTES
+    return f"{num_bytes} bytes, at most {MAX_SUBMISSION_BYTES} can be graded" if is_large else ""

@@ -38,18 +38,14 @@ def add_run(
     starts: Mapping[str, Start] | None = None,
     catalogue: Path | None = None,
 ) -> Counter[str]:
-    """Add the fixes of a run's passed trajectories, and how past fixes that were offered in it did.
+    """Add the fixes of a run's passed trajectories to ``knowledge``, and how past fixes that were offered in it did.
 
-    Args:
-        knowledge: Open for writing.
-        store: Of the run.
-        tasks: Of the run, by id; its validation and test tasks hold their packages out.
-        starts: Errors of tasks whose trajectories note none.
-        catalogue: Whose validation and test packages are held out, too; None: the shipped one.
+    Validation and test tasks of ``tasks`` and of ``catalogue`` (None: the shipped one) hold their packages out;
+    ``starts`` have the errors of tasks whose trajectories note none.
 
     Returns:
-        How many trajectories were ``added``, ``known`` already, of a ``held_out`` package, of an ``unknown_task``,
-        ``not_passed``; and how many ``offers`` were noted.
+        Counts of trajectories: ``added``, ``known`` already, of a ``held_out`` package, of an ``unknown_task``,
+        ``not_passed``; and the number of ``offers`` noted.
 
     Raises:
         TaskError: the knowledge base holds fixes of a package that is held out now.
@@ -115,11 +111,9 @@ async def find_starts(
     async def start_of(task: Task) -> Start:
         nonlocal num_done
         async with gate:
-            layers = find_layers(task)
+            layers, limits = find_layers(task), config.sandbox.limits
             workspace = Workspace(
-                layers.tree,
-                task.base_files,
-                lambda files: backend.create(layers.spec(files, config.sandbox.limits)),
+                layers.tree, task.base_files, lambda files: backend.create(layers.spec(files, limits))
             )
             start = await find_start(task, workspace, cache, knowledge, config.num_fixes)
         num_done += 1

@@ -7,7 +7,6 @@ in the order of step, group and id, whatever order they were stored in; a file o
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,7 @@ def export_run(store: RunStore, out: Path, config: TrajectoryTablesConfig) -> in
 
 def _write(arrow: Any, stream: Any, schema: Any, fields: Iterator[Fields]) -> int:
     num_rows = 0
-    with ExitStack() as stack:
-        writer = stack.enter_context(arrow.parquet.ParquetWriter(stream, schema, compression="zstd"))
+    with arrow.parquet.ParquetWriter(stream, schema, compression="zstd") as writer:
         while batch := list(islice(fields, _BATCH_ROWS)):
             writer.write_table(arrow.Table.from_pylist(batch, schema=schema))
             num_rows += len(batch)
@@ -90,14 +88,10 @@ def _trajectory_fields(row: TrajectoryRow, trajectory: Trajectory) -> Fields:
         "verdict_json": trajectory.verdict.model_dump_json(),
         "turns": [
             {
-                "action": turn.action,
-                "tool": turn.tool,
+                **turn.model_dump(include={"action", "tool", "observation", "error", "tool_s"}),
                 "arguments_json": json.dumps(turn.arguments),
-                "observation": turn.observation,
-                "error": turn.error,
                 "action_start": turn.action_span[0],
                 "action_end": turn.action_span[1],
-                "tool_s": turn.tool_s,
             }
             for turn in trajectory.turns
         ],
@@ -114,10 +108,7 @@ def _trajectory_fields(row: TrajectoryRow, trajectory: Trajectory) -> Fields:
 def _sample_fields(row: TrajectoryRow, sample: Sample) -> Fields:
     return {
         "trajectory_id": row.id,
-        "group_id": row.group_id,
-        "task_id": row.task_id,
-        "step": row.step,
-        "split": row.split,
+        **row.model_dump(include={"group_id", "task_id", "step", "split"}),
         "reward": sample.reward,
         "advantage": float(sample.advantage),
         "token_id": sample.token_id,

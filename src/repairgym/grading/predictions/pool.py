@@ -9,9 +9,9 @@ ends every process and sandbox.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NamedTuple
 
 from repairgym.config.commands import GradeCommandConfig
 from repairgym.config.pipeline import GradingConfig
@@ -31,16 +31,14 @@ from repairgym.tasks.build.validation import TaskLayers, task_layers
 from repairgym.tasks.layers.store import LayerStore
 
 
-@dataclass(frozen=True)
-class GradeRequest:
+class GradeRequest(NamedTuple):
     """One submission."""
 
     task: Task
     patch: str
 
 
-@dataclass(frozen=True)
-class GradeAnswer:
+class GradeAnswer(NamedTuple):
     """The verdict on one submission."""
 
     verdict: Verdict

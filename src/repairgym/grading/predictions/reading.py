@@ -99,8 +99,12 @@ class _Object(dict[str, Any]):
 def _entries(content: bytes, path: Path) -> Iterator[Entry]:
     if path.suffix == ".jsonl" or _is_lines(content):
         for number, line in enumerate(content.split(b"\n"), 1):
-            if line.strip():
-                yield f"line {number}", _entry_of_line(line, f"line {number}")
+            place = f"line {number}"
+            try:
+                if line.strip():
+                    yield place, _entry(json.loads(line), place)
+            except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
+                yield place, RejectedEntry(kind="malformed", place=place, reason=f"no JSON: {error}")
         return
     try:
         whole = json.loads(content, object_pairs_hook=_Object)
@@ -126,13 +130,6 @@ def _is_lines(content: bytes) -> bool:
     return isinstance(value, dict) and "instance_id" in value
 
 
-def _entry_of_line(line: bytes, place: str) -> Prediction | RejectedEntry:
-    try:
-        return _entry(json.loads(line), place)
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8
-        return RejectedEntry(kind="malformed", place=place, reason=f"no JSON: {error}")
-
-
 def _entry(value: Any, place: str, key: str = "") -> Prediction | RejectedEntry:
     if not isinstance(value, dict):
         reason = f"got a JSON {type(value).__name__}, expected an object with the keys {', '.join(KEYS)}"
@@ -147,8 +144,7 @@ def _entry(value: Any, place: str, key: str = "") -> Prediction | RejectedEntry:
         reason = f"the key names {key[:200]!r}, the prediction {str(instance_id)[:200]!r}"
     else:
         chosen = {name: fields[name] for name in KEYS}
-        if chosen["model_patch"] is None:  # of agents that deliver nothing
-            chosen["model_patch"] = ""
+        chosen["model_patch"] = "" if chosen["model_patch"] is None else chosen["model_patch"]  # nothing was delivered
         try:
             prediction = Prediction.model_validate(chosen, strict=True)
             prediction.model_dump_json().encode()
@@ -170,9 +166,9 @@ def _without_duplicates(entries: Iterable[Entry]) -> PredictionFile:
         name = prediction.instance_id
         if distinct[name] == 1:
             gradable[name] = prediction
-            continue
-        reason = f"{distinct[name]} different predictions for one instance; keep one"
-        rejected.append(RejectedEntry(kind="duplicate", place=place, instance_id=name, reason=reason))
+        else:
+            reason = f"{distinct[name]} different predictions for one instance; keep one"
+            rejected.append(RejectedEntry(kind="duplicate", place=place, instance_id=name, reason=reason))
     return PredictionFile(predictions=tuple(gradable.values()), rejected=tuple(rejected))
 
 

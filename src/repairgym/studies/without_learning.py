@@ -1,18 +1,63 @@
-"""Studies with scripted policies, whose results are known in advance: the scaffold check and the exploit study.
+"""Studies in which nothing is learned: the matrix of policies and environments, the scaffold check, the exploit study.
 
 The scaffold check runs the oracle, which must solve every task by its own tools, and an agent that does nothing, which
-must solve none. In the exploit study the share of episodes that cheat rises from step to step, and nothing is learned:
-with gates off the reported reward rises while the true one falls, which `training/evaluate.py` must find from the
-submissions alone. Both use the episode loop, tools and grader of any model. Stored episodes do not run again.
+must solve none. In the exploit study the share of episodes that cheat rises from step to step: with gates off the
+reported reward rises while the true one falls, which `training/evaluate.py` must find from the submissions alone. All
+use the episode loop, tools and grader of any model. Stored episodes do not run again.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from pathlib import Path
 
-from repairgym.config.evaluation import ExploitStudyConfig
+from repairgym.config.evaluation import ExploitStudyConfig, MatrixConfig
+from repairgym.config.rollout import RolloutConfig
 from repairgym.records import Record, Task, Trajectory, VerdictKind
 from repairgym.rollout.jobs import PolicyRef, make_groups
-from repairgym.training.run import Run
+from repairgym.rollout.names import cell_stage
+from repairgym.training.evaluate import evaluate, policy_fingerprint, tokenizer_digest
+from repairgym.training.run import Run, select_tasks
+
+# --- the matrix ----------------------------------------------------------------------------------------------------
+
+OpenEnvironment = Callable[[RolloutConfig, Path], AbstractContextManager[Run]]
+"""(environment, folder whose tokenizer is used) -> an open run over the matrix's store."""
+
+
+def run_matrix(
+    config: MatrixConfig, policies: Mapping[str, PolicyRef], open_environment: OpenEnvironment, fallback: Path
+) -> None:
+    """Fill the matrix with trajectories under ``eval/<policy>@<environment>/<test set>``.
+
+    Each cell has the same tasks and number of samples; `evaluation.matrix` makes the table. ``policies`` has each name
+    of ``config.policies``; ``fallback`` is the model folder whose tokenizer scripted policies use.
+
+    Raises:
+        InputError: a cell was begun with another policy or environment of the same name.
+    """
+    test_set = f"{config.select.split}-{config.select.source}"
+    for environment, rollout in config.environments.items():
+        for model, names in _by_tokenizer(policies, fallback):
+            with open_environment(rollout, model) as run:
+                tasks = select_tasks(run, config.select)
+                for name in names:
+                    policy, stage = policies[name], cell_stage(name, environment)
+                    detail = policy_fingerprint(policy, rollout)
+                    evaluate(run, stage, policy, test_set, tasks, config.num_samples, fingerprint=detail)
+
+
+def _by_tokenizer(policies: Mapping[str, PolicyRef], fallback: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Policies that can share workers, with the folder of their tokenizer."""
+    folders = {name: Path(policy.folder) if policy.folder else fallback for name, policy in policies.items()}
+    digests = {name: tokenizer_digest(folder) for name, folder in folders.items()}
+    for _, names in groupby(sorted(policies, key=lambda name: digests[name]), key=lambda name: digests[name]):
+        together = list(names)
+        yield folders[together[0]], [name for name in policies if name in together]
+
+
+# --- the scaffold check --------------------------------------------------------------------------------------------
 
 ORACLE = "oracle"
 NOTHING = "submit-at-once"
@@ -69,6 +114,8 @@ def _play(run: Run, name: str, policy: str, tasks: Sequence[Task]) -> list[Traje
     with run.store.phase(phase):
         return run.run_jobs(PolicyRef(policy), jobs, phase=phase)
 
+
+# --- the exploit study ---------------------------------------------------------------------------------------------
 
 PHASE = "exploit-study"
 

@@ -11,7 +11,7 @@ from repairgym.inference.loading import load_tokenizer
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
-from repairgym.studies.scripted import chosen_tasks, measure_scaffold
+from repairgym.studies.without_learning import chosen_tasks, measure_scaffold
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
 from repairgym.training.run import Run

@@ -18,7 +18,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.local import LocalPool
 from repairgym.rollout.store import RunStore
-from repairgym.studies.matrix import run_matrix
+from repairgym.studies.without_learning import run_matrix
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.training.evaluate import check_fingerprint, policy_fingerprint
 from repairgym.training.run import Run
