@@ -32,7 +32,7 @@ from repairgym.rollout.workers import WorkerSetup
 from repairgym.tasks.build.build_tasks import build
 from repairgym.tasks.store import TaskStore
 from repairgym.training import evaluate as evaluation
-from repairgym.training.rl_stage import run_rl_stage
+from repairgym.training.rl_loop import run_rl_stage
 from repairgym.training.run import Progress, Run, locked, no_progress
 from repairgym.training.supervised import fit_samples, keep_successes, supervised_samples
 

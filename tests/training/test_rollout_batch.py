@@ -12,10 +12,11 @@ from repairgym.config.learning import AlgorithmConfig
 from repairgym.errors import ConfigError, TaskError
 from repairgym.records import StopReason, Trajectory, VerdictKind
 from repairgym.rollout.store import RunStore
-from repairgym.training.demonstrations import Demonstrations, demonstration_coefficient
 from repairgym.training.rollout_batch import (
+    Demonstrations,
     Group,
     advantages_of,
+    demonstration_coefficient,
     make_trajectory_groups,
     most_spread,
     overlong_metrics,

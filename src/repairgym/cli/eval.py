@@ -181,10 +181,13 @@ def regrade(run: RunFolder, tasks: TasksOption = None) -> None:
         passed = [row for row in store.rows() if row.verdict is VerdictKind.PASSED]
         rewarded = [store.trajectory(row.id) for row in passed if not row.phase.startswith(AUDIT)]
     with ProgressDisplay() as display:
-        result = asyncio.run(regrade_cold(rewarded, known, SandboxConfig(), progress=display))
-    typer.echo(f"{result.num_confirmed} of {result.num_regraded} rewarded trajectories are rewarded again")
-    if result.num_confirmed != result.num_regraded:
-        raise TaskError(f"refuted: {', '.join(result.refuted[:5])}; invalid: {', '.join(result.invalid[:5])}")
+        kinds = asyncio.run(regrade_cold(rewarded, known, SandboxConfig(), progress=display))
+    lost = {id_: kind for id_, kind in kinds.items() if kind is not VerdictKind.PASSED}
+    typer.echo(f"{len(kinds) - len(lost)} of {len(kinds)} rewarded trajectories are rewarded again")
+    if lost:
+        invalid = [id_ for id_, kind in lost.items() if kind is VerdictKind.INVALID]
+        refuted = [id_ for id_ in lost if id_ not in invalid]
+        raise TaskError(f"refuted: {', '.join(refuted[:5])}; invalid: {', '.join(invalid[:5])}")
 
 
 @app.command()

@@ -187,7 +187,7 @@ def rl(tasks: Tasks, run: NewRun, start: Start, config: RlCommandConfig) -> None
     model = _check_paths(tasks, run, start)
     from repairgym.cli.running import import_checkpoint, open_run
     from repairgym.rollout.names import RL
-    from repairgym.training.rl_stage import run_rl_stage
+    from repairgym.training.rl_loop import run_rl_stage
 
     def recipe() -> str:
         call = CallConfig("train-rl", config)

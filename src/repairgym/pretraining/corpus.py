@@ -19,7 +19,7 @@ from pathlib import Path
 
 from repairgym.agent.tools.window import docstring_lines
 from repairgym.process_pool import end_with_parent
-from repairgym.tasks.layers.catalogue import Package, load_catalogue
+from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.mutation.operators import FunctionSpan, Site, find_functions, find_sites
 
@@ -72,13 +72,9 @@ def distribution_files(name: str) -> list[tuple[str, Path]]:
 def corpus_functions(
     files: Iterable[tuple[str, Path]], excluded_digests: frozenset[str], seen: set[str], *, num_workers: int = 1
 ) -> Iterator[CorpusFunction]:
-    """Functions of ``files`` that are new to ``seen`` (which grows) and not excluded, in the order of the files.
+    """Functions of ``files`` (relative name, path), in their order, that are new to ``seen`` and not excluded.
 
-    Args:
-        files: (relative name, path).
-        excluded_digests: Functions to leave out.
-        seen: Digests of functions met so far.
-        num_workers: Processes that read and parse.
+    ``seen`` grows by their digests; ``num_workers`` processes read and parse.
     """
     with ExitStack() as stack:
         functions: Iterable[list[CorpusFunction]] = map(_file_functions, files)
@@ -136,13 +132,9 @@ def held_out_digests(layers: LayerStore, catalogue: Path | None = None) -> froze
         IndexUnavailableError: a package is not in the layer store and no index answers.
     """
     packages = [package for package in load_catalogue(catalogue).select() if package.split != "train"]
-    return frozenset(digest for package in packages for digest in package_digests(layers, package))
-
-
-def package_digests(layers: LayerStore, package: Package) -> Iterable[str]:
-    """Digests of the functions of every pinned version of ``package``."""
-    for version in package.sdists:
-        tree = layers.tree(package.sdist(version))
-        files = [(str(path.relative_to(tree)), path) for path in sorted(tree.rglob("*.py"))]
-        for function in corpus_functions(files, frozenset(), set()):
-            yield function_digest(function.lines)
+    trees = [layers.tree(package.sdist(version)) for package in packages for version in package.sdists]
+    files = [(str(path.relative_to(tree)), path) for tree in trees for path in sorted(tree.rglob("*.py"))]
+    digests: set[str] = set()
+    for _ in corpus_functions(files, frozenset(), digests):
+        pass
+    return frozenset(digests)

@@ -10,7 +10,7 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def pretrain(
     training = _Pretraining(config, functions, folder.with_name(f"{folder.name}-state"), progress)
     for step in range(training.num_done, training.num_steps):
         progress("base", step + 1, training.num_steps, training.step(step))
-    _publish(config, training.model, training.tokenizer, folder, training.train, training.log)
+    training.publish(folder)
 
 
 class _Pretraining:
@@ -77,18 +77,18 @@ class _Pretraining:
         self._config = config
         self._progress = progress
         self._state = state
-        self._validation, self.train = functions[:NUM_VALIDATION], functions[NUM_VALIDATION:]
-        self.tokenizer = _tokenizer(config, self.train, state)
+        self._validation, self._train = functions[:NUM_VALIDATION], functions[NUM_VALIDATION:]
+        self._tokenizer = _tokenizer(config, self._train, state)
         self.num_steps = config.num_tokens // config.batch_tokens
-        model_config = config.model.model_copy(update={"vocab_size": len(self.tokenizer), "seed": config.seed})
-        self.model = create_model(model_config)
+        model_config = config.model.model_copy(update={"vocab_size": len(self._tokenizer), "seed": config.seed})
+        self._model = create_model(model_config)
         sft = SftConfig(optimizer=config.optimizer, compute=config.compute)
-        self._trainer = SftTrainer(self.model, sft, num_steps=self.num_steps)
-        self.log = _resume(self._trainer, state, config)
-        self._renderer = ChatRenderer(self.tokenizer)
+        self._trainer = SftTrainer(self._model, sft, num_steps=self.num_steps)
+        self._log = _resume(self._trainer, state, config)
+        self._renderer = ChatRenderer(self._tokenizer)
         self._probes = validation_probes(self._validation, self._renderer)
         self._corrections = Corrections(
-            config.corrections, self.model, self._renderer, config.model.max_len_tokens // 2, config.seed
+            config.corrections, self._model, self._renderer, config.model.max_len_tokens // 2, config.seed
         )
         has_corrections = config.corrections.token_share > 0
         self._first_corrected = round(self.num_steps * (1 - config.final_share)) if has_corrections else self.num_steps
@@ -103,28 +103,43 @@ class _Pretraining:
         corrections = self._corrections if step >= self._first_corrected else None
         if corrections and (step == self._first_corrected or step % SAVE_EVERY == 0):
             self._progress("base", step, self.num_steps, "searching for errors to correct")
-            corrections.refresh(self.train, step)
-        samples = batch_of(self._config, self.train, self._renderer, step, self.num_steps, corrections)
+            corrections.refresh(self._train, step)
+        samples = batch_of(self._config, self._train, self._renderer, step, self.num_steps, corrections)
         metrics = self._trainer.step(samples)
         detail = f"loss {metrics['train/loss']:.3f}"
         if (step + 1) % SAVE_EVERY == 0 or step + 1 == self.num_steps:
             detail += self._measure(step + 1, metrics["train/loss"], corrections)
-            save_training_state(self._trainer.learner, self.tokenizer, self._state, self._extra())
+            extra = {"log": json.dumps(self._log), "config": self._config.model_dump_json()}
+            save_training_state(self._trainer.learner, self._tokenizer, self._state, extra)
         return detail
 
-    def _extra(self) -> dict[str, str]:
-        return {"log": json.dumps(self.log), "config": self._config.model_dump_json()}
-
     def _measure(self, num_steps: int, loss: float, corrections: Corrections | None) -> str:
-        exact, text = probe_accuracy(self.model, self._probes)
+        exact, text = probe_accuracy(self._model, self._probes)
         entry: dict[str, Any] = {"step": num_steps, "loss": loss, "exact_fix": exact, "text": text}
-        self.log.append(entry)
+        self._log.append(entry)
         if corrections is None:
             return f", exact fix {exact:.0%}, text {text:.0%}"
         score = corrections.score(self._validation)
         entry["search"] = score.model_dump(mode="json")
         solved, errors = score.solved_within[8], score.error_rate
         return f", exact fix {exact:.0%}, text {text:.0%}, search {solved:.0%}, errors {errors:.0%}"
+
+    def publish(self, folder: Path) -> None:
+        """Write the model folder; the saved state is removed."""
+        model: Any = self._model  # transformers' types of `to` take no dtype
+        # Half the size to ship; training and inference load it as float32.
+        sha256 = save_checkpoint(model.to(torch.bfloat16), self._tokenizer, folder)
+        manifest = {
+            "weights_sha256": sha256,
+            "config": self._config.model_dump(mode="json"),
+            "num_functions": len(self._train),
+            "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "log": self._log,
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        digests = sorted(function_digest(function.lines)[:DIGEST_CHARS] for function in self._train)
+        (folder / "functions.bin").write_bytes(bytes.fromhex("".join(digests)))
+        shutil.rmtree(self._state, ignore_errors=True)
 
 
 def _tokenizer(config: PretrainingConfig, train: list[CorpusFunction], state: Path) -> PreTrainedTokenizerFast:
@@ -144,9 +159,8 @@ def _resume(trainer: SftTrainer, state: Path, config: PretrainingConfig) -> list
     if not (state / "training.pt").is_file():
         return []
     extra = load_training_state(trainer.learner, state)
-    if "config" in extra:  # states of earlier versions have none
-        kept = PretrainingConfig.model_validate_json(extra["config"])
-        check_config(kept, config, FREE, state, "resume with its own, name another model folder, or remove this one")
+    kept = PretrainingConfig.model_validate_json(extra["config"])
+    check_config(kept, config, FREE, state, "resume with its own, name another model folder, or remove this one")
     log: list[dict[str, Any]] = json.loads(extra["log"])
     return log
 
@@ -223,36 +237,8 @@ def probe_accuracy(model: torch.nn.Module, probes: Sequence[Probe]) -> tuple[flo
     return num_exact / max(1, len(probes)), num_text / max(1, len(probes))
 
 
-def _publish(
-    config: PretrainingConfig,
-    model: Any,
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    train: Sequence[CorpusFunction],
-    log: list[dict[str, Any]],
-) -> None:
-    # Half the size to ship; training and inference load it as float32.
-    sha256 = save_checkpoint(model.to(torch.bfloat16), tokenizer, folder)
-    manifest = {
-        "weights_sha256": sha256,
-        "config": config.model_dump(mode="json"),
-        "num_functions": len(train),
-        "num_parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "log": log,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    digests = sorted(function_digest(function.lines)[:DIGEST_CHARS] for function in train)
-    (folder / "functions.bin").write_bytes(bytes.fromhex("".join(digests)))
-    shutil.rmtree(folder.with_name(f"{folder.name}-state"), ignore_errors=True)
-
-
 def seen_functions(folder: Path) -> frozenset[str]:
     """Digests (first `DIGEST_CHARS` characters) of the functions that a base was trained on."""
     data = (folder / "functions.bin").read_bytes()
     size = DIGEST_CHARS // 2
     return frozenset(data[at : at + size].hex() for at in range(0, len(data), size))
-
-
-def iter_digests(functions: Sequence[CorpusFunction]) -> Iterator[str]:
-    """Digests of functions, as in ``functions.bin``."""
-    return (function_digest(function.lines)[:DIGEST_CHARS] for function in functions)

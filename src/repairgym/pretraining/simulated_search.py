@@ -144,15 +144,10 @@ def score_searches(searches: Sequence[Search], budgets: Sequence[int] = (1, 2, 4
 
 
 def correction_samples(searches: Sequence[Search], num_per_search: int, generator: random.Random) -> Iterator[Sample]:
-    """Yield the right action at each decision of the policy (DAgger, Ross et al. 2011; the expert inverts the bug).
+    """Yield the right action after the policy's own errors (DAgger, Ross et al. 2011; the expert inverts the bug).
 
-    Args:
-        searches: Of the policy that learns, so that its own errors and failed attempts are before the answer.
-        num_per_search: Decisions kept of each, the first always.
-        generator: Chooses the others.
-
-    Returns:
-        Samples that share the opening within a search; only the right edit has a weight.
+    ``num_per_search`` decisions of each search are kept, the first always. The samples of a search share its opening;
+    only the right edit has a weight.
     """
     for number, search in enumerate(searches):
         later = search.decisions[1:]

@@ -8,7 +8,7 @@ the model learns where the bug is and never imitates a wrong edit.
 import random
 from dataclasses import dataclass, replace
 
-from repairgym.agent.teacher import Choice, Teacher
+from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.check import describe_failure, describe_pass
 from repairgym.agent.tools.edit import UNDONE, EditTool
 from repairgym.agent.tools.patching import CompactEdit, edit_at, parse_compact_edit, replace_on_line, resolve_edit
@@ -44,13 +44,9 @@ def mutate(function: CorpusFunction, num_bugs: int, generator: random.Random) ->
 
 
 def guesses_for(text: str, sites: list[Site], mutations: list[Mutation], fixes: list[CompactEdit]) -> list[CompactEdit]:
-    """Every edit of the mutation vocabulary on ``text`` that is not a fix.
+    """Every edit of the mutation vocabulary on the broken ``text`` that is not one of ``fixes``.
 
-    Args:
-        text: The function with its bugs.
-        sites: Sites of the function without them; their lines are labels.
-        mutations: The bugs, at most one on a line.
-        fixes: The edits that repair them.
+    ``sites`` are those of the function without its bugs ``mutations``, of which a line has one at most.
     """
     lines = text.splitlines()
     by_line = {mutation.site.line: mutation for mutation in mutations}
@@ -205,7 +201,7 @@ def _play(episode: SimulatedEpisode, teacher: Teacher, issue: str) -> list[Segme
     observation = episode.opening(issue)
     segments: list[Segment] = []
     for _ in range(MAX_TURNS):
-        choice: Choice = teacher.act(observation)
+        choice = teacher.act(observation)
         segments += [Segment(observation, "context"), Segment(choice.text, choice.kind)]
         if choice.kind == "submit":
             break

@@ -16,7 +16,7 @@ from repairgym.config.tasks import SolveRateConfig
 from repairgym.errors import ConfigError, ModelFolderError, TaskError
 from repairgym.inference.loading import replace_folder
 from repairgym.rollout.store import RunStore
-from repairgym.training.rl_stage import OpenRun, run_rl_stage
+from repairgym.training.rl_loop import OpenRun, run_rl_stage
 from repairgym.training.run import Run
 
 START = "start"
@@ -70,7 +70,7 @@ def extend(run: Run, stage: str, factor: float) -> str:
     """The checkpoint that the second stage starts from: ``stage`` itself, or with a longer context by YaRN."""
     if factor == 1.0:
         return stage
-    target: Path = run.checkpoint(f"{stage}-long")
+    target = run.checkpoint(f"{stage}-long")
     if not target.exists():
         extend_context(run.checkpoint(stage), target, factor)
     return target.name
@@ -96,14 +96,9 @@ def extend_context(source: Path, target: Path, factor: float) -> int:
             f"{source} has rotary positions of type {rope_type!r}, YaRN needs 'default'; set yarn_factor=1"
         )
     longest = int(config["max_position_embeddings"])
+    yarn = {"rope_type": "yarn", "rope_theta": theta, "factor": factor, "original_max_position_embeddings": longest}
     config.pop("rope_scaling", None)
-    config["rope_parameters"] = {
-        "rope_type": "yarn",
-        "rope_theta": theta,
-        "factor": factor,
-        "original_max_position_embeddings": longest,
-    }
-    config["max_position_embeddings"] = round(longest * factor)
+    config |= {"rope_parameters": yarn, "max_position_embeddings": round(longest * factor)}
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         shutil.copytree(source, temporary)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from repairgym.config.recipes import DemoConfig
+from repairgym.config.learning import SftConfig
+from repairgym.config.recipes import CollectConfig, DemoConfig
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.pretraining.corpus import held_out_digests
 from repairgym.pretraining.pretraining import pretrain
 from repairgym.recipes.plan import Budget, EvalStage, plan_demo
-from repairgym.records import Task, Trajectory
+from repairgym.records import Task
 from repairgym.rollout.jobs import PolicyRef, Pool
 from repairgym.rollout.names import (
     BASE,
@@ -37,14 +38,9 @@ from repairgym.tasks.build import build_tasks as building
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.store import TaskStore
 from repairgym.training.evaluate import evaluate
-from repairgym.training.rl_stage import run_rl_stage
+from repairgym.training.rl_loop import run_rl_stage
 from repairgym.training.run import Progress, Run, locked, no_progress
-from repairgym.training.supervised import (
-    collect_successes,
-    continue_supervised,
-    fit_samples,
-    supervised_samples,
-)
+from repairgym.training.supervised import collect_successes, continue_supervised, fit_samples, supervised_samples
 
 TASKS_FOLDER = "tasks"
 
@@ -79,7 +75,7 @@ class Demo:
             self._store.plan_phases(self._plan.phases())
             self._phase(BASE, self._make_base)
             self._phase("tasks", self._build_tasks)
-            tasks = self._load_tasks()
+            tasks = {task.id: task for task in TaskStore(self._folder / TASKS_FOLDER).load()}
             setup = WorkerSetup(self._config.rollout, str(self._folder / "checkpoints" / BASE))
             with self._open_pool(setup) as pool:
                 sandbox = self._config.rollout.sandbox
@@ -87,7 +83,7 @@ class Demo:
                 self._train(run)
                 self._evaluate(run)
 
-    def _phase(self, name: str, action: Callable[[], None]) -> None:
+    def _phase(self, name: str, action: Callable[[], object]) -> None:
         if self._store.phase_status(name) != "done":
             with self._store.phase(name):
                 action()
@@ -107,28 +103,25 @@ class Demo:
 
         building.build(self._config.tasks, self._folder / TASKS_FOLDER, report=report)
 
-    def _load_tasks(self) -> dict[str, Task]:
-        return {task.id: task for task in TaskStore(self._folder / TASKS_FOLDER).load()}
-
     def _train(self, run: Run) -> None:
         config = self._config
-        teacher, fine_tuned = PolicyRef(TEACHER), run.policy(SFT)
-        self._phase(TEACHER, lambda: _ignore(collect_successes(run, teacher, config.teacher, TEACHER)))
-        self._phase(SFT, lambda: self._fit(run, collect_successes(run, teacher, config.teacher, TEACHER), BASE, SFT))
-        self._phase(OWN, lambda: _ignore(collect_successes(run, fine_tuned, config.own, OWN)))
-        self._phase(RFT, lambda: self._fit(run, collect_successes(run, fine_tuned, config.own, OWN), SFT, RFT))
-        self._reinforce(run)
-
-    def _fit(self, run: Run, successes: list[Trajectory], start: str, stage: str) -> None:
-        config = self._config.sft if stage == SFT else self._config.rft
-        samples = supervised_samples(successes, config)
-        fit_samples(run.checkpoint(start), run.checkpoint(stage), samples, config, run.store, run.progress)
-
-    def _reinforce(self, run: Run) -> None:
-        config = self._config
+        self._imitate(run, PolicyRef(TEACHER), config.teacher, TEACHER, BASE, SFT, config.sft)
+        self._imitate(run, run.policy(SFT), config.own, OWN, SFT, RFT, config.rft)
         if self._store.phase_status(RL) != "done":
             alarms, is_over = config.watch.alarms, self._budget.is_rl_over
             run_rl_stage(run, config.rl, RFT, RL, alarms, is_over=is_over, keeps_checkpoints=True)
+
+    def _imitate(
+        self, run: Run, policy: PolicyRef, collect: CollectConfig, phase: str, start: str, stage: str, config: SftConfig
+    ) -> None:
+        """Collect successes of ``policy`` in ``phase``; train checkpoint ``start`` on them to ``stage``."""
+
+        def fit() -> None:
+            samples = supervised_samples(collect_successes(run, policy, collect, phase), config)
+            fit_samples(run.checkpoint(start), run.checkpoint(stage), samples, config, run.store, run.progress)
+
+        self._phase(phase, lambda: collect_successes(run, policy, collect, phase))
+        self._phase(stage, fit)
 
     def _evaluate(self, run: Run) -> None:
         config = self._config.evaluation
@@ -158,7 +151,3 @@ class Demo:
 
 def _policy(run: Run, stage: EvalStage) -> PolicyRef:
     return run.policy(stage.checkpoint, temperature=stage.temperature) if stage.checkpoint else PolicyRef(stage.name)
-
-
-def _ignore(value: object) -> None:
-    """Phases are actions: what they return is in the store."""

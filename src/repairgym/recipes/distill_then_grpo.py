@@ -9,7 +9,7 @@ from repairgym.config.recipes import DistillThenGrpoConfig
 from repairgym.inference.loading import load_tokenizer
 from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.names import SFT, TEACHER
-from repairgym.training.rl_stage import OpenRun, run_rl_stage
+from repairgym.training.rl_loop import OpenRun, run_rl_stage
 from repairgym.training.run import Run
 from repairgym.training.supervised import collect_successes, fit_samples, supervised_samples
 

@@ -4,12 +4,13 @@ Reads a `DemoConfig` and what the run has measured so far; makes a `Plan`. Invar
 iterations follows from the config alone; that number depends on the machine's speed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from repairgym.config.recipes import CollectConfig, DemoConfig, EvaluationConfig
-from repairgym.config.tasks import SplitLimits
+from repairgym.config.recipes import DemoConfig, EvaluationConfig
+from repairgym.records import Record
 from repairgym.rollout.names import BASE, CONTINUED, MUTATIONS, OWN, RELEASES, RFT, RL, SFT, TEACHER, eval_phase
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.layers.catalogue import load_catalogue
@@ -30,6 +31,18 @@ _MARGIN = 1.35
 """Evaluations meet packages for the first time, collection did not: 1.35 to 1.45 times as long where measured."""
 _OVERHEAD_S = 25.0
 """Starting processes, writing the report."""
+_LEAST_LIMITS = {"train": 24, "validation": 8, "test": 16}
+_LEAST_COLLECTION = {"num_tasks": 12}
+_LEAST_EVALUATION = {
+    "num_tasks": 16,
+    "num_control_tasks": 8,
+    "num_start_tasks": 8,
+    "num_release_tasks": 2,
+    "num_main_samples": 1,
+    "num_checkpoints": 0,
+}
+"""Sizes that follow the budget, and their lower bounds."""
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,9 @@ class Plan:
     def phases(self) -> list[str]:
         """Every phase that the demo is going to have, validation during RL apart."""
         names = [BASE, "tasks", TEACHER, SFT, OWN, RFT, RL]
-        names += [name for stage in self.stages for name in _phases_of(stage)]
+        for stage in self.stages:
+            names += [CONTINUED] if stage.name == CONTINUED else []
+            names.append(eval_phase(stage.name, MUTATIONS))
         return names + [eval_phase(stage, RELEASES) for stage in (RFT, RL)]
 
     def evaluation_s(self, episodes_per_s: float) -> float:
@@ -82,41 +97,17 @@ class Plan:
             yield EvalStage(name, name, min(config.num_control_tasks, config.num_tasks), config.num_samples)
 
 
-def _phases_of(stage: EvalStage) -> Iterator[str]:
-    if stage.name == CONTINUED:
-        yield CONTINUED
-    yield eval_phase(stage.name, MUTATIONS)
-
-
 def plan_demo(config: DemoConfig) -> Plan:
     """Sizes for ``config.minutes``: collections and evaluations grow slower than the budget, RL takes the rest."""
     factor = config.minutes / REFERENCE_MINUTES
-    limits = config.tasks.limits
-    tasks = config.tasks.model_copy(
-        update={
-            "packages": config.tasks.packages or chosen_packages(config, factor),
-            "limits": SplitLimits(
-                train=_scaled(limits.train, factor, 24),
-                validation=_scaled(limits.validation, factor, 8),
-                test=_scaled(limits.test, factor, 16),
-            ),
-        }
-    )
-    evaluation = config.evaluation.model_copy(
-        update={
-            "num_tasks": _scaled(config.evaluation.num_tasks, factor, 16),
-            "num_control_tasks": _scaled(config.evaluation.num_control_tasks, factor, 8),
-            "num_start_tasks": _scaled(config.evaluation.num_start_tasks, factor, 8),
-            "num_release_tasks": _scaled(config.evaluation.num_release_tasks, factor, 2),
-            "num_main_samples": _scaled(config.evaluation.num_main_samples, factor, 1),
-            "num_checkpoints": _scaled(config.evaluation.num_checkpoints, factor, 0),
-        }
-    )
+    packages = config.tasks.packages or chosen_packages(config, factor)
+    limits = _with_scaled(config.tasks.limits, factor, _LEAST_LIMITS)
+    evaluation = _with_scaled(config.evaluation, factor, _LEAST_EVALUATION)
     fitted = config.model_copy(
         update={
-            "tasks": tasks,
-            "teacher": _scaled_collection(config.teacher, factor),
-            "own": _scaled_collection(config.own, factor),
+            "tasks": config.tasks.model_copy(update={"packages": packages, "limits": limits}),
+            "teacher": _with_scaled(config.teacher, factor, _LEAST_COLLECTION),
+            "own": _with_scaled(config.own, factor, _LEAST_COLLECTION),
             "evaluation": evaluation,
         }
     )
@@ -152,13 +143,15 @@ def chosen_packages(config: DemoConfig, factor: float) -> tuple[str, ...]:
     return tuple(chosen)
 
 
+def _with_scaled(config: AnyRecord, factor: float, least: Mapping[str, int]) -> AnyRecord:
+    """Return ``config`` with the fields that ``least`` bounds scaled."""
+    scaled = {name: _scaled(getattr(config, name), factor, bound) for name, bound in least.items()}
+    return config.model_copy(update=scaled)
+
+
 def _scaled(number: int, factor: float, least: int) -> int:
     """Linear below the reference budget, by the square root above it."""
     return max(least, round(number * (factor if factor < 1 else factor**0.5)))
-
-
-def _scaled_collection(config: CollectConfig, factor: float) -> CollectConfig:
-    return config.model_copy(update={"num_tasks": _scaled(config.num_tasks, factor, 12)})
 
 
 class Budget:

@@ -66,16 +66,12 @@ class PreferenceWork:
 
 
 def action_pairs(trajectories: Iterable[Trajectory], min_gap: float, max_per_task: int) -> list[Pair]:
-    """Pairs of sibling actions, those with the largest gap of a task first.
+    """Pairs of sibling actions in one task, at most ``max_per_task``, those with the largest gap first.
 
-    Args:
-        trajectories: Of any groups; only those of one task meet.
-        min_gap: Least difference of the values, above 0 (Agent Q's theta, which it does not state).
-        max_per_task: Pairs kept of one task.
+    ``min_gap`` is the least difference of the values, above 0 (Agent Q's theta, which it does not state).
     """
-    siblings = _siblings(trajectories)
     pairs: dict[str, list[tuple[float, Pair]]] = defaultdict(list)
-    for (task_id, _), actions in siblings.items():
+    for (task_id, _), actions in _siblings(trajectories).items():
         valued = sorted((float(np.mean(rewards)), action) for action, (rewards, _) in actions.items())
         gap = valued[-1][0] - valued[0][0]
         if len(valued) > 1 and gap > min_gap:

@@ -76,19 +76,16 @@ class FaultyServer(HttpFake):
             return await send(writer, 404, b"{}")
         fault = self._faults[min(len(self.requests), len(self._faults) - 1)]
         self.requests.append(request.body)
-        return await self._answer(fault, request.head, request.body, writer)
-
-    async def _answer(self, fault: Fault, fields: str, body: Mapping[str, Any], writer: asyncio.StreamWriter) -> bool:
         if fault in _STATUSES:
             status, message, headers = _STATUSES[fault]
             return await send(writer, status, _error(message), headers)
         if fault is Fault.KEY_ECHO:
-            return await send(writer, 500, _error(fields))
+            return await send(writer, 500, _error(request.head))
         if fault is Fault.CLOSED:
             return False
         if fault is Fault.HANG:
             await asyncio.Event().wait()
-        reply = json.dumps(self._reply(fault, body)).encode()
+        reply = json.dumps(self._reply(fault, request.body)).encode()
         if fault is Fault.HALF_JSON:
             return await send(writer, 200, reply[: len(reply) // 2])
         if fault in (Fault.HALF_BODY, Fault.DRIP):
@@ -110,12 +107,8 @@ class FaultyServer(HttpFake):
         else:
             choice["text"] = self._text
         if body.get("return_token_ids") and fault is not Fault.NO_TOKEN_IDS:
-            num_log_probs = num_tokens - (fault is Fault.FEWER_LOG_PROBS)
-            stop_id = body["stop_token_ids"][0]
-            choice |= {
-                "token_ids": [*range(num_tokens - 1), stop_id],
-                "logprobs": {"token_logprobs": [-0.5] * num_log_probs},
-            }
+            choice["token_ids"] = [*range(num_tokens - 1), body["stop_token_ids"][0]]
+            choice["logprobs"] = {"token_logprobs": [-0.5] * (num_tokens - (fault is Fault.FEWER_LOG_PROBS))}
         reply: dict[str, Any] = {"choices": [] if fault is Fault.NO_CHOICES else [choice]}
         if fault is not Fault.NO_USAGE:
             counted = 0 if fault is Fault.WRONG_COUNTS else num_tokens

@@ -7,7 +7,7 @@ a resumed run repeats gives each of its alarms once.
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from repairgym.config.rollout import AlarmConfig
@@ -19,6 +19,9 @@ from repairgym.training.run import Progress
 Series = Mapping[str, Sequence[float]]
 """Name of a metric -> its values, oldest first."""
 Level = Literal["warning", "broken"]
+Breach = tuple[Level, float, float]
+"""(level, value, limit) of a broken bound."""
+Rule = Callable[[Series, AlarmConfig], Breach | None]
 METRICS = (
     "policy/log_prob_gap",
     "policy/entropy",
@@ -34,6 +37,31 @@ METRICS = (
     "rollout/weight_lag",
 )
 """Metrics that the alarms read."""
+_ADVICE: Mapping[tuple[str, Level], str] = {
+    ("log_prob_gap", "broken"): "sampler and learner are different policies, so the gradient is wrong; stop, and "
+    "compare their weights, precision, sampling settings and template, or set rl.algorithm.correction.type='truncate'",
+    ("log_prob_gap", "warning"): "sampler and learner drift apart; check that both use the same precision and that "
+    "sampling is at temperature 1 without top-p, or set rl.algorithm.correction.type='truncate'",
+    ("reward_spread", "warning"): "within a group nearly all rewards are equal, so there is little to learn from; "
+    "choose tasks that are solved sometimes (rl.curriculum='learnability'), or larger groups",
+    ("entropy", "warning"): "the policy has stopped trying other actions; lower the learning rate, raise "
+    "rl.algorithm.loss.clip_high, or go back to an earlier checkpoint",
+    ("grad_norm", "broken"): "a gradient was not finite and its step was skipped; lower the learning rate, or compute "
+    "in float32",
+    ("grad_norm", "warning"): "this step's gradient is far larger than before; look at its episodes, and lower the "
+    "learning rate or rl.algorithm.optimizer.max_grad_norm if it happens again",
+    ("invalid_share", "warning"): "sandboxes or grading fail, which leaves holes in the groups; run `repairgym doctor` "
+    "and read the reasons with `repairgym view`",
+    ("exploited_share", "warning"): "the policy learns to pass without repairing; read the findings in the report "
+    "before you continue",
+    ("truncated_share", "warning"): "most episodes end at a limit and count as failed; raise "
+    "rollout.pipeline.max_turns or max_len_tokens, or see whether the policy runs in circles",
+    ("zero_advantage_share", "warning"): "most groups are all solved or all failed and teach nothing; choose easier "
+    "or harder tasks (rl.curriculum='learnability')",
+    ("weight_lag", "broken"): "episodes came from older weights than allowed; check that the workers load the new "
+    "checkpoint before each iteration",
+}
+"""Meaning and remedy, in plain words."""
 
 
 class Alarm(Record):
@@ -43,8 +71,11 @@ class Alarm(Record):
     level: Level
     value: float
     limit: float
-    advice: str
-    """Meaning and remedy, in plain words."""
+
+    @property
+    def advice(self) -> str:
+        """Meaning and remedy."""
+        return _ADVICE[self.kind, self.level]
 
     @property
     def text(self) -> str:
@@ -54,7 +85,12 @@ class Alarm(Record):
 
 def find_alarms(series: Series, config: AlarmConfig) -> list[Alarm]:
     """Return the alarms of the newest point, broken things first."""
-    alarms = [alarm for rule in _RULES for alarm in rule(series, config)]
+    breaches = {kind: rule(series, config) for kind, rule in _RULES.items()}
+    alarms = [
+        Alarm(kind=kind, level=breach[0], value=breach[1], limit=breach[2])
+        for kind, breach in breaches.items()
+        if breach is not None
+    ]
     return sorted(alarms, key=lambda alarm: alarm.level)
 
 
@@ -70,166 +106,78 @@ def new_alarms(points: Mapping[str, Sequence[tuple[int, float]]], config: AlarmC
     return [alarm for alarm in find_alarms(now, config) if (alarm.kind, alarm.level) not in known]
 
 
-def _log_prob_gap(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
-    for gap in _newest(series, "policy/log_prob_gap"):
+def _log_prob_gap(series: Series, config: AlarmConfig) -> Breach | None:
+    for gap in series.get("policy/log_prob_gap", ())[-1:]:
         if not gap <= config.broken_log_prob_gap:
-            yield Alarm(
-                kind="log_prob_gap",
-                level="broken",
-                value=gap,
-                limit=config.broken_log_prob_gap,
-                advice="sampler and learner are different policies, so the gradient is wrong; stop, and compare their "
-                "weights, precision, sampling settings and template, or set rl.algorithm.correction.type='truncate'",
-            )
-        elif gap > config.log_prob_gap:
-            yield Alarm(
-                kind="log_prob_gap",
-                level="warning",
-                value=gap,
-                limit=config.log_prob_gap,
-                advice="sampler and learner drift apart; check that both use the same precision and that sampling is "
-                "at temperature 1 without top-p, or set rl.algorithm.correction.type='truncate'",
-            )
+            return "broken", gap, config.broken_log_prob_gap
+        if gap > config.log_prob_gap:
+            return "warning", gap, config.log_prob_gap
+    return None
 
 
-def _reward_spread(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
-    for spread in _mean(series, "rollout/reward_spread", config.window):
-        if spread < config.reward_spread:
-            yield Alarm(
-                kind="reward_spread",
-                level="warning",
-                value=spread,
-                limit=config.reward_spread,
-                advice="within a group nearly all rewards are equal, so there is little to learn from; choose tasks "
-                "that are solved sometimes (rl.curriculum='learnability'), or larger groups",
-            )
+def _reward_spread(series: Series, config: AlarmConfig) -> Breach | None:
+    values = series.get("rollout/reward_spread", ())[-config.window :]
+    if len(values) == config.window and statistics.fmean(values) < config.reward_spread:
+        return "warning", statistics.fmean(values), config.reward_spread
+    return None
 
 
-def _entropy(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
+def _entropy(series: Series, config: AlarmConfig) -> Breach | None:
     values = series.get("policy/entropy", ())
     if len(values) < 2 * config.window:
-        return
-    start = statistics.fmean(values[: config.window])
+        return None
+    limit = config.entropy_share * statistics.fmean(values[: config.window])
     now = statistics.fmean(values[-config.window :])
-    if not now >= config.entropy_share * start:
-        yield Alarm(
-            kind="entropy",
-            level="warning",
-            value=now,
-            limit=config.entropy_share * start,
-            advice="the policy has stopped trying other actions; lower the learning rate, raise "
-            "rl.algorithm.loss.clip_high, or go back to an earlier checkpoint",
-        )
+    return None if now >= limit else ("warning", now, limit)
 
 
-def _grad_norm(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
+def _grad_norm(series: Series, config: AlarmConfig) -> Breach | None:
     values = series.get("optim/grad_norm", ())
     skipped = series.get("optim/num_skipped", ())
     if (values and not math.isfinite(values[-1])) or (len(skipped) > 1 and skipped[-1] > skipped[-2]):
-        yield Alarm(
-            kind="grad_norm",
-            level="broken",
-            value=values[-1] if values else math.nan,
-            limit=math.inf,
-            advice="a gradient was not finite and its step was skipped; lower the learning rate, or compute in float32",
-        )
-    elif len(values) > config.window:
+        return "broken", values[-1] if values else math.nan, math.inf
+    if len(values) > config.window:
         limit = config.grad_norm_ratio * statistics.median(values[:-1])
         if values[-1] > limit:
-            yield Alarm(
-                kind="grad_norm",
-                level="warning",
-                value=values[-1],
-                limit=limit,
-                advice="this step's gradient is far larger than before; look at its episodes, and lower the learning "
-                "rate or rl.algorithm.optimizer.max_grad_norm if it happens again",
-            )
+            return "warning", values[-1], limit
+    return None
 
 
-def _share_rule(
-    kind: str, part: str, whole: str, without: str, bound: Callable[[AlarmConfig], float], advice: str
-) -> Callable[[Series, AlarmConfig], Iterator[Alarm]]:
-    """An alarm when ``part`` of ``whole`` less ``without`` is more than a bound, summed over the window."""
+def _weight_lag(series: Series, config: AlarmConfig) -> Breach | None:
+    for lag in series.get("rollout/weight_lag", ())[-1:]:
+        if lag > config.weight_lag:
+            return "broken", lag, float(config.weight_lag)
+    return None
 
-    def rule(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
-        total = _sum(series, whole, config.window) - (_sum(series, without, config.window) if without else 0.0)
-        share = _sum(series, part, config.window) / total if total > 0 else 0.0
-        if share > bound(config):
-            yield Alarm(kind=kind, level="warning", value=share, limit=bound(config), advice=advice)
+
+def _share_rule(kind: str, part: str, whole: str, without: str = "") -> Rule:
+    """Return a rule: ``part`` of ``whole`` less ``without``, summed over the window, is at most ``config.<kind>``."""
+
+    def rule(series: Series, config: AlarmConfig) -> Breach | None:
+        part_sum, whole_sum, without_sum = (
+            math.fsum(series.get(f"rollout/{name}", ())[-config.window :]) for name in (part, whole, without)
+        )
+        share = part_sum / (whole_sum - without_sum) if whole_sum > without_sum else 0.0
+        limit: float = getattr(config, kind)
+        return ("warning", share, limit) if share > limit else None
 
     return rule
 
 
-def _weight_lag(series: Series, config: AlarmConfig) -> Iterator[Alarm]:
-    for lag in _newest(series, "rollout/weight_lag"):
-        if lag > config.weight_lag:
-            yield Alarm(
-                kind="weight_lag",
-                level="broken",
-                value=lag,
-                limit=float(config.weight_lag),
-                advice="episodes came from older weights than allowed; check that the workers load the new checkpoint "
-                "before each iteration",
-            )
-
-
-_RULES: tuple[Callable[[Series, AlarmConfig], Iterator[Alarm]], ...] = (
-    _log_prob_gap,
-    _reward_spread,
-    _entropy,
-    _grad_norm,
-    _share_rule(
-        "invalid_share",
-        "rollout/num_invalid",
-        "rollout/num_trajectories",
-        "",
-        lambda config: config.invalid_share,
-        "sandboxes or grading fail, which leaves holes in the groups; run `repairgym doctor` and read the reasons with "
-        "`repairgym view`",
-    ),
-    _share_rule(
-        "exploited_share",
-        "rollout/num_exploited",
-        "rollout/num_trajectories",
-        "rollout/num_invalid",
-        lambda config: config.exploited_share,
-        "the policy learns to pass without repairing; read the findings in the report before you continue",
-    ),
-    _share_rule(
-        "truncated_share",
-        "rollout/num_overlong",
-        "rollout/num_trajectories",
-        "rollout/num_invalid",
-        lambda config: config.truncated_share,
-        "most episodes end at a limit and count as failed; raise rollout.pipeline.max_turns or max_len_tokens, or see "
-        "whether the policy runs in circles",
-    ),
-    _share_rule(
-        "zero_advantage_share",
-        "rollout/num_equal_groups",
-        "rollout/num_groups",
-        "",
-        lambda config: config.zero_advantage_share,
-        "most groups are all solved or all failed and teach nothing; choose easier or harder tasks "
-        "(rl.curriculum='learnability')",
-    ),
-    _weight_lag,
-)
-
-
-def _newest(series: Series, name: str) -> Sequence[float]:
-    return series.get(name, ())[-1:]
-
-
-def _mean(series: Series, name: str, window: int) -> Iterator[float]:
-    """Of the last ``window`` points, when there are as many."""
-    values = series.get(name, ())
-    if len(values) >= window:
-        yield statistics.fmean(values[-window:])
-
-
-def _sum(series: Series, name: str, window: int) -> float:
-    return math.fsum(series.get(name, ())[-window:])
+_SHARES = {
+    "invalid_share": ("num_invalid", "num_trajectories"),
+    "exploited_share": ("num_exploited", "num_trajectories", "num_invalid"),
+    "truncated_share": ("num_overlong", "num_trajectories", "num_invalid"),
+    "zero_advantage_share": ("num_equal_groups", "num_groups"),
+}
+_RULES: Mapping[str, Rule] = {
+    "log_prob_gap": _log_prob_gap,
+    "reward_spread": _reward_spread,
+    "entropy": _entropy,
+    "grad_norm": _grad_norm,
+    **{kind: _share_rule(kind, *metrics) for kind, metrics in _SHARES.items()},
+    "weight_lag": _weight_lag,
+}
 
 
 def check_alarms(store: RunStore, phase: str, config: AlarmConfig, progress: Progress) -> list[Alarm]:

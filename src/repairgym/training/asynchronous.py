@@ -11,7 +11,9 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -59,26 +61,19 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 Batch = TypeVar("Batch")
+Metrics = dict[str, float]
 
 
 class BackgroundUpdates(Generic[Batch]):
     """Updates in a thread. Leaving the context drops waiting batches and lets the running update end."""
 
-    def __init__(self, update: Callable[[Batch], dict[str, float]], num_done: int) -> None:
-        """Prepare the thread.
-
-        Args:
-            update: One update, saved when it returns; its metrics.
-            num_done: Updates done before.
-        """
+    def __init__(self, update: Callable[[Batch], Metrics], num_done: int) -> None:
+        """Prepare the thread: ``update`` saves and returns its metrics, ``num_done`` updates are done already."""
         self._update = update
         self._num_done = num_done
-        self._waiting: deque[Batch] = deque()
-        self._metrics: deque[dict[str, float]] = deque()
-        self._error: BaseException | None = None
-        self._is_error_raised = False
+        self._waiting: SimpleQueue[tuple[Batch, Future[Metrics]] | None] = SimpleQueue()
+        self._results: deque[Future[Metrics]] = deque()
         self._is_over = False
-        self._changed = threading.Condition()
         # A daemon: a second Ctrl-C ends the program without waiting for it.
         self._thread = threading.Thread(target=self._work, name="learner", daemon=True)
 
@@ -95,55 +90,35 @@ class BackgroundUpdates(Generic[Batch]):
         Raises:
             Exception: an error of the last update that was not raised before, when the caller ends without an error.
         """
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
+        self._is_over = True
+        self._waiting.put(None)
         self._thread.join()
-        if self._error is not None and not self._is_error_raised and (kind is None or kind is GeneratorExit):
-            raise self._error
+        if kind is None or kind is GeneratorExit:
+            for result in self._results:
+                if result.done():
+                    result.result()
 
     def submit(self, batch: Batch) -> None:
         """Update with ``batch`` once those before it are done."""
-        with self._changed:
-            self._waiting.append(batch)
-            self._changed.notify_all()
+        self._results.append(Future())
+        self._waiting.put((batch, self._results[-1]))
 
-    def finished(self, num_updates: int) -> Iterator[dict[str, float]]:
-        """Metrics of the updates that have ended since the last call, in order.
-
-        Args:
-            num_updates: Waits until so many are done, those before this object included.
+    def finished(self, num_updates: int) -> Iterator[Metrics]:
+        """Metrics of the updates that have ended since the last call; waits until ``num_updates`` are done in all.
 
         Raises:
             Exception: what an update raised.
         """
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._metrics or self._error or self._num_done >= num_updates)
-                if not self._metrics:
-                    if self._error is not None:
-                        self._is_error_raised = True
-                        raise self._error
-                    return
-                metrics = self._metrics.popleft()
-            yield metrics
+        while self._results and (self._results[0].done() or self._num_done < num_updates):
+            self._num_done += 1
+            yield self._results.popleft().result()
 
     def _work(self) -> None:
-        try:
-            use_training_device()
-            while (batch := self._next()) is not None:
-                metrics = self._update(batch)
-                with self._changed:
-                    self._metrics.append(metrics)
-                    self._num_done += 1
-                    self._changed.notify_all()
-        except BaseException as error:
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
-
-    def _next(self) -> Batch | None:
-        """Return the next batch; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_over)
-            return None if self._is_over else self._waiting.popleft()
+        while (work := self._waiting.get()) is not None and not self._is_over:
+            batch, result = work
+            try:
+                use_training_device()
+                result.set_result(self._update(batch))
+            except BaseException as error:
+                result.set_exception(error)
+                return

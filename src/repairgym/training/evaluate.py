@@ -6,9 +6,9 @@ trains, each task has the same number of samples, and stored episodes are not ru
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from repairgym.config.evaluation import AuditConfig
@@ -49,17 +49,16 @@ async def audit(
         raise ConfigError(
             f"an audit needs every gate, got a grading without {', '.join(config.grading.disabled_gates)}"
         )
-    chosen = choose_audited(store.rows(phase=config.phase), config.num_per_step)
+    phase = audit_phase(config.phase)
+    chosen = {row.id: row for row in choose_audited(store.rows(phase=config.phase), config.num_per_step)}
     if not chosen:
         raise InputError(f"{store.path} holds no valid trajectory of phase {config.phase!r}")
-    stored = store.trajectory_ids(phase=audit_phase(config.phase))
-    missing = [store.trajectory(row.id) for row in chosen if audit_id(row.id) not in stored]
+    stored = store.trajectory_ids(phase=phase)
+    missing = [store.trajectory(id_) for id_ in chosen if audit_id(id_) not in stored]
     num_done = len(chosen) - len(missing)
-    phase = audit_phase(config.phase)
-    steps = {row.id: row for row in chosen}
     with store.phase(phase):
         async for trajectory, verdict in grade_again(missing, tasks, grader, config.num_in_flight):
-            row = steps[trajectory.id]
+            row = chosen[trajectory.id]
             copy = replace(trajectory, id=audit_id(trajectory.id), verdict=verdict)
             store.add_trajectory(copy, phase=phase, step=row.step, split=row.split)
             num_done += 1
@@ -161,10 +160,11 @@ def evaluate(
 
 
 def policy_fingerprint(policy: PolicyRef, rollout: RolloutConfig) -> dict[str, str]:
-    """Return digests of the policy and of the settings that decide its episodes and gradings."""
+    """Return digests of the policy (weights or name, temperature) and of the settings that decide its episodes."""
     scheduling = {name: RolloutConfig.model_fields[name].default for name in _SCHEDULING}
+    identity = f"{policy.temperature}\0{'' if policy.folder else policy.name}".encode()
     return {
-        "policy_digest": _weights_digest(policy),
+        "policy_digest": weights_digest(policy.folder, identity),
         "rollout_digest": rollout.model_copy(update=scheduling).digest(),
     }
 
@@ -184,30 +184,17 @@ def check_fingerprint(store: RunStore, phase: str, fingerprint: Mapping[str, str
             )
 
 
-def _weights_digest(policy: PolicyRef) -> str:
-    """SHA-256 (hex) over the weights as of `weights_digest`, and the temperature."""
-    digest = hashlib.sha256(f"{policy.temperature}\0{'' if policy.folder else policy.name}".encode())
-    for part in _parts_of_weights(Path(policy.folder)) if policy.folder else ():
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def weights_digest(folder: Path) -> str:
-    """SHA-256 (hex) over name, size, head and tail of each file of weights in a model folder."""
-    digest = hashlib.sha256()
-    for part in _parts_of_weights(folder):
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _parts_of_weights(folder: Path) -> Iterator[bytes]:
-    for path in sorted(folder.glob("*.safetensors")):
+def weights_digest(folder: str | Path, prefix: bytes = b"") -> str:
+    """SHA-256 (hex) over ``prefix`` and name, size, head and tail of each file of weights; empty folder name: none."""
+    digest = hashlib.sha256(prefix)
+    for path in sorted(Path(folder).glob("*.safetensors")) if folder else ():
         size = path.stat().st_size
-        yield f"\0{path.name}\0{size}\0".encode()
+        digest.update(f"\0{path.name}\0{size}\0".encode())
         with path.open("rb") as file:
-            yield file.read(_PROBE_BYTES)
+            digest.update(file.read(_PROBE_BYTES))
             file.seek(max(0, size - _PROBE_BYTES))
-            yield file.read(_PROBE_BYTES)
+            digest.update(file.read(_PROBE_BYTES))
+    return digest.hexdigest()
 
 
 def tokenizer_digest(folder: Path) -> str:
@@ -216,25 +203,14 @@ def tokenizer_digest(folder: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
-@dataclass(frozen=True)
-class Regrade:
-    """The result of a cold regrading."""
-
-    num_regraded: int
-    num_confirmed: int
-    refuted: tuple[str, ...]
-    """Ids of trajectories whose reward does not hold."""
-    invalid: tuple[str, ...]
-
-
 async def regrade_cold(
     trajectories: Sequence[Trajectory],
     tasks: dict[str, Task],
     sandbox: SandboxConfig,
     num_in_flight: int = 4,
     progress: Progress = no_progress,
-) -> Regrade:
-    """Grade again, each in a fresh sandbox with a new interpreter, no cache and every gate."""
+) -> dict[str, VerdictKind]:
+    """Grade again, each in a fresh sandbox with a new interpreter, no cache and every gate; id -> verdict."""
     backend, grader = open_grader(sandbox, GradingConfig(is_cold=True))
     kinds: dict[str, VerdictKind] = {}
     num_confirmed = 0
@@ -245,10 +221,4 @@ async def regrade_cold(
             progress("regrade", len(kinds), len(trajectories), f"{num_confirmed} confirmed")
     finally:
         await backend.close()
-    pairs = [(trajectory, kinds[trajectory.id]) for trajectory in trajectories]
-    return Regrade(
-        num_regraded=len(pairs),
-        num_confirmed=num_confirmed,
-        refuted=tuple(t.id for t, kind in pairs if kind in (VerdictKind.FAILED, VerdictKind.EXPLOITED)),
-        invalid=tuple(t.id for t, kind in pairs if kind is VerdictKind.INVALID),
-    )
+    return {trajectory.id: kinds[trajectory.id] for trajectory in trajectories}

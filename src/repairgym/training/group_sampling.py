@@ -36,14 +36,7 @@ class GroupSampler:
         newest: Callable[[], PolicyRef],
         task_ids: Collection[str] | None = None,
     ) -> None:
-        """Prepare; nothing is sampled yet.
-
-        Args:
-            run: Open run.
-            config: Sizes, algorithm, reward.
-            phase: Name of the trajectories.
-            newest: Returns the weights to sample from; called before each refill.
-            task_ids: Training tasks to use; None: all.
+        """Prepare; ``newest`` returns the weights to sample from, and is called before each refill.
 
         Raises:
             TaskError: there are no training tasks.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from repairgym.config.learning import AlgorithmConfig, SftConfig, StepDpoConfig
-from repairgym.learning.distributed.fsdp import World, check_processes, current_world, process_group
+from repairgym.learning.distributed.fsdp import check_processes, current_world, process_group
 from repairgym.learning.learner import release_memory
 
 
@@ -24,11 +24,7 @@ class Work(Protocol):
 
 
 def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | AlgorithmConfig | StepDpoConfig) -> None:
-    """Run ``recipe`` in the leader, and what it assigns in the others; alone there is only the leader.
-
-    Args:
-        recipe: From the first episode to the last checkpoint.
-        *trained: How it trains; settings that the processes cannot honor are rejected first.
+    """Run ``recipe`` in the leader, and its assigned work in the others; a single process leads.
 
     Raises:
         ConfigError: the processes are on several nodes, or cannot honor ``trained``.
@@ -40,10 +36,11 @@ def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | AlgorithmCo
         if world.is_leader:
             recipe()
             # Only after success: a leader that failed may have left the others in the middle of an exchange.
-            _assign(world, None)
+            world.broadcast(None)
         else:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            while (work := _assign(world, None)) is not None:
+            no_work: Work | None = None
+            while (work := world.broadcast(no_work)) is not None:
                 work.follow()
                 # The leader samples now, and its workers are on this machine.
                 release_memory()
@@ -51,8 +48,4 @@ def lead_or_follow(recipe: Callable[[], None], *trained: SftConfig | AlgorithmCo
 
 def assign(work: Work) -> None:
     """Let the followers begin with ``work``; the leader then does its own part."""
-    _assign(current_world(), work)
-
-
-def _assign(world: World, work: Work | None) -> Work | None:
-    return world.broadcast(work)
+    current_world().broadcast(work)

@@ -1,26 +1,30 @@
 """The RL loop (paper B, sections 3.2 and 4.3): sample groups, drop equal ones and refill, update, repeat.
 
-Reads training tasks and a start checkpoint. Makes trajectories (step = iteration), metrics and checkpoints under the
-name of its phase. Guarantees: the episodes of iteration k come from the weights after k updates (on-policy), or after
-at least k - `max_staleness` updates when sampling runs ahead of learning; older tokens are never learned; a killed loop
-resumes from the last saved update and repeats no stored episode.
+`RLLoop` makes the iterations; `run_rl_stage` adds regular validation and the stage's checkpoint. Reads training tasks
+and a start checkpoint. Makes trajectories (step = iteration), metrics and checkpoints under the name of the phase.
+Guarantees: the episodes of iteration k come from the weights after k updates (on-policy), or after at least
+k - `max_staleness` updates when sampling runs ahead of learning; older tokens are never learned; validation never
+trains; a killed loop resumes from the last saved update and repeats no stored episode; a finished stage continues only
+when `max_iterations` has grown.
 """
 
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from repairgym.config.recipes import RlConfig
-from repairgym.config.rollout import AlarmConfig
+from repairgym.config.rollout import AlarmConfig, RolloutConfig
 from repairgym.inference.loading import copy_folder
 from repairgym.learning.checkpoints import MODEL_FOLDER
 from repairgym.rollout.jobs import PolicyRef
-from repairgym.rollout.names import RL
+from repairgym.rollout.names import RL, VALIDATION
 from repairgym.training.alarms import check_alarms
 from repairgym.training.asynchronous import BackgroundUpdates, WeightVersions
-from repairgym.training.demonstrations import Demonstrations
+from repairgym.training.evaluate import evaluate
 from repairgym.training.group_sampling import GroupSampler
 from repairgym.training.rollout_batch import (
+    Demonstrations,
     RolloutBatch,
     most_spread,
     overlong_metrics,
@@ -32,6 +36,8 @@ from repairgym.training.run import Run
 from repairgym.training.updates import UpdateWork
 from repairgym.training.weight_sync import open_sampler
 
+OpenRun = Callable[[RolloutConfig], AbstractContextManager[Run]]
+"""Opens the run folder with workers of this configuration: stages differ in turns, context and budgets."""
 _STOPPING = "stopping: the running update ends first; Ctrl-C again stops at once"
 
 
@@ -48,16 +54,7 @@ class RLLoop:
         phase: str = RL,
         task_ids: Collection[str] | None = None,
     ) -> None:
-        """Load the model, or the saved training state if there is one.
-
-        Args:
-            run: Open run.
-            config: Sizes, algorithm, reward.
-            start: Checkpoint to begin with.
-            alarms: Bounds of the metrics.
-            phase: Name of the trajectories, metrics and checkpoints.
-            task_ids: Training tasks to use; None: all.
-        """
+        """Load checkpoint ``start``, or the saved training state if there is one; arguments as of `run_rl_stage`."""
         # First: without training tasks it raises before a model is loaded.
         self._group_sampler = GroupSampler(run, config, phase, self._newest_policy, task_ids)
         self._run = run
@@ -170,3 +167,54 @@ class RLLoop:
 def state_name(phase: str) -> str:
     """Return the name of the checkpoint folder with a stage's training state."""
     return f"{phase}-state"
+
+
+def run_rl_stage(
+    run: Run,
+    config: RlConfig,
+    start: str,
+    phase: str,
+    alarms: AlarmConfig | None = None,
+    task_ids: Collection[str] | None = None,
+    *,
+    is_over: Callable[[], bool] | None = None,
+    keeps_checkpoints: bool = False,
+) -> None:
+    """Train from checkpoint ``start`` to checkpoint ``phase``.
+
+    Args:
+        run: Open run.
+        config: Sizes, algorithm, reward.
+        start: Checkpoint to begin with.
+        phase: Name of the trajectories, metrics and checkpoint.
+        alarms: Bounds of the metrics.
+        task_ids: Training tasks to use; None: all.
+        is_over: Called after each iteration; True ends the stage before `max_iterations`.
+        keeps_checkpoints: Validate the start as well, and keep the weights of each validation as checkpoint
+            ``<phase>-step-<number>``.
+    """
+    loop = RLLoop(run, config, start, alarms, phase=phase, task_ids=task_ids)
+    with run.store.phase(phase):
+        if keeps_checkpoints:
+            _validate(run, loop, config, phase, keeps_checkpoints)
+        with closing(loop.iterations()) as iterations:
+            for metrics in iterations:
+                detail = f"reward {metrics['rollout/reward_mean']:.2f}, {metrics['rollout/num_turns_mean']:.1f} turns"
+                run.progress(phase, loop.num_done, 0 if is_over else config.max_iterations, detail)
+                _validate(run, loop, config, phase, keeps_checkpoints)
+                if is_over and is_over():
+                    break
+        loop.keep(phase)
+    loop.close()
+
+
+def _validate(run: Run, loop: RLLoop, config: RlConfig, phase: str, keeps_checkpoints: bool) -> None:
+    """Validate every `validation_every` iterations; stored episodes are not run again."""
+    if loop.num_done % config.validation_every:
+        return
+    stage = f"{phase}-step-{loop.num_done:04d}"
+    if tasks := run.select("validation", limit=config.num_validation_tasks):
+        score = evaluate(run, stage, loop.policy(), VALIDATION, tasks, 1)
+        run.store.add_metrics(phase, loop.num_done, {"validation/pass_at_1": score})
+    if keeps_checkpoints and loop.num_done:
+        loop.keep(stage)

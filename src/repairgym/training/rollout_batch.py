@@ -1,8 +1,9 @@
-"""The episodes of one RL iteration: groups, advantages, samples, metrics.
+"""The episodes of one RL iteration: groups, advantages, samples, demonstrations, metrics.
 
 Reads the trajectories of one iteration. Makes samples for the learner, metrics and the status of each group.
 Guarantees: a group has one task; an invalid verdict has no reward and enters no mean; a stale trajectory is counted but
-in no group; every group is counted as kept, equal or failed, every over-long episode under the limit that ended it.
+in no group; every group is counted as kept, equal or failed, every over-long episode under the limit that ended it; a
+demonstration is a passed episode of the same task, and which one follows from the task and the iteration alone.
 """
 
 import statistics
@@ -11,13 +12,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from repairgym.agent.tools.roles import is_blind_submit
+from repairgym.config.algorithms import DecayingDemonstrationConfig, DemonstrationConfig, GatedDemonstrationConfig
 from repairgym.config.learning import AlgorithmConfig
-from repairgym.errors import TaskError
+from repairgym.errors import ConfigError, TaskError
 from repairgym.learning.advantages import GroupAdvantages, Outcome, estimate_advantages
 from repairgym.learning.rewards import Rewards, raw_rewards
-from repairgym.learning.samples import Sample, policy_sample, split_histories
+from repairgym.learning.samples import Sample, policy_sample, split_histories, supervised_sample
 from repairgym.records import OVERLONG, StopReason, Trajectory, VerdictKind
+from repairgym.rollout.names import OWN, TEACHER
 from repairgym.rollout.store import RunStore
+
+PHASES = (TEACHER, OWN)
+"""Phases whose successes demonstrate: the teacher's episodes, then the policy's own before RL."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +65,6 @@ class RolloutBatch:
     def num_kept_groups(self) -> int:
         """Number of groups to learn from."""
         return sum(not advantage.is_dropped for advantage in self.advantages)
-
-    @property
-    def num_equal_groups(self) -> int:
-        """Number of groups with equal rewards."""
-        return sum(advantage.drop_reason == "equal_rewards" for advantage in self.advantages)
-
-    @property
-    def num_failed_groups(self) -> int:
-        """Number of groups with fewer than two valid members."""
-        return sum(advantage.drop_reason == "too_few_valid" for advantage in self.advantages)
 
 
 def is_stale(trajectory: Trajectory, num_updates: int, max_staleness: int) -> bool:
@@ -159,6 +155,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
     """Return counts and means of a batch; means are over valid trajectories."""
     valid = [t for t in batch.trajectories if t.verdict.is_valid]
     num = max(1, len(valid))
+    drop_reasons = Counter(advantage.drop_reason for advantage in batch.advantages)
     metrics = {
         "rollout/num_trajectories": float(len(batch.trajectories)),
         "rollout/num_stale": float(len(batch.stale)),
@@ -167,8 +164,8 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, float]:
         "rollout/num_groups": float(len(batch.groups)),
         "rollout/reward_spread": sum(group.spread for group in batch.groups) / max(1, len(batch.groups)),
         "rollout/num_kept_groups": float(batch.num_kept_groups),
-        "rollout/num_equal_groups": float(batch.num_equal_groups),
-        "rollout/num_failed_groups": float(batch.num_failed_groups),
+        "rollout/num_equal_groups": float(drop_reasons["equal_rewards"]),
+        "rollout/num_failed_groups": float(drop_reasons["too_few_valid"]),
         "rollout/reward_mean": sum(t.verdict.reward for t in valid) / num,
         "rollout/shaped_reward_mean": sum(batch.shaped_rewards) / num,
         "rollout/restored_rate": sum(bool(t.verdict.is_restored) for t in valid) / num,
@@ -196,3 +193,60 @@ def weight_lag(trajectories: Sequence[Trajectory], num_updates: int) -> float:
     """Return how many updates the oldest sampling weights were behind; 0 is on-policy."""
     versions = (t.ledger.policy_version[t.ledger.is_action] for t in trajectories)
     return max((float(num_updates - version.min()) for version in versions if len(version)), default=0.0)
+
+
+class Demonstrations:
+    """The successes of a run's earlier phases by task, read from the store once they are asked for."""
+
+    def __init__(self, store: RunStore, config: DemonstrationConfig) -> None:
+        self._store = store
+        self._config = config
+        self._by_task: dict[str, list[Trajectory]] | None = None
+
+    def choose(self, groups: Sequence[Group], iteration: int) -> tuple[list[Sample], float]:
+        """Samples to imitate and the coefficient of their loss; one per task, and tasks without a success have none.
+
+        Raises:
+            ConfigError: demonstrations are asked for and the run holds none at all.
+        """
+        coefficient = demonstration_coefficient(self._config, iteration)
+        if coefficient == 0.0:
+            return [], 0.0
+        known = self._known()
+        task_ids = [group.members[0].task_id for group in groups if self._is_wanted(group)]
+        chosen = [known[task_id][iteration % len(known[task_id])] for task_id in task_ids if task_id in known]
+        histories = [history for trajectory in chosen for history in split_histories(trajectory)]
+        return [supervised_sample(history, is_format_error_masked=True) for history in histories], coefficient
+
+    def _is_wanted(self, group: Group) -> bool:
+        if not isinstance(self._config, GatedDemonstrationConfig):
+            return True
+        passed = sum(member.verdict.kind is VerdictKind.PASSED for member in group.members)
+        return passed < self._config.min_successes
+
+    def _known(self) -> dict[str, list[Trajectory]]:
+        if self._by_task is None:
+            self._by_task = {}
+            for phase in PHASES:
+                # By id: the order in which episodes happened to end must not decide what is learned.
+                for trajectory in sorted(self._store.trajectories(phase=phase), key=lambda trajectory: trajectory.id):
+                    if trajectory.verdict.kind is VerdictKind.PASSED:
+                        self._by_task.setdefault(trajectory.task_id, []).append(trajectory)
+            if not self._by_task:
+                raise ConfigError(
+                    f"demonstration.type={self._config.type!r} imitates passed episodes of the phases {PHASES}, but "
+                    "the run has none; collect them first, or set demonstration.type='none'"
+                )
+        return self._by_task
+
+
+def demonstration_coefficient(config: DemonstrationConfig, iteration: int) -> float:
+    """Factor of the imitation loss: 0 without demonstrations, constant with the gate, falling with the decay."""
+    match config:
+        case GatedDemonstrationConfig():
+            return config.coefficient
+        case DecayingDemonstrationConfig():
+            left = max(0.0, 1.0 - iteration / config.num_iterations)
+            return config.final_coefficient + (config.coefficient - config.final_coefficient) * left
+        case _:
+            return 0.0

@@ -72,12 +72,9 @@ def keep_successes(trajectories: Iterable[Trajectory], max_per_task: int) -> lis
 def supervised_samples(
     trajectories: Iterable[Trajectory], config: SftConfig, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> list[Sample]:
-    """Trajectories as samples: format-error turns masked and thoughts treated as the config says.
+    """Trajectories as samples: format-error turns masked and thoughts treated as ``config`` says.
 
-    Args:
-        trajectories: What passed.
-        config: ``thoughts`` and ``is_format_error_masked`` are read.
-        tokenizer: Of the model that learns; needed to remove thoughts.
+    ``tokenizer`` of the learning model is needed to remove thoughts only.
 
     Raises:
         ConfigError: thoughts are to be removed and the tokenizer does not know them, or they are required and no
@@ -116,8 +113,9 @@ def fit_samples(
         store.add_metrics(f"train/{target.name}", step, metrics)
         progress(f"train {target.name}", step, total, f"loss {metrics.get('train/loss', 0.0):.3f}")
 
-    assign(FitWork(start, target, samples, config))
-    _Stage(start, target, samples, config, note).run()
+    work = FitWork(start, target, samples, config)
+    assign(work)
+    _Stage(work, note).run()
     release_memory()
 
 
@@ -132,29 +130,22 @@ class FitWork:
 
     def follow(self) -> None:
         """Take part in the leader's `fit_samples`."""
-        _Stage(self.start, self.target, self.samples, self.config, lambda *_: None).run()
+        _Stage(self, lambda *_: None).run()
 
 
 class _Stage:
     """One supervised stage, resumable; ``note`` gets step, number of steps and metrics of each step."""
 
-    def __init__(
-        self,
-        start: Path,
-        target: Path,
-        samples: list[Sample],
-        config: SftConfig,
-        note: Callable[[int, int, dict[str, float]], None],
-    ) -> None:
-        self._target, self._config, self._note = target, config, note
-        self._state = target.with_name(f"{target.name}-state")
-        self._candidate = target.with_name(f"{target.name}-best")
-        self._tokenizer = load_tokenizer(start)
-        self._samples, self._validation = split_validation(samples, config)
-        model = load_model(start, device=training_device())
-        self._trainer = SftTrainer.for_samples(model, config, len(self._samples))
-        self._data = _digest(samples, config)
-        self._selection = Selection(config.choice, self._resume())
+    def __init__(self, work: FitWork, note: Callable[[int, int, dict[str, float]], None]) -> None:
+        self._target, self._config, self._note = work.target, work.config, note
+        self._state = work.target.with_name(f"{work.target.name}-state")
+        self._candidate = work.target.with_name(f"{work.target.name}-best")
+        self._tokenizer = load_tokenizer(work.start)
+        self._samples, self._validation = split_validation(work.samples, work.config)
+        model = load_model(work.start, device=training_device())
+        self._trainer = SftTrainer.for_samples(model, work.config, len(self._samples))
+        self._data = _digest(work.samples, work.config)
+        self._selection = Selection(work.config.choice, self._resume())
 
     def run(self) -> None:
         learner, total = self._trainer.learner, num_steps_of(self._config, len(self._samples))
@@ -210,19 +201,14 @@ def _digest(samples: Sequence[Sample], config: SftConfig) -> str:
 
 def continue_supervised(
     run: Run, start: str, stage: str, samples: list[Sample], config: SftConfig, cpu_s: float
-) -> int:
-    """Control: supervised training from ``start`` on ``samples`` until it has used ``cpu_s`` CPU seconds.
-
-    Returns:
-        Optimiser steps done. The learning rate is constant at the stage's peak, as in RL.
-    """
+) -> None:
+    """Control: train from ``start`` on ``samples`` for ``cpu_s`` CPU seconds, at the constant peak rate, as RL does."""
     constant = config.model_copy(
         update={"num_epochs": 1_000_000, "optimizer": config.optimizer.model_copy(update={"schedule": "constant"})}
     )
     model = load_model(run.checkpoint(start), device=training_device())
     trainer = SftTrainer(model, constant)
     started = time.process_time()
-    step = 0
     for step, metrics in enumerate(trainer.fit(samples), 1):
         used_s = time.process_time() - started
         run.store.add_metrics(f"train/{stage}", step, metrics)
@@ -232,4 +218,3 @@ def continue_supervised(
     save_checkpoint(model, load_tokenizer(run.checkpoint(start)), run.checkpoint(stage))
     del model, trainer
     release_memory()
-    return step

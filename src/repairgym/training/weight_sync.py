@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 
@@ -27,8 +27,8 @@ from repairgym.inference.vllm.weights import Lineage, Probe, Transfer, WeightUpd
 from repairgym.rollout.jobs import PolicyRef
 
 
-class Sampler(Protocol):
-    """The engines that sample."""
+class Sampler:
+    """The engines that sample; here those of the workers, which load model folders by themselves."""
 
     def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
         """Sample with the weights of model folder ``folder`` from now on; returns metrics.
@@ -37,35 +37,18 @@ class Sampler(Protocol):
             StaleWeightsError: what samples sees the probe otherwise than the learner does.
             ModelServerError: the weights did not get there.
         """
-        ...
-
-    def policy(self, name: str, folder: Path, version: int, temperature: float) -> PolicyRef:
-        """The weights that were loaded last."""
-        ...
-
-
-class EmbeddedSampler:
-    """The workers' own engines, which load model folders by themselves."""
-
-    def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
-        """Nothing to do."""
         return {}
 
     def policy(self, name: str, folder: Path, version: int, temperature: float) -> PolicyRef:
-        """The folder."""
+        """The weights that were loaded last."""
         return PolicyRef(name, str(folder), version, temperature)
 
 
-class VllmSampler:
+class VllmSampler(Sampler):
     """Servers of vLLM."""
 
     def __init__(self, config: VllmSamplerConfig, rollout: RolloutConfig, start: Path) -> None:
-        """Look at the servers.
-
-        Args:
-            config: Where they are and how they are updated.
-            rollout: Whose episodes they must be able to sample.
-            start: Model folder with the tokenizer.
+        """Check that the servers can sample episodes of ``rollout`` with the tokenizer of ``start``.
 
         Raises:
             ServerRejectedError: a server would spoil the run; the message says how to fix it.
@@ -78,13 +61,9 @@ class VllmSampler:
         if config.transfer == "lora":
             # Before the first update the adapter is not there; afterwards requests name it instead of the model.
             self._endpoint = config.endpoint.model_copy(update={"model": config.adapter_name})
-        renderer = ChatRenderer(load_tokenizer(start))
-        needs = Needs(
-            rollout.pipeline.max_len_tokens,
-            rollout.pipeline.max_action_tokens,
-            LORA_ROUTES if config.transfer == "lora" else FOLDER_ROUTES,
-        )
-        preflight(config.endpoint, renderer, needs)
+        routes = LORA_ROUTES if config.transfer == "lora" else FOLDER_ROUTES
+        needs = Needs(rollout.pipeline.max_len_tokens, rollout.pipeline.max_action_tokens, routes)
+        preflight(config.endpoint, ChatRenderer(load_tokenizer(start)), needs)
 
     def load(self, folder: Path, version: int, seen: Probe | None) -> dict[str, float]:
         """Push the weights into all servers and compare."""
@@ -121,7 +100,7 @@ def open_sampler(config: RlConfig, rollout: RolloutConfig, start: Path) -> Sampl
         ServerRejectedError: a server would spoil the run.
     """
     if not isinstance(config.sampler, VllmSamplerConfig):
-        return EmbeddedSampler()
+        return Sampler()
     _require_transfer(config.sampler, is_lora=isinstance(config.algorithm.trained, LoraConfig))
     return VllmSampler(config.sampler, rollout, start)
 

@@ -32,7 +32,7 @@ from repairgym.rollout.jobs import PolicyRef
 from repairgym.rollout.store import RunStore
 from repairgym.testing.fake_vllm import FakeVllm
 from repairgym.training.processes import lead_or_follow
-from repairgym.training.rl_stage import run_rl_stage
+from repairgym.training.rl_loop import run_rl_stage
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "kill_and_resume.py"
 FAST = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
