@@ -114,8 +114,9 @@ words: setup ## standard terms and plain sentences (docs/glossary.md); the shape
 check: lint types contracts words docs ## all of lint, types, contracts, words, docs
 
 examples: setup ## the three scripts that the documentation begins with
-	@for script in hello rl_loop your_package; do \
-		echo "== examples/$$script.py"; OMP_NUM_THREADS=1 $(BIN)/python examples/$$script.py; done
+	@$(BIN)/python scripts/example_repository.py texttable build/texttable
+	@for call in hello.py rl_loop.py "your_package.py build/texttable --sources texttable.py --tests tests.py"; do \
+		echo "== examples/$$call"; OMP_NUM_THREADS=1 $(BIN)/python examples/$$call; done
 
 dist: setup ## build the wheel and the sdist, check them, try them in a clean environment (ARGS=--no-demo)
 	@scripts/check_dist $(BIN)/python $(ARGS)

@@ -30,6 +30,8 @@ from repairgym.rollout.pool import WorkerPool
 from repairgym.rollout.store import RunStore
 from repairgym.rollout.workers import WorkerSetup
 from repairgym.tasks.build.build_tasks import build
+from repairgym.tasks.layers.catalogue import load_catalogue
+from repairgym.tasks.layers.environments import lock_name, write_lock
 from repairgym.tasks.store import TaskStore
 from repairgym.training import evaluate as evaluation
 from repairgym.training.rl_loop import run_rl_stage
@@ -67,6 +69,7 @@ def build_tasks(
     num_tasks: int = 16,
     sources: Sequence[SourceKind] = ("mutations",),
     catalogue: str | Path = "",
+    locks: str | Path = "",
 ) -> list[Task]:
     """Build certified tasks in ``folder`` and return them; finished packages are not built again.
 
@@ -76,13 +79,20 @@ def build_tasks(
         num_tasks: Most mutation tasks of each split.
         sources: Kinds of tasks.
         catalogue: TOML file that describes your packages or repositories; empty: the shipped one.
+        locks: Folder of locks; with a ``catalogue`` of yours, missing ones are made (default: ``folder/locks``).
 
     Raises:
         IndexUnavailableError: a package cannot be downloaded.
         SandboxUnavailableError: this machine cannot isolate.
     """
     limits = SplitLimits(train=num_tasks, validation=num_tasks, test=num_tasks)
-    changes = {"packages": tuple(packages), "sources": tuple(sources), "catalogue": str(catalogue), "limits": limits}
+    if catalogue:
+        locks = Path(locks or Path(folder) / "locks")
+        for requirements in load_catalogue(Path(catalogue)).requirement_sets():
+            if not (locks / lock_name(requirements)).exists():
+                write_lock(requirements, locks)
+    changes = {"packages": tuple(packages), "sources": tuple(sources), "limits": limits}
+    changes |= {"catalogue": str(catalogue), "locks": str(locks)}
     config = TasksConfig.model_validate(_DEMO.tasks.model_copy(update=changes).model_dump())
     return list(build(config, Path(folder)).load())
 

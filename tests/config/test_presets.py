@@ -23,6 +23,8 @@ CONFIGS = Path(__file__).parents[2] / "src/repairgym/data/presets"
 KINDS: dict[str, type[Record]] = {
     "catalogue.toml": TasksConfig,
     "demo.toml": DemoConfig,
+    "demo_rft.toml": RftCommandConfig,
+    "demo_rl.toml": RlCommandConfig,
     "exploit_rl.toml": RlCommandConfig,
     "paper_a/curation.toml": CurationConfig,
     "paper_a/distill_then_grpo.toml": DistillThenGrpoConfig,
@@ -54,6 +56,15 @@ def test_parses(path):
 
 def test_the_demo_file_is_the_default():
     assert load_config(DemoConfig, CONFIGS / "demo.toml") == DemoConfig()
+
+
+def test_the_demos_stages_have_files_of_their_own():
+    demo = DemoConfig()
+    rl = load_config(RlCommandConfig, CONFIGS / "demo_rl.toml")
+    rft = load_config(RftCommandConfig, CONFIGS / "demo_rft.toml")
+    assert rl.rl == demo.rl.model_copy(update={"max_iterations": 20})
+    assert (rft.collect, rft.rft) == (demo.own, demo.rft)
+    assert rl.rollout == rft.rollout == demo.rollout
 
 
 def test_table_3_of_paper_b():

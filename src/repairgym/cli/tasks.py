@@ -28,7 +28,7 @@ from repairgym.tasks.build.verification import EvidenceFile, TaskEvidence, expla
 from repairgym.tasks.curation.candidate import SolveRate
 from repairgym.tasks.curation.curate import CURATION_FILE, CurationFunnel, curate
 from repairgym.tasks.layers.catalogue import load_catalogue
-from repairgym.tasks.layers.environments import lock_name, resolve_lock, shipped_locks_folder
+from repairgym.tasks.layers.environments import shipped_locks_folder, write_lock
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.manifest.manifest import TaskManifest
 from repairgym.tasks.manifest.rebuild import RebuildProgress, rebuild_manifest
@@ -114,12 +114,8 @@ def lock(
 
     Example: repairgym tasks lock --exclude-newer 2026-06-01T00:00:00Z
     """
-    folder = output or shipped_locks_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     for requirements in (*load_catalogue(catalogue).requirement_sets(), BUILD_REQUIREMENTS):
-        path = folder / lock_name(requirements)
-        path.write_text(resolve_lock(requirements, exclude_newer), encoding="utf-8")
-        typer.echo(path)
+        typer.echo(write_lock(requirements, output or shipped_locks_folder(), exclude_newer))
 
 
 @app.command()

@@ -10,7 +10,13 @@ import pytest
 
 from repairgym.config.sandbox import LayersConfig
 from repairgym.errors import IndexUnavailableError, InputError
-from repairgym.tasks.layers.repositories import GitRepository, UnsupportedTreeError, commit_tree
+from repairgym.tasks.layers.catalogue import Repository
+from repairgym.tasks.layers.repositories import (
+    GitRepository,
+    UnsupportedTreeError,
+    commit_tree,
+    snapshot_package,
+)
 from repairgym.tasks.layers.store import LayerStore
 
 Maker = Callable[..., Any]
@@ -124,3 +130,18 @@ def test_a_folder_without_git_and_an_unknown_commit_are_said(
     made = make_history(tmp_path / "repository")
     with pytest.raises(InputError, match="rev-parse"):
         GitRepository(made.folder).resolve("nowhere")
+
+
+def test_a_commit_is_a_package_that_needs_no_index(tmp_path: Path, store: LayerStore, make_history: Maker) -> None:
+    made = make_history(tmp_path / "repository")
+    fields: dict[str, Any] = {"sources": ("src/tinycalc/*.py",), "tests": ("tests/test_*.py",), "root": "src"}
+    repository = Repository(name="tinycalc", split="train", url=str(made.folder), **fields)
+    package = snapshot_package(repository, store)
+    assert package == snapshot_package(repository, LayerStore(tmp_path / "other layers"))
+    offline = LayerStore(store.root, config=LayersConfig(is_index_allowed=False))
+    tree = offline.tree(package.sdist())
+    assert package.source_files(tree)
+    assert package.test_files(tree)
+    assert not list(tree.rglob(".git"))
+    commit_id = GitRepository(made.folder).resolve("HEAD")
+    assert package.version == f"1.0.0+git.{commit_id[:12]}"

@@ -35,7 +35,7 @@ from repairgym.tasks.build.build_steps import with_build_steps
 from repairgym.tasks.build.validation import tool_versions
 from repairgym.tasks.layers.catalogue import Package, Repository, catalogue_digest, load_catalogue
 from repairgym.tasks.layers.environments import read_lock
-from repairgym.tasks.layers.repositories import GitRepository
+from repairgym.tasks.layers.repositories import GitRepository, snapshot_package
 from repairgym.tasks.layers.store import LayerStore
 from repairgym.tasks.sources.base import BuildContext, TaskSource
 from repairgym.tasks.sources.breakages import make_breakages
@@ -103,25 +103,27 @@ def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
         InputError: the catalogue is broken, or a package or commit is unknown.
     """
     catalogue = load_catalogue(Path(config.catalogue) if config.catalogue else None)
-    packages = [package for package in catalogue.select(config.packages) if package.split in config.splits]
+    packages = [p for p in catalogue.select(config.packages) if p.split in config.splits]
+    repositories = [r for r in catalogue.select_repositories(config.packages) if r.split in config.splits]
+    store = layers or LayerStore(config=config.layers)
     jobs: list[Job] = []
     if "mutations" in config.sources:
-        quotas = spread(packages, config.limits, config.mutations.num_per_package)
-        jobs += [Job("mutations", package, quotas[package.name]) for package in packages if quotas[package.name]]
+        names = {package.name for package in catalogue.package}
+        mutated = [*packages, *(snapshot_package(r, store) for r in repositories if r.name not in names)]
+        quotas = spread(mutated, config.limits, config.mutations.num_per_package)
+        jobs += [Job("mutations", package, quotas[package.name]) for package in mutated if quotas[package.name]]
     if "releases" in config.sources:
         paired = [package for package in packages if package.split in config.releases.splits]
         jobs += [job for package in paired for job in _release_jobs(package, config)]
     if "breakages" in config.sources:
         jobs += [job for package in packages for job in _breakage_jobs(package, config)]
     if "history" in config.sources:
-        repositories = catalogue.select_repositories(config.packages)
-        jobs += [job for r in repositories if r.split in config.splits for job in _history_jobs(r, config, layers)]
+        jobs += [job for repository in repositories for job in _history_jobs(repository, config, store)]
     return sorted(jobs, key=lambda job: (-job.quota, job.name))
 
 
-def _history_jobs(repository: Repository, config: TasksConfig, layers: LayerStore | None) -> list[Job]:
+def _history_jobs(repository: Repository, config: TasksConfig, store: LayerStore) -> list[Job]:
     """Return one unit per `num_commits_per_unit` candidates: the most that a killed build loses."""
-    store = layers or LayerStore(config=config.layers)
     clone = GitRepository.open(repository.url, store, repository.subdirectory)
     # The commit stays fixed while the branch moves.
     pinned = repository.model_copy(update={"revision": clone.resolve(repository.revision)})

@@ -91,7 +91,7 @@ class Package(Project):
 
 
 class Repository(Project):
-    """A git repository whose bug-fix commits become tasks (source `history`)."""
+    """A git repository: its bug-fix commits become tasks (`history`), and mutants of its newest one (`mutations`)."""
 
     url: str
     """Path or URL for git."""
@@ -146,7 +146,8 @@ class Catalogue(Record):
 
     def requirement_sets(self) -> tuple[tuple[str, ...], ...]:
         """Return the distinct test requirements: one environment each."""
-        return tuple(sorted({tuple(sorted(package.requirements)) for package in self.package}))
+        projects = (*self.package, *self.repository)
+        return tuple(sorted({tuple(sorted(project.requirements)) for project in projects}))
 
 
 def shipped_path(path: Path) -> Path:

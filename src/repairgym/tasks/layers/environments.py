@@ -55,9 +55,17 @@ def read_lock(requirements: tuple[str, ...], folder: str = "") -> str:
     """Read the lock of ``requirements`` in ``folder`` (default: the shipped ones); TaskError for a missing one."""
     path = (shipped_path(Path(folder)) if folder else shipped_locks_folder()) / lock_name(requirements)
     if not path.is_file():
-        command = "repairgym tasks lock --catalogue FILE --output FOLDER" if folder else "repairgym tasks lock"
-        raise TaskError(f"no lock {path.name} in {path.parent}; make it with: {command}")
+        command = "repairgym tasks lock --catalogue FILE --output FOLDER"
+        raise TaskError(f"no lock {path.name} in {path.parent}; make it with: {command}, and pass locks=FOLDER")
     return path.read_text(encoding="utf-8")
+
+
+def write_lock(requirements: tuple[str, ...], folder: Path, exclude_newer: str = "") -> Path:
+    """Resolve ``requirements`` (see `resolve_lock`) and write their lock below ``folder``; return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / lock_name(requirements)
+    path.write_text(resolve_lock(requirements, exclude_newer), encoding="utf-8")
+    return path
 
 
 def resolve_lock(requirements: tuple[str, ...], exclude_newer: str = "") -> str:

@@ -7,14 +7,18 @@ links that leave it is rejected with `UnsupportedTreeError`.
 """
 
 import hashlib
+import io
 import os
 import subprocess
+import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self
 
 from repairgym.errors import IndexUnavailableError, InputError, TaskError
+from repairgym.tasks.layers.catalogue import Package, Project, Repository
 from repairgym.tasks.layers.metadata import read_settings, write_metadata
 from repairgym.tasks.layers.store import LayerStore
 
@@ -192,6 +196,41 @@ def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, na
         write_metadata(place, name, version)
 
     return store.build_once("trees", hashlib.sha256(address.encode()).hexdigest(), build)
+
+
+def snapshot_package(repository: Repository, store: LayerStore) -> Package:
+    """Return the commit at ``revision`` as a package whose sdist, made from git's objects, is in the layer store.
+
+    Raises:
+        IndexUnavailableError: the repository cannot be cloned.
+        InputError: there is no such repository or commit.
+        UnsupportedTreeError: the files cannot be pinned.
+    """
+    clone = GitRepository.open(repository.url, store, repository.subdirectory)
+    commit_id = clone.resolve(repository.revision)
+    version = f"{clone.version(commit_id)}+git.{commit_id[:12]}"
+    name = f"{repository.name}-{version}"
+    archive = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=archive, mode="w") as tar:
+        tree = Path(folder) / name
+        tree.mkdir()
+        clone.write_tree(commit_id, tree)
+        _write_version_files(tree, version)
+        tar.add(tree, name, filter=_without_owner_and_time)
+    digest = hashlib.sha256(archive.getvalue()).hexdigest()
+
+    def write_archive(place: Path) -> None:
+        (place / f"{name}.tar").write_bytes(archive.getvalue())
+
+    store.build_once("sdists", digest, write_archive)
+    fields = {field: getattr(repository, field) for field in Project.model_fields}
+    return Package(**fields, version=version, sdists={version: digest})
+
+
+def _without_owner_and_time(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Make equal commits equal archives."""
+    mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    return member.replace(mtime=0, mode=mode, uid=0, gid=0, uname="", gname="", deep=False)
 
 
 def _write_version_files(tree: Path, version: str) -> None:
