@@ -56,7 +56,7 @@ def test_searches_end_in_a_repair_or_at_the_bound(searches, functions):
     assert any(len(search.edits) > 1 for search in searches)
 
 
-def test_the_transcript_says_what_was_done(searches, renderer):
+def test_the_transcript_holds_the_actions(searches, renderer):
     for search in searches:
         for position, edit in zip(search.decisions, search.edits, strict=True):
             ids = search.token_ids[position:]
@@ -80,7 +80,7 @@ def test_scores_count_edits(searches):
     assert score.error_rate * num_edits == pytest.approx(sum(search.num_errors for search in searches))
 
 
-def test_corrections_learn_the_right_edit_where_the_policy_stood(searches, renderer):
+def test_corrections_teach_the_right_edit_at_each_decision(searches, renderer):
     samples = list(correction_samples(searches, 3, random.Random(0)))
     by_search = {f"search-{number}": search for number, search in enumerate(searches)}
     assert {sample.group_id for sample in samples} == set(by_search)

@@ -67,7 +67,7 @@ def test_the_edits_of_an_episode_repair_the_function(function, seed):
     assert segments[-1].kind == "submit"
 
 
-def test_several_bugs_stand_on_different_lines(function):
+def test_several_bugs_are_on_different_lines(function):
     broken, mutations = mutate(function, 3, random.Random(2))
     assert len({mutation.site.line for mutation in mutations}) == len(mutations) > 1
     assert broken != function.text

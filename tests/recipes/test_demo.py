@@ -76,7 +76,7 @@ def test_small_budgets_still_have_every_phase():
     assert "eval/sft-continued/test-mutations" in large.phases()
 
 
-def test_long_budgets_compare_lower_temperatures_on_as_much_as_the_start():
+def test_long_budgets_compare_lower_temperatures_on_all_test_tasks():
     for minutes, is_full in ((13.0, False), (60.0, True)):
         stages = {stage.name: stage for stage in plan_demo(DemoConfig(minutes=minutes)).stages}
         for name in ("rft-t0.7", "rft-t0.4"):
@@ -121,6 +121,6 @@ def test_the_shipped_base_is_complete():
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 16 * 2**20
 
 
-def test_a_run_is_worked_on_by_one_process(folder, base, make_pool):
+def test_only_one_process_works_on_a_run(folder, base, make_pool):
     with locked(folder), pytest.raises(InputError, match="another process"):
         Demo(config(base), folder, open_pool=lambda setup: make_pool(folder)).run()

@@ -265,7 +265,7 @@ def test_validation_tasks_are_apart():
         split_validation(samples[:1], config)
 
 
-def test_thoughts_are_cut_out_or_asked_for(trajectory_maker, base):
+def test_thoughts_are_removed_or_required(trajectory_maker, base):
     ids = np.array([9, 1, 5, 5, 2, 7, 8, 1, 6, 2, 7], np.int32)  # 1 opens a thought, 2 closes it
     weight = np.array([0, 1, 1, 1, 1, 1, 0, 1, 1, 1, 1], np.float32)
     cut = without_thoughts(Sample(ids, weight, np.zeros(11, np.float32)), 1, 2)
@@ -299,7 +299,7 @@ def test_pairs_are_siblings_whose_values_differ(trajectory_maker):
     assert action_pairs([*found, trajectory_maker("e", steps=bad)], 0.6, 10) == []
 
 
-def test_a_longer_context_loads_and_reaches_further(base, tmp_path):
+def test_an_extended_context_loads_with_more_positions(base, tmp_path):
     short = load_model(base)
     longest = short.config.max_position_embeddings
     assert extend_context(base, tmp_path / "long", 4.0) == 4 * longest

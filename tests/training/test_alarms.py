@@ -33,7 +33,7 @@ def kinds(**changes: list[float]) -> list[tuple[str, str]]:
     return [(alarm.kind, alarm.level) for alarm in find_alarms(series, CONFIG)]
 
 
-def test_a_healthy_run_and_an_empty_one_are_silent():
+def test_healthy_and_empty_runs_have_no_alarm():
     assert set(HEALTHY) == set(METRICS)
     assert kinds() == []
     assert find_alarms({}, CONFIG) == []
@@ -73,11 +73,11 @@ def test_each_alarm(changes, kind, level):
         {"entropy": [0.05]},
     ],
 )
-def test_what_is_below_the_bound_or_happened_once_is_none(changes):
+def test_no_alarm_below_the_bound_or_for_a_single_point(changes):
     assert kinds(**changes) == []
 
 
-def test_broken_things_stand_first_and_every_alarm_says_what_to_do():
+def test_broken_alarms_come_first_with_advice():
     series = {**HEALTHY, "policy/log_prob_gap": [0.02], "rollout/num_overlong": [60.0] * 8}
     found = find_alarms(series, CONFIG)
     assert [alarm.level for alarm in found] == ["broken", "warning"]
@@ -85,7 +85,7 @@ def test_broken_things_stand_first_and_every_alarm_says_what_to_do():
     assert found[0].text.startswith("log prob gap 0.02 (limit 0.01): ")
 
 
-def test_an_alarm_is_new_once_and_again_when_it_gets_worse():
+def test_an_alarm_is_reported_once_and_again_at_a_worse_level():
     gaps = [0.001, 0.006, 0.006, 0.02, 0.001, 0.006]
     heard = []
     for now in range(1, len(gaps) + 1):
@@ -94,7 +94,7 @@ def test_an_alarm_is_new_once_and_again_when_it_gets_worse():
     assert heard == [[], ["warning"], [], ["broken"], [], ["warning"]]
 
 
-def test_a_step_without_the_metric_repeats_nothing():
+def test_a_step_without_the_metric_repeats_no_alarm():
     points = {"policy/log_prob_gap": [(0, 0.02)], "optim/grad_norm": [(0, 1.0), (1, 1.0)]}
     assert new_alarms(points, CONFIG) == []
 

@@ -93,7 +93,7 @@ def test_the_next_batch_is_sampled_while_one_is_learned() -> None:
         assert list(updates.finished(7)) == [{"batch": 0.0}, {"batch": 1.0}]
 
 
-def test_whoever_waits_for_an_update_gets_it() -> None:
+def test_waiting_returns_the_metrics_of_the_update() -> None:
     def update(batch: int) -> dict[str, float]:
         time.sleep(0.05)
         return {"batch": float(batch)}
@@ -105,7 +105,7 @@ def test_whoever_waits_for_an_update_gets_it() -> None:
         assert [found["batch"] for found in updates.finished(3)] == [1.0, 2.0]
 
 
-def test_an_error_of_an_update_reaches_whoever_samples() -> None:
+def test_an_error_of_an_update_is_raised_in_the_sampling_thread() -> None:
     def update(batch: int) -> dict[str, float]:
         if batch:
             raise SandboxError("no room")
@@ -120,7 +120,7 @@ def test_an_error_of_an_update_reaches_whoever_samples() -> None:
             next(found)
 
 
-def test_who_stops_lets_the_running_update_end_and_drops_the_waiting_ones() -> None:
+def test_stopping_finishes_the_running_update_and_drops_the_others() -> None:
     begun, done = threading.Event(), []
 
     def update(batch: int) -> dict[str, float]:
@@ -136,7 +136,7 @@ def test_who_stops_lets_the_running_update_end_and_drops_the_waiting_ones() -> N
     assert done == [0]
 
 
-def test_an_error_of_the_last_update_is_not_lost_when_the_caller_has_enough() -> None:
+def test_an_error_of_the_last_update_is_raised_when_the_caller_stops() -> None:
     begun = threading.Event()
 
     def update(batch: int) -> dict[str, float]:
@@ -159,7 +159,7 @@ def test_an_error_of_the_last_update_is_not_lost_when_the_caller_has_enough() ->
 
 
 @pytest.mark.parametrize("max_staleness", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, open_run, max_staleness):
+def test_tokens_keep_their_version_within_the_staleness_bound(tmp_path, open_run, max_staleness):
     run = open_run(tmp_path)
     config = RL.model_copy(update={"max_staleness": max_staleness})
     loop = RLLoop(run, config, "sft", AlarmConfig(weight_lag=0))
@@ -188,7 +188,7 @@ def test_tokens_keep_their_version_and_none_is_older_than_the_bound(tmp_path, op
     assert not (tmp_path / "checkpoints" / "dapo-versions").exists()
 
 
-def test_a_stopped_run_goes_on_and_samples_nothing_twice(tmp_path, open_run):
+def test_a_stopped_run_resumes_without_sampling_twice(tmp_path, open_run):
     loop = RLLoop(open_run(tmp_path), RL, "sft")
     iterations = loop.iterations()
     next(iterations)
@@ -206,7 +206,7 @@ def test_a_stopped_run_goes_on_and_samples_nothing_twice(tmp_path, open_run):
 
 
 @pytest.mark.parametrize(("max_staleness", "num_stale"), [(0, 16.0), (1, 0.0)])
-def test_episodes_beyond_the_bound_are_dropped_and_counted(tmp_path, open_run, max_staleness, num_stale):
+def test_stale_episodes_are_dropped_and_counted(tmp_path, open_run, max_staleness, num_stale):
     """Iteration 1 was sampled with version 0, by a run that allowed it; what is dropped sounds the alarm."""
     run = open_run(tmp_path)
     jobs = make_groups("rl", 1, [task.id for task in run.training_tasks()], 4, run.seed)
@@ -222,7 +222,7 @@ def test_episodes_beyond_the_bound_are_dropped_and_counted(tmp_path, open_run, m
     assert ("train/num_learned_tokens" in second) <= (num_stale == 0.0)
 
 
-def test_the_oldest_token_decides(trajectory_maker):
+def test_the_oldest_token_decides_staleness(trajectory_maker):
     ledger = LedgerBuilder()
     for version in (5, 3):
         ledger.append_context([1])
@@ -233,7 +233,7 @@ def test_the_oldest_token_decides(trajectory_maker):
     assert is_stale(trajectory, 5, 1)
 
 
-def test_a_version_stays_what_it_was(tmp_path):
+def test_a_published_version_never_changes(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / "weights").write_text("zero")

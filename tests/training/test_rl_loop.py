@@ -62,7 +62,7 @@ def test_supervision_teaches_the_teachers_actions(tmp_path, open_run):
     assert after > 0.3
 
 
-def test_dapo_resumes_where_it_was_killed(tmp_path, open_run):
+def test_a_killed_loop_resumes_after_its_last_update(tmp_path, open_run):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
@@ -156,7 +156,7 @@ def test_an_empty_task_set_is_an_error_before_a_model_is_loaded(tmp_path, open_r
         RLLoop(run, RL, "no-such-checkpoint")
 
 
-def test_the_loop_says_what_became_of_groups_where_the_seconds_went_and_how_old_the_weights_were(tmp_path, open_run):
+def test_metrics_count_groups_seconds_and_weight_lag(tmp_path, open_run):
     run = open_run(tmp_path)
     teach(run)
     loop = RLLoop(run, RL, "sft")
@@ -193,5 +193,5 @@ def test_rejection_keeps_distinct_passed_trajectories(trajectory_maker):
     assert [t.id for t in keep_successes(found, 1)] == ["a"]
 
 
-def test_metrics_of_nothing_are_zero():
+def test_metrics_of_an_empty_batch_are_zero():
     assert rollout_metrics(RolloutBatch())["rollout/reward_mean"] == 0.0

@@ -53,7 +53,7 @@ def test_invalid_members_are_never_learned(make_group: Callable[..., list[Trajec
     assert learned_ids(groups, AlgorithmConfig()) == ["a/0", "a/2"]
 
 
-def test_a_group_of_several_tasks_is_refused(make_group: Callable[..., list[Trajectory]]) -> None:
+def test_a_group_of_several_tasks_is_rejected(make_group: Callable[..., list[Trajectory]]) -> None:
     with pytest.raises(TaskError, match="mixes tasks"):
         make_trajectory_groups(make_group("a", [PASSED]) + make_group("a", [PASSED], task_id="other"))
 
@@ -66,7 +66,7 @@ def test_negative_advantages_are_weighted(make_group: Callable[..., list[Traject
     assert [sample.reward for sample in samples] == [1.0, 0.0]
 
 
-def test_over_long_episodes_by_each_choice(make_group: Callable[..., list[Trajectory]]) -> None:
+def test_each_treatment_of_over_long_episodes(make_group: Callable[..., list[Trajectory]]) -> None:
     """Rewards 1, 0, 0 of which the last ran into its turn limit."""
     stops = [StopReason.SUBMITTED, StopReason.SUBMITTED, StopReason.TURN_LIMIT]
     members = make_group("a", [PASSED, FAILED, FAILED], stops)
@@ -117,9 +117,7 @@ def test_the_gate_asks_for_demonstrations_where_successes_are_few(
     assert decay.choose(groups, 4) == ([], 0.0)
 
 
-def test_demonstrations_that_a_run_does_not_have_are_an_error(
-    store: RunStore, make_group: Callable[..., list[Trajectory]]
-) -> None:
+def test_missing_demonstrations_are_an_error(store: RunStore, make_group: Callable[..., list[Trajectory]]) -> None:
     groups = make_trajectory_groups(make_group("a", [FAILED, FAILED]))
     with pytest.raises(ConfigError, match="collect them first"):
         Demonstrations(store, GatedDemonstrationConfig()).choose(groups, 0)

@@ -16,7 +16,7 @@ def kept(folder):
     return load_config(RlCommandConfig, folder / CONFIGS_FOLDER / "train-rl.toml")
 
 
-def test_other_settings_are_refused_by_name(tmp_path):
+def test_changed_settings_are_rejected_by_name(tmp_path):
     keep_config(tmp_path, call("seed=3"))
     keep_config(tmp_path, call("seed=3"))
     with pytest.raises(
@@ -27,7 +27,7 @@ def test_other_settings_are_refused_by_name(tmp_path):
     assert kept(tmp_path).seed == 3
 
 
-def test_when_where_and_how_long_may_change(tmp_path):
+def test_settings_of_time_and_machine_may_change(tmp_path):
     keep_config(tmp_path, call())
     later = call(
         "rollout.num_workers=7",
@@ -40,7 +40,7 @@ def test_when_where_and_how_long_may_change(tmp_path):
     assert kept(tmp_path) == later.config
 
 
-def test_how_stale_episodes_may_be_belongs_to_the_run(tmp_path):
+def test_max_staleness_may_not_change(tmp_path):
     keep_config(tmp_path, call("rl.algorithm.correction.type=mask"))
     with pytest.raises(InputError, match=r"rl\.max_staleness=1 \(was 0\)"):
         keep_config(tmp_path, call("rl.algorithm.correction.type=mask", "rl.max_staleness=1"))
@@ -53,7 +53,7 @@ def test_commands_share_a_folder_and_have_free_settings_of_their_own(tmp_path):
     assert kept(tmp_path).seed == 4
 
 
-def test_another_kind_of_part_is_another_setting(tmp_path):
+def test_another_type_of_a_part_is_rejected(tmp_path):
     keep_config(tmp_path, call())
     with pytest.raises(InputError, match=r"rl\.algorithm\.loss\.type=grpo \(was dapo\)"):
         keep_config(tmp_path, call("rl.algorithm.loss.type=grpo"))

@@ -130,7 +130,7 @@ def test_a_stale_head_stops_the_run(tmp_path, open_run, base):
     assert not list(run.store.rows(phase="rl", step=1))
 
 
-def test_what_cannot_work_is_refused_before_the_run(tmp_path, open_run, base):
+def test_impossible_samplers_are_rejected_before_the_run(tmp_path, open_run, base):
     run = open_run(tmp_path)
     for transfer, words in (("nccl", "has no GPU; use folder"), ("ipc", "has no GPU"), ("lora", "trained.type=lora")):
         with pytest.raises(ConfigError, match=words):

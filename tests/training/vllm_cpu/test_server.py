@@ -73,7 +73,7 @@ def server(base: Path, start_server) -> Iterator[str]:
         yield url
 
 
-def test_the_checks_pass_and_refuse_a_short_context(server: str, base: Path) -> None:
+def test_the_checks_pass_and_reject_a_short_context(server: str, base: Path) -> None:
     renderer = ChatRenderer(load_tokenizer(base))
     preflight(endpoint_of(server), renderer, Needs(400, 24, FOLDER_ROUTES))
     preflight(endpoint_of(server), renderer, Needs(400, 24))
@@ -84,7 +84,7 @@ def test_the_checks_pass_and_refuse_a_short_context(server: str, base: Path) -> 
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
-def test_the_text_client_hears_what_the_token_client_hears(server: str, base: Path, api: str) -> None:
+def test_text_and_token_clients_agree(server: str, base: Path, api: str) -> None:
     """`OpenAIPolicy` against vLLM's own chat template: two greedy turns, then what it refuses."""
     renderer = ChatRenderer(load_tokenizer(base))
     sampling = SamplingParams(temperature=0.0, max_tokens=16, stop_token_ids=renderer.stop_token_ids)
@@ -213,7 +213,7 @@ def test_training_with_a_server_as_sampler(server: str, base: Path, tmp_path: Pa
     assert max(abs(gap) for gap in sampled) < MAX_GAP
 
 
-def test_a_tied_head_stays_stale_and_is_caught(base: Path, tmp_path: Path, start_server, note: Note) -> None:
+def test_a_stale_tied_head_is_detected(base: Path, tmp_path: Path, start_server, note: Note) -> None:
     tokenizer = load_tokenizer(base)
     config = ModelConfig(vocab_size=len(tokenizer), hidden_size=64, num_layers=1, num_heads=2, head_dim=32, seed=5)
     save_checkpoint(create_model(config), tokenizer, tmp_path / "tied")
