@@ -28,7 +28,7 @@ from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.policy import VllmPolicy
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.testing.faulty_server import Fault
+from repairgym.testing.servers import Fault
 
 KEY = "sk-a-secret-that-nobody-may-see"
 
@@ -36,7 +36,7 @@ KEY = "sk-a-secret-that-nobody-may-see"
 @contextmanager
 def faulty_server(*faults: Fault) -> Iterator[str]:
     """A process of its own; gives its base URL."""
-    command = [sys.executable, "-m", "repairgym.testing.faulty_server", json.dumps(faults)]
+    command = [sys.executable, "-m", "repairgym.testing.servers", json.dumps(faults)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -20,8 +20,8 @@ from repairgym.rollout.policies import PolicyCache
 from repairgym.rollout.runner import Runner
 from repairgym.rollout.store import RunStore
 from repairgym.tasks.build.validation import TaskLayers
-from repairgym.testing.faulty_server import Fault, FaultyServer
 from repairgym.testing.scripted import ScriptedBackend, scripted_answer
+from repairgym.testing.servers import Fault, FaultyServer
 
 CONFIG = RolloutConfig(num_workers=1, max_in_flight=1, pipeline=PipelineConfig(max_turns=4))
 KEY = "sk-a-secret-that-nobody-may-see"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from repairgym.inference.loading import load_model, load_tokenizer
-from repairgym.testing.http_fake import HttpFake, HttpRequest, send
+from repairgym.testing.servers import HttpFake, HttpRequest, send
 
 _BLOCK_TOKENS = 16
 """The prefix cache holds whole blocks, as vLLM's does."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from repairgym.diffs.make import Diff, FileVersion, make_diff
@@ -63,27 +64,26 @@ def scripted_answer(message: str = "") -> Answer:
     return answer
 
 
+@dataclass
 class ScriptedSession:
     """A session that runs nothing."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.cwd = "/testbed"
+    name: str
+    cwd: str = "/testbed"
 
     async def run(self, command: str, *, timeout_s: float, stdin: bytes = b"") -> ExecResult:
         """Succeed, unless the command is ``false``."""
         return ExecResult(exit_status=int(command.strip() == "false"))
 
 
+@dataclass
 class ScriptedSnapshot:
     """The files at the time of the snapshot."""
 
-    backend = "scripted"
-    num_bytes = 0
-
-    def __init__(self, files: Files, base: Files) -> None:
-        self.files = dict(files)
-        self.base = dict(base)
+    files: Files
+    base: Files
+    backend: str = "scripted"
+    num_bytes: int = 0
 
     async def close(self) -> None:
         """Do nothing."""
@@ -160,7 +160,7 @@ class ScriptedSandbox:
 
     async def snapshot(self) -> ScriptedSnapshot:
         """Copy the current files."""
-        return ScriptedSnapshot(self.files, self._base)
+        return ScriptedSnapshot(dict(self.files), dict(self._base))
 
     async def fork(self, count: int = 1) -> tuple[ScriptedSandbox, ...]:
         """Make sandboxes with the same files."""

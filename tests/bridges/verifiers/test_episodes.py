@@ -16,7 +16,7 @@ from repairgym.inference.endpoint import EndpointClient
 from repairgym.inference.loading import load_tokenizer, shipped_base
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.ledger import UNKNOWN_VERSION
-from repairgym.testing.http_fake import HttpFake, HttpRequest, send, url_of
+from repairgym.testing.servers import HttpFake, HttpRequest, send, url_of
 
 SAID = {"choices": [{"message": {"role": "assistant", "content": "submit"}, "finish_reason": "stop"}]}
 CALLED = {"choices": [{"message": {"content": None, "tool_calls": [{"id": "1"}]}, "finish_reason": "tool_calls"}]}

@@ -15,7 +15,7 @@ from repairgym.inference.loading import create_model, save_checkpoint
 from repairgym.inference.renderer import ChatRenderer
 from repairgym.inference.vllm.server import TokenServer
 from repairgym.inference.vllm.weights import Lineage
-from repairgym.testing.http_fake import HttpFake, url_of
+from repairgym.testing.servers import HttpFake, url_of
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from repairgym.inference.vllm.server import TokenServer
 from repairgym.inference.vllm.weights import Lineage, Transfer, WeightUpdater
 from repairgym.ledger import UNKNOWN_VERSION
 from repairgym.testing.fake_vllm import FakeVllm, Flaw
-from repairgym.testing.http_fake import url_of
+from repairgym.testing.servers import url_of
 
 SAMPLING = SamplingParams(max_tokens=6, stop_token_ids=())
 PROMPT = list(range(5, 37))
