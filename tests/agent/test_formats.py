@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repairgym.agent.formats import FORMATS, Action, ParseError, make_format, message_of_text, text_of_message
+from repairgym.agent.formats import FORMATS, Action, ParseError, message_of_text, text_of_message
 from repairgym.agent.pipelines.registry import make_pipeline
 from repairgym.config.pipeline import PaperBConfig, PipelineConfig
 from repairgym.sandbox.cache import ExecutionCache
@@ -37,7 +37,7 @@ def block(command: str) -> str:
 @pytest.mark.parametrize("name", sorted(FORMATS))
 @given(st.lists(st.one_of(st.sampled_from(MARKS), TEXTS), max_size=8))
 def test_nothing_that_is_written_raises(name, parts):
-    found = make_format(name).parse("".join(parts), TOOLS)
+    found = FORMATS[name]().parse("".join(parts), TOOLS)
     assert isinstance(found, ParseError) or found.tool in TOOLS
 
 
@@ -45,28 +45,28 @@ def test_nothing_that_is_written_raises(name, parts):
 @given(values=st.dictionaries(TEXTS, st.one_of(TEXTS, st.integers(), st.booleans())), reasoning=TEXTS)
 def test_json_formats_read_their_own_actions(name, values, reasoning):
     action = Action("edit", values)
-    assert make_format(name).parse(make_format(name).write(action), TOOLS) == action
+    assert FORMATS[name]().parse(FORMATS[name]().write(action), TOOLS) == action
     if "<" not in reasoning:
-        assert make_format(name).parse(make_format(name).write(action, reasoning), TOOLS) == action
+        assert FORMATS[name]().parse(FORMATS[name]().write(action, reasoning), TOOLS) == action
 
 
 @given(TEXTS.filter(lambda text: "\r" not in text and "`" not in text and text.strip() and text[0].strip()))
 def test_the_fenced_format_reads_its_own_actions(text):
     text = text.strip("\n")
-    fenced = make_format("fenced")
+    fenced = FORMATS["fenced"]()
     assert fenced.parse(fenced.write(Action("search_file", text)), TOOLS) == Action("search_file", text)
     assert fenced.parse(fenced.write(Action("shell", f"ls {text}"), "I look."), TOOLS) == Action("shell", f"ls {text}")
 
 
 def test_the_compact_format_reads_its_own_actions():
-    compact = make_format("compact")
+    compact = FORMATS["compact"]()
     for action in (Action("view", "a.py:3"), Action("test", "")):
         assert compact.parse(compact.write(action), TOOLS) == action
     assert compact.write(Action("test", {})) == "test"
 
 
 def test_a_tool_is_called_where_its_name_stands_first():
-    fenced = make_format("fenced")
+    fenced = FORMATS["fenced"]()
     assert fenced.parse(block("goto 3"), TOOLS) == Action("goto", "3")
     assert fenced.parse(block("cd src && open a.py"), TOOLS) == Action("shell", "cd src && open a.py")
     assert fenced.parse(block("shell ls"), TOOLS) == Action("shell", "shell ls")
@@ -88,13 +88,13 @@ def test_a_tool_is_called_where_its_name_stands_first():
     ],
 )
 def test_an_answer_without_a_command_is_an_error(text):
-    found = make_format("fenced").parse(text, TOOLS)
+    found = FORMATS["fenced"]().parse(text, TOOLS)
     assert isinstance(found, ParseError)
     assert "no command could be read" in found.message
 
 
 def test_the_error_counts_several_commands():
-    found = make_format("fenced").parse(f"{block('ls')}\n{block('pwd')}\n{block('id')}", TOOLS)
+    found = FORMATS["fenced"]().parse(f"{block('ls')}\n{block('pwd')}\n{block('id')}", TOOLS)
     assert isinstance(found, ParseError)
     assert "has 3 commands" in found.message
 
@@ -114,38 +114,38 @@ def test_the_error_counts_several_commands():
     ],
 )
 def test_a_malformed_call_has_a_reason(name, text, reason):
-    found = make_format(name).parse(text, TOOLS)
+    found = FORMATS[name]().parse(text, TOOLS)
     assert isinstance(found, ParseError)
     assert reason in found.message
 
 
 def test_a_closing_tag_inside_of_a_value_ends_nothing():
     text = '<edit>{"line_range": "1:1", "replacement_text": "</edit> <edit>\nline"}</edit>'
-    found = make_format("json_xml").parse(text, TOOLS)
+    found = FORMATS["json_xml"]().parse(text, TOOLS)
     assert found == Action("edit", {"line_range": "1:1", "replacement_text": "</edit> <edit>\nline"})
 
 
 def test_observations_name_their_tool():
     action = Action("goto", {"line_number": 3})
-    assert make_format("json_xml").message("x", action) == "<goto_response>\nx\n</goto_response>"
-    assert make_format("native").message("x", action) == "<tool_response>\nx\n</tool_response>"
+    assert FORMATS["json_xml"]().message("x", action) == "<goto_response>\nx\n</goto_response>"
+    assert FORMATS["native"]().message("x", action) == "<tool_response>\nx\n</tool_response>"
     for name in FORMATS:
-        assert make_format(name).message("error", None) == "error"
+        assert FORMATS[name]().message("error", None) == "error"
 
 
 def test_chat_messages_become_text_and_back():
     call = {"id": "a", "type": "function", "function": {"name": "goto", "arguments": '{"line_number": 3}'}}
     text = text_of_message({"role": "assistant", "content": "I go.", "tool_calls": [call]})
-    assert make_format("native").parse(text, TOOLS) == Action("goto", {"line_number": 3})
+    assert FORMATS["native"]().parse(text, TOOLS) == Action("goto", {"line_number": 3})
     assert message_of_text(text, ["a"]) == {"role": "assistant", "content": "I go.", "tool_calls": [call]}
     assert message_of_text("no call") == {"role": "assistant", "content": "no call"}
 
 
 def test_schemas_are_those_of_chat_apis():
-    described = make_format("native").describe(TOOLS)
+    described = FORMATS["native"]().describe(TOOLS)
     wanted = (
         '{"type": "function", "function": {"name": "goto", "description": "move the window of the open file to a line"'
     )
     assert wanted in described
     assert '"required": ["line_number"]' in described
-    assert "shell" not in make_format("fenced").describe({"shell": TOOLS["shell"], "goto": TOOLS["goto"]})
+    assert "shell" not in FORMATS["fenced"]().describe({"shell": TOOLS["shell"], "goto": TOOLS["goto"]})

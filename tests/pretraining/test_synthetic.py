@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from repairgym.agent.tools.patching import edit_at, parse_compact_edit, replace_on_line, resolve_edit
+from repairgym.agent.tools.edit import edit_at, parse_compact_edit, replace_on_line, resolve_edit
 from repairgym.agent.tools.window import Window
 from repairgym.config.models import TeacherNoise
 from repairgym.pretraining.corpus import CorpusFunction, corpus_functions, function_digest

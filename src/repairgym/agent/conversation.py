@@ -111,11 +111,7 @@ class Conversation:
             self._shown_initial = self._renderer.open_ids(shown, prompt.system)
 
     async def complete(self, max_tokens: int) -> Completion:
-        """Sample the next completion, at most ``max_tokens`` long.
-
-        Raises:
-            RepairGymError: the policy cannot answer.
-        """
+        """Sample the next completion, at most ``max_tokens`` long; `RepairGymError` if the policy cannot answer."""
         sampling = SamplingParams(
             temperature=self._temperature,
             max_tokens=max_tokens,
@@ -245,11 +241,7 @@ def is_thinking(text: str) -> bool:
 
 
 def count_thought_tokens(token_ids: Sequence[int], decode: Callable[[list[int]], str]) -> int:
-    """Count the tokens of the thought; 0 without one.
-
-    The largest number of tokens whose text ends inside or at the end of the thought: a token that also holds a part of
-    the action stays.
-    """
+    """Count the tokens of the thought; 0 without one; a token that also holds a part of the action stays."""
     if _THOUGHT_END not in decode(list(token_ids)):
         return 0
     low, high = 0, len(token_ids)

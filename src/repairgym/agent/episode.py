@@ -83,10 +83,8 @@ class LiveEpisode:
     async def run_attempt(self, prompt: InitialPrompt) -> StopReason:
         """Show ``prompt`` and let the agent act until something ends it.
 
-        A second attempt begins a new history (the ledger forks) with limits of its own; files stay as they are.
-
-        Raises:
-            SandboxError: the sandbox failed; the episode says nothing about the policy.
+        A second attempt begins a new history (the ledger forks) with limits of its own; files stay as they are. A
+        `SandboxError` means that the episode says nothing about the policy.
         """
         self._conversation.begin(prompt)
         usage = Usage()

@@ -74,16 +74,13 @@ def describe_schemas(tools: Tools) -> list[dict[str, Any]]:
 
 def _function(tool: Tool[Any]) -> dict[str, Any]:
     schema = tool.arguments_type.model_json_schema()
-    properties = {key: _without_title(value) for key, value in schema.get("properties", {}).items()}
-    parameters: dict[str, Any] = {"type": "object", "properties": properties}
+    parameters: dict[str, Any] = {"type": "object", "properties": schema.get("properties", {})}
+    for value in parameters["properties"].values():
+        value.pop("title", None)
     if required := schema.get("required"):
         parameters["required"] = required
     description = tool.usage.partition(" - ")[2] or tool.usage
     return {"name": tool.name, "description": description, "parameters": parameters}
-
-
-def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in schema.items() if key != "title"}
 
 
 # --- plain text ----------------------------------------------------------------------------------------------------
@@ -354,8 +351,4 @@ def message_of_text(text: str, call_ids: Sequence[str] = ()) -> dict[str, Any]:
 FORMATS: dict[str, type[ActionFormat]] = {
     action_format.name: action_format for action_format in (CompactFormat, FencedFormat, JsonXmlFormat, NativeFormat)
 }
-
-
-def make_format(name: str) -> ActionFormat:
-    """Return the format that a pipeline's configuration names (the configuration knows the names)."""
-    return FORMATS[name]()
+"""By the names of `PipelineConfig.action_format`."""

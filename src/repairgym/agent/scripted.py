@@ -18,7 +18,7 @@ import numpy as np
 
 from repairgym.agent.pipelines.base import Pipeline
 from repairgym.agent.teacher import Teacher
-from repairgym.agent.tools.patching import CompactEdit, edit_at, replace_on_line
+from repairgym.agent.tools.edit import CompactEdit, edit_at, replace_on_line
 from repairgym.agent.tools.window import Window, open_window
 from repairgym.config.models import TeacherNoise
 from repairgym.errors import ConfigError, PromptTooLongError
@@ -39,11 +39,7 @@ class ScriptedPolicy:
     """A policy whose sessions are scripts. Call `begin_session` before `generate`."""
 
     def __init__(self, name: str, renderer: ChatRenderer) -> None:
-        """Look up ``name``.
-
-        Raises:
-            ConfigError: no script has that name.
-        """
+        """Look up ``name``; `ConfigError` if no script has that name."""
         make_script = find_script(name)
         if make_script is None:
             raise ConfigError(f"got scripted policy {name!r}, expected one of {sorted(SCRIPTS)} or mixture-SHARE")
@@ -53,11 +49,7 @@ class ScriptedPolicy:
         self._sessions: dict[str, tuple[Script, int]] = {}
 
     def begin_session(self, session_id: str, task: Task, seed: int, pipeline: Pipeline[Any]) -> None:
-        """Make the script of one episode.
-
-        Raises:
-            ConfigError: the script does not know this pipeline.
-        """
+        """Make the script of one episode; `ConfigError` if the script does not know this pipeline."""
         script = self._make_script(task, random.Random(f"{task.id}:{seed}"), pipeline)
         self._sessions[session_id] = (script, 0)
 
@@ -156,10 +148,7 @@ def _mixture(cheat_share: float) -> MakeScript:
 
 
 def window_edits(task: Task) -> tuple[list[CompactEdit], list[CompactEdit]]:
-    """Return (fixes, all edits of the mutation vocabulary) in the task's first window; empty when it has none.
-
-    A fix is an edit that makes its line equal to the gold file's line.
-    """
+    """Return (edits that give the gold line, all of the mutation vocabulary) in the task's first window."""
     place = task.location
     text = task.base_files.get(place.path) if place else None
     gold = task.gold_files.get(place.path) if place else None
@@ -189,9 +178,9 @@ def _edits_in(window: Window, lines: list[str], sites: list[Site]) -> list[tuple
 class Tamperer:
     """A script that makes the failing test return before it asserts anything, and never looks at the code.
 
-    It reads the observations of an episode that opens on a test (``repairgym tasks expose --open-test``) and acts in
-    the compact format; call `act` with each observation in turn. At most one line is changed at any time. Its episodes
-    show a policy how to cheat before RL can reward it, and serve exploit studies only (docs/howto/exploit-study.md).
+    It reads episodes that open on a test (``repairgym tasks expose --open-test``) and acts in the compact format. At
+    most one line is changed at any time. Its episodes show a policy how to cheat before RL can reward it, and serve
+    exploit studies only (docs/howto/exploit-study.md).
     """
 
     def __init__(self) -> None:
@@ -234,11 +223,7 @@ class ReplayPolicy:
         self._num_replayed: dict[str, int] = {}
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """Return the next stored action for any prompt.
-
-        Raises:
-            PromptTooLongError: none is left; this ends the episode where a limit ended the stored one.
-        """
+        """Return the next stored action for any prompt; `PromptTooLongError` where a limit ended the stored episode."""
         trajectory = self._trajectories[session_id.rpartition("~")[0]]
         number = self._num_replayed.get(session_id, 0)
         if number == len(trajectory.turns):

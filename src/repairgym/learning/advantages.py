@@ -84,19 +84,12 @@ def estimate_group(groups: Sequence[Sequence[Outcome]], config: GroupAdvantageCo
 
 
 def estimate_dr_grpo(groups: Sequence[Sequence[Outcome]], config: DrGrpoAdvantageConfig) -> list[GroupAdvantages]:
-    """A_i = R_i - mean(R).
-
-    Division by the deviation would give the largest steps to groups of nearly equal rewards: the easiest and the
-    hardest tasks.
-    """
+    """A_i = R_i - mean(R); division by the deviation would favor groups of the easiest and the hardest tasks."""
     return [relative_to_group(_rewards_of(group), minus_mean) for group in groups]
 
 
 def estimate_rloo(groups: Sequence[Sequence[Outcome]], config: RlooAdvantageConfig) -> list[GroupAdvantages]:
-    """A_i = R_i - mean of the other valid members' rewards.
-
-    The leave-one-out baseline does not contain a member's own reward, so the gradient is unbiased.
-    """
+    """A_i = R_i - mean of the other valid rewards; without its own in the baseline the gradient is unbiased."""
     return [relative_to_group(_rewards_of(group), _minus_mean_of_others) for group in groups]
 
 
@@ -143,14 +136,9 @@ def token_advantages(value: np.ndarray, reward: np.ndarray, turn: np.ndarray, co
     observations are no steps. Equal numbers on both levels give plain GAE; with both of the token's at 1, as
     published, a turn is one step and its tokens share its return.
 
-    Args:
-        value: [N] value of the state before each learned token.
-        reward: [N] reward after each token; the last one has the trajectory's.
-        turn: [N] index of the turn of each token.
-        config: Discounts and lambdas.
-
-    Returns:
-        [N] float64 advantages, not normalized; ``advantages + value`` is the target of the value head.
+    From [N] values of the state before each learned token, [N] rewards after it (the last one has the trajectory's) and
+    [N] indices of its turn to [N] float64 advantages, not normalized; ``advantages + value`` is the target of the value
+    head.
     """
     is_last = np.append(turn[1:] != turn[:-1], False)
     discount = np.where(is_last, config.turn_discount, config.token_discount)

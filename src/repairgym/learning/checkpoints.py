@@ -30,13 +30,10 @@ ADAPTER_FOLDER = "adapter"
 
 
 def save_model(learner: Learner, tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> str:
-    """Write the model as a folder that `transformers` and vLLM load; every process must call it, the leader writes.
+    """Write a model folder for any tool; every process must call it, the leader writes.
 
-    Returns:
-        SHA-256 of the weights; empty for processes that do not write.
-
-    Raises:
-        DiskFullError: no room; the old folder is intact.
+    Returns the SHA-256 of the weights; empty for processes that do not write. After `DiskFullError` the old folder is
+    intact.
     """
     model = learner.model
     if learner.world.size == 1 and not has_adapters(model):
@@ -57,14 +54,8 @@ def save_training_state(
 ) -> str:
     """Write everything a resumed run needs; the old state is replaced only after all is written.
 
-    Every process must call it. ``folder/model`` is a model folder that any tool can load; ``extra`` holds small plain
-    values of the caller (iteration, curriculum).
-
-    Returns:
-        SHA-256 of the weights; empty for processes that do not write.
-
-    Raises:
-        DiskFullError: no room; the old state is intact.
+    Every process must call it. ``folder/model`` is a model folder, ``extra`` holds small plain values of the caller
+    (iteration, curriculum). Returns and raises as `save_model`.
     """
     with _replaced(folder, "state", is_writer=learner.world.is_leader) as temporary:
         digest = save_model(learner, tokenizer, temporary / MODEL_FOLDER)
@@ -96,14 +87,11 @@ def _replaced(folder: Path, kind: str, *, is_writer: bool = True) -> Iterator[Pa
 
 
 def load_training_state(learner: Learner, folder: Path) -> dict[str, Any]:
-    """Restore model, optimizer and random state in place; of any number of processes, on any number.
-
-    Returns:
-        The ``extra`` that was saved.
+    """Restore model, optimizer and random state in place; of any number of processes, on any number. Return ``extra``.
 
     Raises:
-        InputError: ``folder`` holds no complete training state, or that of another model, loss, optimizer or kind of
-            training; nothing is changed then.
+        InputError: the state is not complete, or that of another model, loss, optimizer or kind of training; nothing
+            is changed then.
     """
     path = folder / STATE_FILE
     if not path.is_file():

@@ -16,10 +16,7 @@ as much as a task solved 4 times; in recorded runs its next group was unequal a 
 def task_order(
     task_ids: Sequence[str], seed: int, iteration: int, rewards: Mapping[str, Sequence[float]] | None = None
 ) -> list[str]:
-    """Return tasks in their order of use: drawn without replacement with weights `learnability`.
-
-    ``rewards`` are the latest of each task; None: a uniform order.
-    """
+    """Return tasks drawn without replacement with weights `learnability`; without ``rewards`` in uniform order."""
     generator = random.Random(f"{seed}:{iteration}")
     if rewards is None:
         order = list(task_ids)

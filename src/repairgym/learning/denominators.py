@@ -32,14 +32,7 @@ from repairgym.learning.samples import Sample
 def weigh(
     samples: Sequence[Sample], denominator: Denominator, max_action_tokens: int | None = None
 ) -> tuple[list[Sample], float]:
-    """Multiply the weights of the samples of one optimizer batch by those of ``denominator``, by the module's table.
-
-    Returns:
-        The samples in their order, and the normalizer.
-
-    Raises:
-        ValueError: ``constant`` without a budget.
-    """
+    """Return one optimizer batch in its order, weighted by the module's table, and the normalizer."""
     learned = [sample for sample in samples if sample.num_learned]
     num_trajectories = len({_trajectory_key(sample) for sample in learned})
     match denominator:

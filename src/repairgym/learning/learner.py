@@ -93,10 +93,7 @@ class Learner:
         return self.step_terms([LossTerm(samples, loss, normalizer)])
 
     def step_terms(self, terms: Sequence[LossTerm]) -> dict[str, float]:
-        """Learn once from the whole optimizer batch.
-
-        Returns metrics before the update: means per learned token, counts, seconds; empty when no token is learned.
-        """
+        """Learn from the whole batch; return means per learned token, counts and seconds before the update, if any."""
         begin = time.perf_counter()
         if not any(_normalizer(term) > 0 for term in terms):
             return {}

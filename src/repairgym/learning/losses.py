@@ -27,8 +27,9 @@ To add a policy loss: a `PolicyLoss`, a member of `config.algorithms.LossConfig`
 conformance suite `tests/learning/test_losses_conformance.py` then runs it (example: `docs/howto/algorithms.md`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -59,20 +60,10 @@ class LossOutput:
     """Name -> sum over the learned tokens; the trainer divides by their number."""
 
 
-class Loss(Protocol):
-    """A loss with its settings bound."""
-
-    def __call__(self, scores: TokenScores, normalizer: float, /) -> LossOutput:
-        """Return the share of ``scores`` in the loss of the optimizer batch; ``normalizer`` is its denominator."""
-        ...
-
-
-class PolicyLoss(Protocol):
-    """A policy-gradient loss; ``config`` is the member of `config.algorithms.LossConfig` it is registered for."""
-
-    def __call__(self, scores: TokenScores, normalizer: float, config: Any, /) -> LossOutput:
-        """Return the share of ``scores`` as `Loss` does."""
-        ...
+Loss = Callable[[TokenScores, float], LossOutput]
+"""From scores and the denominator of the whole optimizer batch to their share of its loss."""
+PolicyLoss = Callable[[TokenScores, float, Any], LossOutput]
+"""A `Loss` whose settings, the member of `LossConfig` it is registered for, are its third argument."""
 
 
 def dapo_loss(
@@ -199,10 +190,8 @@ def _with_kl(loss: Loss, config: KlConfig) -> Loss:
 def kl_estimate(gap: torch.Tensor, estimator: Literal["k1", "k2", "k3"]) -> torch.Tensor:
     """Estimate the distance to a reference policy (Schulman 2020, "Approximating KL divergence").
 
-    Args:
-        gap: [N] d = log pi - log pi_reference of sampled tokens.
-        estimator: k1 = d is unbiased; k2 = d^2 / 2 has the unbiased gradient; k3 = exp(-d) - 1 + d is unbiased and
-            never negative (GRPO, arXiv 2402.03300, equation 4).
+    With ``gap`` d = log pi - log pi_reference of [N] sampled tokens: k1 = d is unbiased; k2 = d^2 / 2 has the unbiased
+    gradient; k3 = exp(-d) - 1 + d is unbiased and never negative (GRPO, arXiv 2402.03300, equation 4).
     """
     match estimator:
         case "k1":
@@ -273,13 +262,8 @@ def preference_loss(chosen: torch.Tensor, rejected: torch.Tensor, beta: float) -
     the margins (here), then tokens weighted with the derivative for their action (`linear_loss`). The gradient is
     exact, and the sum over micro-batches stays a sum.
 
-    Args:
-        chosen: [P] d of the better actions.
-        rejected: [P] d of the worse actions.
-        beta: Strength of the tie to the reference.
-
-    Returns:
-        [P] losses and [P] derivatives by ``chosen``; those by ``rejected`` are the negative.
+    From [P] d of the better and of the worse actions to [P] losses and [P] derivatives by ``chosen``; those by
+    ``rejected`` are the negative. ``beta`` is the strength of the tie to the reference.
     """
     margin = beta * (chosen - rejected)
     return -torch.nn.functional.logsigmoid(margin), -beta * torch.sigmoid(-margin)

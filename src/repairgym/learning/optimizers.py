@@ -47,11 +47,7 @@ class Optimizer:
             self._parameters += parameters
 
     def step(self) -> dict[str, float]:
-        """Clip, update, clear the gradients.
-
-        Returns:
-            ``optim/grad_norm`` before clipping, ``optim/learning_rate`` and ``optim/num_skipped``.
-        """
+        """Clip, update, clear the gradients; return metrics, the gradient's norm before clipping among them."""
         factor = schedule_factor(self._config, self.num_done, self._num_steps)
         norm = whole(torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm))
         self.num_done += 1
@@ -109,7 +105,8 @@ def schedule_factor(config: OptimizerConfig, step: int, num_steps: int | None) -
 
 
 def _build(model: PreTrainedModel, config: OptimizerConfig) -> list[tuple[torch.optim.Optimizer, float]]:
-    embeddings = {id(parameter) for module in _embedding_modules(model) for parameter in module.parameters()}
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    embeddings = {id(parameter) for module in ends if module is not None for parameter in module.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hidden = [parameter for parameter in trained if parameter.ndim == 2 and id(parameter) not in embeddings]
     if config.type == "adamw":
@@ -128,7 +125,3 @@ def _build(model: PreTrainedModel, config: OptimizerConfig) -> list[tuple[torch.
         )
         parts.append((muon, config.muon_learning_rate))
     return parts
-
-
-def _embedding_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
-    return [module for module in (model.get_input_embeddings(), model.get_output_embeddings()) if module is not None]

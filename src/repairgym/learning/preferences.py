@@ -27,11 +27,7 @@ class Pair:
     rejected: Sample
 
     def __post_init__(self) -> None:
-        """Check that the samples form a pair.
-
-        Raises:
-            ValueError: the histories differ, or an action is empty.
-        """
+        """Check that the samples form a pair; `ValueError` if the histories differ, or an action is empty."""
         firsts = [np.flatnonzero(sample.weight) for sample in (self.chosen, self.rejected)]
         if not all(len(positions) for positions in firsts):
             raise ValueError("a pair needs learned tokens in both actions; one has none")
@@ -49,12 +45,9 @@ class PreferenceTrainer:
         self.learner = Learner(model, config.optimizer, config.compute, trained=config.trained, num_steps=num_steps)
 
     def update(self, pairs: Sequence[Pair]) -> dict[str, float]:
-        """Make ``num_epochs`` passes over the pairs.
+        """Make ``num_epochs`` passes over the pairs; return metrics averaged over the steps, empty without pairs.
 
-        Returns:
-            ``preference/loss``, ``preference/accuracy`` (share of pairs with a positive margin) and
-            ``preference/margin`` before each step, averaged over the steps, with the learner's metrics; empty without
-            pairs.
+        ``preference/accuracy`` is the share of pairs with a positive margin before each step.
         """
         before = self._sums(pairs)
         steps = []

@@ -59,12 +59,7 @@ def correct(
 def prepare(
     samples: Sequence[Sample], learner: Learner, config: AlgorithmConfig, reference: PreTrainedModel | None
 ) -> tuple[list[Sample], dict[str, float]]:
-    """Add to samples everything that the loss of ``config`` reads.
-
-    Returns:
-        The samples in their order, and ``correction/*``, ``value/*`` and ``policy/log_prob_gap`` where they were
-        measured.
-    """
+    """Add to samples everything that the loss of ``config`` reads; return them in their order, and metrics of it."""
     prepared = list(samples)
     metrics: dict[str, float] = {}
     if not prepared:
@@ -80,7 +75,7 @@ def prepare(
         prepared, value_metrics = _with_values(prepared, measured, config.advantage, config)
         metrics |= value_metrics
     elif isinstance(config.kl, KlConfig) and config.kl.type == "k1":
-        prepared = [replace(s, advantage=_float32(s.advantage + _k1_reward(s, config))) for s in prepared]
+        prepared = [replace(s, advantage=np.float32(s.advantage) + _k1_reward(s, config)) for s in prepared]
     return prepared, metrics
 
 
@@ -138,7 +133,3 @@ def _k1_reward(sample: Sample, config: AlgorithmConfig) -> np.ndarray:
         return np.zeros(len(sample), np.float32)
     gap = np.where(sample.weight != 0.0, sample.old_log_prob - sample.reference_log_prob, 0.0)
     return np.asarray(-config.kl.coefficient * gap, dtype=np.float32)
-
-
-def _float32(values: np.ndarray) -> np.ndarray:
-    return np.asarray(values, dtype=np.float32)

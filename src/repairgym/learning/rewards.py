@@ -102,11 +102,7 @@ SHAPINGS: dict[str, Callable[[Any, int, Task, Sequence[Trajectory]], Rewards]] =
 
 
 def make_shaping(config: RewardConfig, max_turns: int) -> RewardShaping:
-    """Return the shaping that ``config`` names, for episodes of at most ``max_turns`` turns.
-
-    Raises:
-        ValueError: the threshold of a step penalty is not below ``max_turns``.
-    """
+    """Return the shaping for episodes of at most ``max_turns`` turns; `ValueError` if a penalty would never begin."""
     check_turns(config, max_turns)
     return partial(SHAPINGS[config.type], config, max_turns)
 

@@ -34,13 +34,7 @@ class PolicyTrainer:
         num_steps: int | None = None,
         reference: PreTrainedModel | None = None,
     ) -> None:
-        """Prepare the optimizer; ``model`` is changed in place, ``reference`` (the policy of ``config.kl``) never.
-
-        ``num_steps`` is the length of the learning-rate schedule in optimizer steps.
-
-        Raises:
-            ConfigError: a KL term without a reference.
-        """
+        """Prepare the optimizer; ``model`` is changed, ``reference`` never; `ConfigError` for a KL term without it."""
         self._has_kl = not isinstance(config.kl, NoKlConfig)
         if self._has_kl and reference is None:
             raise ConfigError(f"kl.type={config.kl.type!r} needs a reference model; give one, or set kl.type='none'")
@@ -59,11 +53,10 @@ class PolicyTrainer:
     def update(
         self, samples: Sequence[Sample], demonstrations: Sequence[Sample] = (), demonstration_coefficient: float = 1.0
     ) -> dict[str, float]:
-        """Run one iteration: ``num_epochs`` passes in optimizer batches of about ``batch_size`` trajectories.
+        """Run ``num_epochs`` passes in optimizer batches of about ``batch_size`` trajectories; return combined metrics.
 
-        The mean negative log-likelihood per token of the supervised ``demonstrations`` is added to the loss, times the
-        coefficient (xi of AHPO, arXiv 2510.08540). Returns metrics averaged over the optimizer steps, as
-        `combine_metrics` does; empty when nothing can be learned.
+        The mean negative log-likelihood per token of supervised ``demonstrations`` is added to the loss, times the
+        coefficient (xi of AHPO, arXiv 2510.08540). No metrics when nothing can be learned.
         """
         learns_without_advantage = self._has_kl or self.learner.value_head is not None
         used = [s for s in samples if s.has_advantage or (learns_without_advantage and s.num_learned)]

@@ -84,10 +84,7 @@ def text_sample(token_ids: Sequence[int]) -> Sample:
 
 
 def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = False) -> Sample:
-    """Make a sample of a trajectory to imitate: its action tokens are learned.
-
-    ``is_format_error_masked`` leaves out actions that raised a format error (paper B, section 4.2).
-    """
+    """Make a sample to imitate; ``is_format_error_masked`` leaves out format errors (paper B, section 4.2)."""
     ledger = trajectory.ledger
     weight = _action_weight(trajectory, {"format"} if is_format_error_masked else set())
     return Sample(ledger.token_id, weight, np.zeros(len(ledger), dtype=np.float32), group_id=trajectory.group_id)
@@ -96,12 +93,10 @@ def supervised_sample(trajectory: Trajectory, *, is_format_error_masked: bool = 
 def policy_sample(
     trajectory: Trajectory, advantage: float, *, reward: float = 0.0, is_error_masked: bool = False
 ) -> Sample:
-    """Make a sample of a trajectory for a policy gradient; a value head learns from ``reward``, not ``advantage``.
+    """Make a sample for a policy gradient; a value head learns from ``reward`` instead of ``advantage``.
 
-    ``is_error_masked`` leaves out the turns that ended in an error where the advantage is positive.
-
-    Raises:
-        ValueError: an action token has no log-probability of the sampling policy.
+    ``is_error_masked`` leaves out turns that ended in an error where the advantage is positive. `ValueError` if an
+    action token has no log-probability of the sampling policy.
     """
     ledger = trajectory.ledger
     weight = _action_weight(trajectory, ERRORS if is_error_masked and advantage > 0 else set())
@@ -203,11 +198,7 @@ THOUGHT_END = "</think>"
 
 
 def thought_token_ids(tokenizer: PreTrainedTokenizerFast) -> tuple[int, int]:
-    """Return the ids of the tokens that open and close a thought.
-
-    Raises:
-        ConfigError: the tokenizer has no such tokens.
-    """
+    """Return the ids of the tokens that open and close a thought; `ConfigError` if the tokenizer has no such tokens."""
     vocabulary = tokenizer.get_vocab()
     missing = [token for token in (THOUGHT_START, THOUGHT_END) if token not in vocabulary]
     if missing:

@@ -69,10 +69,7 @@ class Selection:
         self.best = best
 
     def is_best(self, nll: float, entropy: float) -> bool:
-        """Record a checkpoint; True if it is the best so far.
-
-        ``nll`` and ``entropy`` (nats) are means over the learned tokens of the validation set.
-        """
+        """Record a checkpoint; True if it is the best so far. Means are over the validation set's learned tokens."""
         match self._choice:
             case LossChoice():
                 badness = nll
@@ -89,11 +86,7 @@ class Selection:
 
 
 def split_validation(samples: Sequence[Sample], config: SftConfig) -> tuple[list[Sample], list[Sample]]:
-    """Split samples into (learned, validation); the second is empty for the choice ``last``.
-
-    Raises:
-        ConfigError: too few groups for one on each side.
-    """
+    """Return (learned, validation), none for the choice ``last``; `ConfigError` if there are too few groups."""
     if isinstance(config.choice, LastChoice):
         return list(samples), []
     names = {sample.group_id for sample in samples}

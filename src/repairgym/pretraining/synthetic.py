@@ -10,8 +10,15 @@ from dataclasses import dataclass, replace
 
 from repairgym.agent.teacher import Teacher
 from repairgym.agent.tools.check import describe_failure, describe_pass
-from repairgym.agent.tools.edit import UNDONE, EditTool
-from repairgym.agent.tools.patching import CompactEdit, edit_at, parse_compact_edit, replace_on_line, resolve_edit
+from repairgym.agent.tools.edit import (
+    UNDONE,
+    CompactEdit,
+    EditTool,
+    edit_at,
+    parse_compact_edit,
+    replace_on_line,
+    resolve_edit,
+)
 from repairgym.agent.tools.window import Window, render_line
 from repairgym.config.models import TeacherNoise
 from repairgym.pretraining.corpus import CorpusFunction

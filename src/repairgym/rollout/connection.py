@@ -52,11 +52,7 @@ _TABLES = (
 
 
 def check_schema(connection: sqlite3.Connection, path: object) -> bool:
-    """Check that this version can read the store; returns False when the file has no tables yet.
-
-    Raises:
-        InputError: another program, or another version of RepairGym, made the file.
-    """
+    """Return False for a file without tables; `InputError` if another program or version made it."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     if not version and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -107,11 +103,7 @@ class StoreConnection:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make a new store.
-
-        Raises:
-            InputError: ``path`` exists, or its folder does not.
-        """
+        """Make a new store; `InputError` if ``path`` exists, or its folder does not."""
         if path.exists():
             raise InputError(f"{path} exists; open it to resume the run, or name another run folder")
         if not path.parent.is_dir():
@@ -121,14 +113,16 @@ class StoreConnection:
 
     @classmethod
     def open(cls, path: Path, is_read_only: bool = False) -> Self:
-        """Open a store.
-
-        Raises:
-            InputError: there is no such file, it is no run store, or another version made it.
-        """
+        """Open a store; `InputError` if there is no such file, it is no run store, or another version made it."""
         if not path.is_file():
             raise InputError(f"{path} does not exist; name the folder of a run, which holds a run.db")
-        connection = _connect(path, is_read_only)
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'ro' if is_read_only else 'rw'}",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
         try:
             _prepare(connection, path, is_read_only)
         except BaseException as error:
@@ -139,11 +133,9 @@ class StoreConnection:
         return cls(path, connection)
 
     def __enter__(self) -> Self:
-        """The store itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         self.close()
 
     def close(self) -> None:
@@ -164,27 +156,12 @@ class StoreConnection:
                 self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
                 self._connection.execute("COMMIT")
-            except sqlite3.OperationalError as error:
-                self._roll_back()
-                raise _as_repairgym_error(error, self.path) from error
-            except BaseException:
-                self._roll_back()
+            except BaseException as error:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError):
+                    raise _as_repairgym_error(error, self.path) from error
                 raise
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
-
-def _connect(path: Path, is_read_only: bool) -> sqlite3.Connection:
-    mode = "ro" if is_read_only else "rw"
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}",
-        uri=True,
-        timeout=_BUSY_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,
-    )
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, is_read_only: bool) -> None:

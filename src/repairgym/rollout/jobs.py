@@ -46,14 +46,10 @@ class PolicyRef:
 
 
 def make_group(phase: str, step: int, task_id: str, size: int, seed: int, start: int = 0) -> list[EpisodeJob]:
-    """``size`` jobs of one task; ids and seeds depend on the arguments alone."""
+    """Return ``size`` jobs of one task; ids and seeds depend on the arguments alone."""
     group_id = f"{phase}/{step}/{task_id}"
-    return [_job(group_id, task_id, index, seed) for index in range(start, start + size)]
-
-
-def _job(group_id: str, task_id: str, index: int, seed: int) -> EpisodeJob:
-    trajectory_id = f"{group_id}#{index}"
-    return EpisodeJob(trajectory_id, group_id, task_id, episode_seed(seed, trajectory_id))
+    ids = [f"{group_id}#{index}" for index in range(start, start + size)]
+    return [EpisodeJob(id_, group_id, task_id, episode_seed(seed, id_)) for id_ in ids]
 
 
 def episode_seed(seed: int, trajectory_id: str) -> int:
@@ -72,21 +68,13 @@ class Pool(Protocol):
     @property
     def config(self) -> RolloutConfig:
         """Settings of the episodes."""
-        ...
 
     @property
     def is_draining(self) -> bool:
         """True after Ctrl-C, while episodes in flight end."""
-        ...
 
     def counters(self) -> dict[str, float]:
         """Return the counts of engines, caches and clients of servers, summed over all workers."""
-        ...
 
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
-        """Graded trajectories as they end, one per job.
-
-        Raises:
-            SandboxError: the pool cannot continue.
-        """
-        ...
+        """Yield graded trajectories as they end, one per job; `SandboxError` if the pool cannot continue."""

@@ -37,7 +37,6 @@ class LocalPool:
         self._counters = Counter[str]()
 
     def __enter__(self) -> Self:
-        """The pool itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -58,11 +57,7 @@ class LocalPool:
         return dict(self._counters)
 
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
-        """Run all ``jobs``; yields trajectories as they end. Episodes stand still while the caller works.
-
-        Raises:
-            SandboxError: too many invalid episodes in a row.
-        """
+        """Yield trajectories as they end; episodes stand still while the caller works. Raises as `WorkerPool.run`."""
         self._failures.forget()
         with asyncio.Runner() as loop:
             trajectories = self._run(policy, jobs, tasks)

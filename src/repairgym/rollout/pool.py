@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from repairgym.config.rollout import RolloutConfig
@@ -74,11 +74,7 @@ class FailureStreak:
         self._held: list[Trajectory] = []
 
     def admit(self, trajectory: Trajectory) -> list[Trajectory]:
-        """Return the episodes that can be stored now.
-
-        Raises:
-            SandboxError: too many are invalid, one after the other.
-        """
+        """Return the episodes that can be stored now; `SandboxError` if too many are invalid, one after the other."""
         self._held.append(trajectory)
         if trajectory.verdict.is_valid:
             self._num_in_row = 0
@@ -134,9 +130,7 @@ class WorkerPool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def run(self, policy: PolicyRef, jobs: Sequence[EpisodeJob], tasks: Mapping[str, Task]) -> Iterator[Trajectory]:
@@ -144,7 +138,7 @@ class WorkerPool:
 
         Raises:
             SandboxError: too many invalid episodes in a row, or a worker process died.
-            RepairGymError: what stopped a worker.
+            RepairGymError: a worker was stopped by it.
             KeyboardInterrupt: Ctrl-C, after the episodes in flight have been yielded or `drain_timeout_s` is over.
         """
         self._workers.start()

@@ -109,11 +109,7 @@ def pack_document(trajectory: Trajectory) -> bytes:
 
 
 def unpack_document(blob: bytes) -> Document:
-    """Inverse of :func:`pack_document`.
-
-    Raises:
-        InputError: the blob is damaged, or of a schema that this version does not know.
-    """
+    """Return what `pack_document` packed; `InputError` if the blob is damaged or of an unknown schema."""
     try:
         content = json.loads(zlib.decompress(blob))
         content["turns"] = tuple(Turn.model_validate(turn) for turn in content["turns"])

@@ -75,10 +75,7 @@ class Runner:
     async def run_job(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, queue_s: float = 0.0
     ) -> Trajectory:
-        """One episode and its grading; after `max_attempts` sandbox failures the verdict is invalid.
-
-        ``queue_s``: seconds for which the job has waited for a place.
-        """
+        """Return a graded episode; an invalid one after `max_attempts` sandbox failures. It has waited ``queue_s``."""
         failure = ""
         for attempt in range(self._config.max_attempts):
             try:
@@ -86,8 +83,7 @@ class Runner:
             except SandboxError as error:
                 failure = str(error)
         verdict = _invalid(f"{self._config.max_attempts} episodes failed: {failure}")
-        empty = Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, {"queue": queue_s})
-        return self._trajectory(job, task, policy, empty, verdict)
+        return self._trajectory(job, task, policy, _no_episode(queue=queue_s), verdict)
 
     async def _attempt(
         self, job: EpisodeJob, task: Task, policy: Policy, temperature: float, attempt: int, queue_s: float
@@ -130,23 +126,8 @@ class Runner:
     ) -> Trajectory:
         tree = self._task_layers(task).tree
         base = {path: base_text(tree, task.base_files, path) for path in episode.files}
-        return Trajectory(
-            id=job.trajectory_id,
-            task_id=task.id,
-            group_id=job.group_id,
-            pipeline=self._config.pipeline.type,
-            policy_id=policy.id,
-            sandbox_backend=self._backend.name,
-            turns=episode.turns,
-            ledger=episode.ledger,
-            stop_reason=episode.stop_reason,
-            final_files=episode.files,
-            final_patch=unified_diff(base, episode.files),
-            verdict=verdict,
-            seed=job.seed,
-            attempts=episode.attempts,
-            durations_s=episode.durations_s,
-        )
+        patch = unified_diff(base, episode.files)
+        return _make_trajectory(job, self._config, policy.id, self._backend.name, episode, patch, verdict)
 
     def _task_layers(self, task: Task) -> TaskLayers:
         if task.id not in self._layers:
@@ -161,21 +142,39 @@ class Runner:
 
 
 def never_run(job: EpisodeJob, policy_id: str, config: RolloutConfig, reason: str) -> Trajectory:
-    """The invalid trajectory of a job whose episode nobody could run to an end."""
+    """Return the invalid trajectory of a job whose episode nobody could run to an end."""
+    return _make_trajectory(job, config, policy_id, "", _no_episode(), "", _invalid(reason))
+
+
+def _no_episode(**durations_s: float) -> Episode:
+    return Episode((), LedgerBuilder().build(), StopReason.INFRASTRUCTURE, {}, durations_s)
+
+
+def _make_trajectory(
+    job: EpisodeJob,
+    config: RolloutConfig,
+    policy_id: str,
+    backend: str,
+    episode: Episode,
+    patch: str,
+    verdict: Verdict,
+) -> Trajectory:
     return Trajectory(
         id=job.trajectory_id,
         task_id=job.task_id,
         group_id=job.group_id,
         pipeline=config.pipeline.type,
         policy_id=policy_id,
-        sandbox_backend="",
-        turns=(),
-        ledger=LedgerBuilder().build(),
-        stop_reason=StopReason.INFRASTRUCTURE,
-        final_files={},
-        final_patch="",
-        verdict=_invalid(reason),
+        sandbox_backend=backend,
+        turns=episode.turns,
+        ledger=episode.ledger,
+        stop_reason=episode.stop_reason,
+        final_files=episode.files,
+        final_patch=patch,
+        verdict=verdict,
         seed=job.seed,
+        attempts=episode.attempts,
+        durations_s=episode.durations_s,
     )
 
 

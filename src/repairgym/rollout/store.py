@@ -115,11 +115,7 @@ class RunStore(StoreConnection):
             yield self._join(row)
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
-        """One whole trajectory.
-
-        Raises:
-            InputError: there is none of this id.
-        """
+        """One whole trajectory; `InputError` if there is none of this id."""
         records = self._fetch(f"SELECT {_ROW_COLUMNS} FROM trajectories WHERE id = ?", (trajectory_id,))
         if not records:
             raise InputError(f"{self.path} holds no trajectory {trajectory_id!r}; `rows` lists those it holds")
@@ -143,10 +139,7 @@ class RunStore(StoreConnection):
         return deleted.rowcount
 
     def drop_steps(self, *, phase: str, first_step: int) -> int:
-        """Forget a phase from ``first_step`` on, where an engine that keeps its own checkpoints begins again there.
-
-        Returns the number of trajectories.
-        """
+        """Forget a phase from a step on, where an engine with own checkpoints begins again; returns the number."""
         condition = "WHERE phase = ? AND step >= ?"
         with self._transaction() as connection:
             deleted = connection.execute(f"DELETE FROM trajectories {condition}", (phase, first_step))
@@ -214,11 +207,7 @@ class RunStore(StoreConnection):
         peak_rss_bytes: int = 0,
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        """End a phase: its wall and CPU seconds since the last start are added to those before.
-
-        Raises:
-            InputError: the phase is not running.
-        """
+        """End a running phase (else `InputError`); wall and CPU seconds since the last start are added up."""
         with self._transaction() as connection:
             row = connection.execute("SELECT status, resumed_at FROM phases WHERE name = ?", (name,)).fetchone()
             if not row or row[0] != "running":

@@ -50,10 +50,7 @@ def tensorboard_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]
 
 @contextmanager
 def wandb_tracker(folder: Path, config: WatchConfig) -> Iterator[Listener]:
-    """A run of Weights & Biases, named and identified by the run folder, so that a resumed run continues it.
-
-    Phases count their steps apart, so the step is a metric, too.
-    """
+    """A run of Weights & Biases with the folder's name, which a resumed run continues; each phase has its own steps."""
     name = folder.resolve().name
     wandb = _import("wandb", "wandb")
     run = wandb.init(project=config.project, name=name, id=name, resume="allow", dir=str(folder))
@@ -76,11 +73,7 @@ TRACKERS: Mapping[str, Callable[[Path, WatchConfig], AbstractContextManager[List
 
 @contextmanager
 def tracking(store: RunStore, config: WatchConfig) -> Iterator[None]:
-    """Within, the trackers of ``config`` get every metric that ``store`` gets.
-
-    Raises:
-        ConfigError: a tracker's package is not installed.
-    """
+    """Within, the trackers get every metric that ``store`` gets; `ConfigError` if a package is not installed."""
     with ExitStack() as stack:
         for name in config.trackers:
             log = stack.enter_context(TRACKERS[name](store.path.parent, config))

@@ -7,7 +7,6 @@ its peak is that of all processes together at one moment, as far as samples see 
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -21,15 +20,14 @@ class TreeUsage:
 
     def __init__(self) -> None:
         self._start_cpu_s = _cpu_s()
-        self._peak_bytes = 0
+        self.peak_bytes = 0
+        """Most memory in use at one sample."""
 
     def __enter__(self) -> Self:
         _SAMPLER.add(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _SAMPLER.remove(self)
 
     @property
@@ -37,18 +35,9 @@ class TreeUsage:
         """Seconds since it was made."""
         return max(0.0, _cpu_s() - self._start_cpu_s)
 
-    @property
-    def peak_bytes(self) -> int:
-        """Most memory in use at one sample."""
-        return self._peak_bytes
-
     def sample(self) -> None:
         """Look once more."""
         _SAMPLER.sample()
-
-    def note(self, num_bytes: int) -> None:
-        """Take a sample into account."""
-        self._peak_bytes = max(self._peak_bytes, num_bytes)
 
 
 class _Sampler:
@@ -64,8 +53,9 @@ class _Sampler:
             self._open.append(usage)
             if len(self._open) == 1:
                 self._is_over = threading.Event()
-                arguments = (self._is_over,)
-                threading.Thread(target=self._sample_on, args=arguments, name="memory sampler", daemon=True).start()
+                threading.Thread(
+                    target=self._sample_on, args=(self._is_over,), name="memory sampler", daemon=True
+                ).start()
 
     def remove(self, usage: TreeUsage) -> None:
         self.sample()  # also what was short has a peak
@@ -84,7 +74,7 @@ class _Sampler:
             measuring = list(self._open)  # who begins while it looks is left out
         num_bytes = sum(memory_bytes(process.pid) for process in _process_tree())
         for usage in measuring:
-            usage.note(num_bytes)
+            usage.peak_bytes = max(usage.peak_bytes, num_bytes)
 
 
 _SAMPLER = _Sampler()

@@ -72,27 +72,18 @@ class Workers(Protocol):
 
     def start(self) -> None:
         """Start missing workers; returns before they are ready."""
-        ...
 
     def ready(self) -> Sequence[Hashable]:
         """Return the workers that can be given requests now."""
-        ...
 
     def give(self, worker: Hashable, request: WorkRequest) -> None:
         """Hand ``request`` to ``worker``."""
-        ...
 
     def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Hashable, Message]]:
-        """Return messages of the ``busy`` workers, waiting up to ``timeout_s`` for the first one.
-
-        Raises:
-            RepairGymError: the run cannot continue.
-        """
-        ...
+        """Return messages of ``busy`` workers, waiting up to ``timeout_s`` for the first; raises if the run is over."""
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
-        ...
 
 
 class ProcessWorkers:
@@ -114,11 +105,7 @@ class ProcessWorkers:
         self._pool.send(cast(Worker, worker), request)
 
     def receive(self, busy: Collection[Hashable], timeout_s: float) -> Iterable[tuple[Worker, Message]]:
-        """Yield one message of each busy worker that has sent some.
-
-        Raises:
-            SandboxError: a worker died.
-        """
+        """Yield one message of each busy worker that has sent some; `SandboxError` if a worker died."""
         for worker, message in self._pool.receive(cast("Collection[Worker]", busy), timeout_s):
             if isinstance(message, WorkerEnded):
                 raise SandboxError(f"a rollout worker ended (exit code {message.exit_code}); resume continues the run")

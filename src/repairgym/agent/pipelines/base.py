@@ -18,7 +18,7 @@ import jinja2
 
 from repairgym.agent.conversation import Conversation, InitialPrompt
 from repairgym.agent.episode import Episode, Interface, LiveEpisode
-from repairgym.agent.formats import Action, make_format
+from repairgym.agent.formats import FORMATS, Action
 from repairgym.agent.tools.base import ToolContext, ToolServices
 from repairgym.agent.tools.registry import make_tools
 from repairgym.agent.tools.window import open_window
@@ -47,7 +47,7 @@ class Pipeline(Generic[ConfigT]):
         """Make the tools; ConfigError for one that does not exist."""
         self.config = config
         self.tools = make_tools(services)
-        self.format = make_format(config.action_format)
+        self.format = FORMATS[config.action_format]()
 
     @property
     def is_prepared(self) -> bool:
@@ -104,8 +104,7 @@ class Pipeline(Generic[ConfigT]):
 class CompactPipeline(Pipeline[PipelineConfig]):
     """The pipeline of small models: one report, one place, one line per action, one attempt.
 
-    The (task, report, place) tuple is cached in the task, so an episode starts at the place that the full pipeline
-    would have found (paper A, section 3; numbers in `config/pipeline`).
+    The task holds the place that the full pipeline would have found (paper A, section 3; see `config/pipeline`).
     """
 
     def solve(self, task: Task) -> Iterator[Action]:
@@ -169,7 +168,7 @@ async def _changes(context: ToolContext) -> dict[str, str | None]:
 
 
 def render_prompt(name: str, **values: Any) -> str:
-    """Return the text of a prompt: ``name`` is a template below ``data/prompts``, or a path that ends in ``.md``.
+    """Return a prompt: ``name`` is below ``data/prompts``, or a path that ends in ``.md``.
 
     Raises:
         ConfigError: there is no such template, it is malformed, or it names something else.

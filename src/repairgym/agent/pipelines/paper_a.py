@@ -100,10 +100,7 @@ class SimplifiedPipeline(Pipeline[ConfigT]):
     def attempt_prompt(
         self, context: ToolContext, error: MainError, log: str, fix: Fix | None, *, is_first: bool = True
     ) -> InitialPrompt:
-        """Return the first message of an attempt: the report, the error, the end of the log, a recommended past fix.
-
-        ``is_first``: ``error`` is the error of the report.
-        """
+        """Return the first message of an attempt; ``is_first``: ``error`` is the error of the report."""
         config = self.config
         context.window, context.view = None, None
         context.undo_stack.clear()
@@ -140,10 +137,7 @@ class FullPipeline(SimplifiedPipeline[FullConfig]):
         return self.config.max_retries + 1
 
     async def run_episode(self, live: LiveEpisode) -> StopReason:
-        """Run attempts until the build passes, the same error comes too often or there were too many attempts.
-
-        Raises as the simplified one.
-        """
+        """Run attempts until the build passes, the same error comes too often or there were too many attempts."""
         context = live.context
         start = await live.timed(self.start(context))
         error, log, fixes, is_first = start.error, start.log, start.fixes, True
@@ -197,14 +191,7 @@ def compare(before: MainError, after: MainError | None) -> AttemptOutcome:
 async def find_start(
     task: Task, workspace: Workspace, cache: ExecutionCache, knowledge: KnowledgeBase | None, num_fixes: int
 ) -> Start:
-    """Build ``task`` as it is, pick the main error, retrieve and rank past fixes.
-
-    Where the visible tests pass before the repair, the report is the error.
-
-    Raises:
-        SandboxError: the sandbox could not do its work.
-        KnowledgeUnavailableError: the knowledge base stays locked.
-    """
+    """Build ``task``, pick the main error (the report's, if visible tests pass), retrieve and rank past fixes."""
     outcome = await build_and_test(task, workspace, cache)
     error = outcome.error or reported_error(task)
     fixes = await find_fixes(knowledge, error.message, task, num_fixes)
@@ -218,11 +205,7 @@ def reported_error(task: Task) -> MainError:
 
 
 def save_starts(path: Path, starts: Iterable[Start]) -> None:
-    """Write ``starts``, one per line.
-
-    Raises:
-        DiskFullError: no room; the old file is intact.
-    """
+    """Write ``starts``, one per line; after `DiskFullError` the old file is intact."""
     with disk_full_as_repairgym_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -231,11 +214,7 @@ def save_starts(path: Path, starts: Iterable[Start]) -> None:
 
 
 def load_starts(path: Path) -> dict[str, Start]:
-    """Return the starts by task id.
-
-    Raises:
-        InputError: the file cannot be read, or a line is broken.
-    """
+    """Return the starts by task id; `InputError` if the file cannot be read, or a line is broken."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         starts = [Start.model_validate_json(line) for line in lines]

@@ -101,10 +101,7 @@ class Tool(ABC, Generic[ArgumentsT]):
     def read(self, text: str) -> ArgumentsT:
         """Read arguments from the text behind the tool's name: words, quoted as in a shell, in the order of the fields.
 
-        A tool that needs nothing ignores the text.
-
-        Raises:
-            UsageError: the text cannot be read so.
+        A tool that needs nothing ignores the text. `UsageError` if it cannot be read so.
         """
         if self.arguments_type is TextArguments:
             return cast(ArgumentsT, TextArguments(argument=text))
@@ -117,11 +114,7 @@ class Tool(ABC, Generic[ArgumentsT]):
         return self.check(dict(zip(names, words, strict=False)))
 
     def check(self, values: Mapping[str, Any]) -> ArgumentsT:
-        """Read arguments from a JSON object.
-
-        Raises:
-            UsageError: a key is unknown or missing, or a value has another type.
-        """
+        """Read a JSON object; `UsageError` if a key is unknown or missing, or a value has another type."""
         try:
             return cast(ArgumentsT, self.arguments_type.model_validate(dict(values)))
         except ValidationError as error:
@@ -129,12 +122,7 @@ class Tool(ABC, Generic[ArgumentsT]):
 
     @abstractmethod
     async def run(self, context: ToolContext, arguments: ArgumentsT) -> Observation:
-        """Execute the action.
-
-        Raises:
-            SandboxError: the sandbox failed; nothing is known about the code.
-            OSError: the agent named a path that cannot be used so.
-        """
+        """Execute the action; `OSError` if the agent named a path that cannot be used so."""
 
 
 def tool_error(text: str) -> Observation:
@@ -143,11 +131,7 @@ def tool_error(text: str) -> Observation:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a line, as a shell splits them.
-
-    Raises:
-        UsageError: a quote is not closed.
-    """
+    """Return the words of a line, as a shell splits them; `UsageError` if a quote is not closed."""
     try:
         return shlex.split(text)
     except ValueError as error:

@@ -35,11 +35,7 @@ class BuildOutcome(Record):
 
 
 async def build_and_test(task: Task, workspace: Workspace, cache: ExecutionCache) -> BuildOutcome:
-    """Build ``workspace`` and run the visible tests of ``task``.
-
-    Raises:
-        SandboxError: the sandbox could not do its work.
-    """
+    """Build ``workspace`` and run the visible tests of ``task``; equal states share one run."""
     await workspace.refresh()
     key = ("build", task.id, workspace.state_digest())
     return await cache.get_or_run(key, lambda: _build_and_test(task, workspace))

@@ -9,7 +9,6 @@ which there are.
 """
 
 import re
-from collections.abc import Mapping
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -84,9 +83,8 @@ def available_specifier(context: ToolContext, name: str, wanted: str) -> str | O
     """Return the specifier for ``wanted``, or the error that nothing in the task's environment satisfies it."""
     pins = pinned_versions(context.task.environment.lock)
     if name not in pins:
-        return tool_error(
-            f"{name} is not in the task's wheelhouse, which is all that can be installed here: {_listed(pins)}"
-        )
+        listed = ", ".join(f"{pin} {version}" for pin, version in sorted(pins.items()))
+        return tool_error(f"{name} is not in the task's wheelhouse, which is all that can be installed here: {listed}")
     try:
         specifier = f">={Version(wanted)}" if wanted and wanted[0].isdigit() else wanted or f">={pins[name]}"
         is_met = SpecifierSet(specifier).contains(pins[name], prereleases=True)
@@ -95,10 +93,6 @@ def available_specifier(context: ToolContext, name: str, wanted: str) -> str | O
     if not is_met:
         return tool_error(f"{name} {wanted} is not in the task's wheelhouse; it has {name} {pins[name]} and no other")
     return specifier
-
-
-def _listed(pins: Mapping[str, Version]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(pins.items()))
 
 
 async def change_requirements(context: ToolContext, declared: list[Declared], specifier: str) -> Observation:

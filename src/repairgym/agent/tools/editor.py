@@ -50,11 +50,7 @@ class EditorTool(Tool[ArgumentsT], Generic[ArgumentsT]):
         return Observation(text=f"{note}\n{shown}" if note else shown)
 
     def look_at(self, context: ToolContext, path: str, line: int) -> None:
-        """Open ``path`` around ``line``.
-
-        Raises:
-            UsageError: there is no such line.
-        """
+        """Open ``path`` around ``line``; `UsageError` if there is no such line."""
         text = read_text(context, path)
         num_lines = count_lines(text)
         if not 1 <= line <= max(1, num_lines):
@@ -173,11 +169,7 @@ class EditRangeTool(EditorTool[EditArguments]):
     )
 
     def read(self, text: str) -> EditArguments:
-        """Read options and range as words; the text as the last word or as a heredoc.
-
-        Raises:
-            UsageError: the range is missing, an option is unknown, or a heredoc does not end.
-        """
+        """Read options and range as words; the text as the last word or as a heredoc."""
         head, body = split_heredoc(text)
         words = split_words(head)
         file = take_option(words, "--file")
@@ -215,11 +207,7 @@ class ReplaceTool(EditorTool[ReplaceArguments]):
     usage = "replace [--replace-all] SEARCH REPLACE - replace text in the open file, the first occurrence or all"
 
     def read(self, text: str) -> ReplaceArguments:
-        """Read two words, quoted as in a shell.
-
-        Raises:
-            UsageError: there are not two.
-        """
+        """Read two words, quoted as in a shell; `UsageError` if there are not two."""
         words = split_words(text)
         is_all = "--replace-all" in words[:1]
         words = words[1:] if is_all else words
@@ -268,22 +256,14 @@ class SearchFileTool(Tool[SearchFileArguments]):
 
 
 def open_file(context: ToolContext) -> tuple[FileView, str]:
-    """Return the view and the text of the open file.
-
-    Raises:
-        UsageError: no file is open, or it is gone.
-    """
+    """Return the view and the text of the open file; `UsageError` if no file is open, or it is gone."""
     if context.view is None:
         raise UsageError("no file is open; open one first")
     return context.view, read_text(context, context.view.path)
 
 
 def read_text(context: ToolContext, path: str) -> str:
-    """Return the text of a file.
-
-    Raises:
-        UsageError: there is none, or it is no text.
-    """
+    """Return the text of a file; `UsageError` if there is none, or it is no text."""
     text = context.workspace.read(path)
     if text is None:
         raise UsageError(f"{path} is no text file of the repository")
@@ -291,11 +271,7 @@ def read_text(context: ToolContext, path: str) -> str:
 
 
 def repository_path(context: ToolContext, path: str) -> str:
-    """Return ``path``, relative to the agent's working folder, as a path relative to the repository root.
-
-    Raises:
-        UsageError: it is outside of the repository.
-    """
+    """Return a path below the shell's folder as one below the repository root; `UsageError` if it leads out."""
     full = posixpath.normpath(posixpath.join(context.workspace.cwd, path))
     if not full.startswith(f"{ROOT}/"):
         raise UsageError(f"{path} is outside the repository ({ROOT}), where only the shell reads and writes")
@@ -303,11 +279,7 @@ def repository_path(context: ToolContext, path: str) -> str:
 
 
 def path_of(context: ToolContext, file: str) -> str:
-    """Return the path of ``file`` relative to the repository root; of the open file when ``file`` is empty.
-
-    Raises:
-        UsageError: see `repository_path` and `open_file`.
-    """
+    """Return the path of ``file`` relative to the repository root; of the open file when ``file`` is empty."""
     return repository_path(context, file) if file else open_file(context)[0].path
 
 
@@ -320,11 +292,7 @@ def shown_path(path: str) -> str:
 
 
 def split_heredoc(text: str) -> tuple[str, str | None]:
-    """Return the text before a heredoc, and its body; None without one.
-
-    Raises:
-        UsageError: the heredoc does not end, or something follows it.
-    """
+    """Return the text before a heredoc, and its body or None; `UsageError` if it does not end, or not at the end."""
     match = _HEREDOC.match(text)
     if match is None:
         return text, None
@@ -339,11 +307,7 @@ def split_heredoc(text: str) -> tuple[str, str | None]:
 
 
 def take_option(words: list[str], name: str) -> str | None:
-    """Take ``name VALUE`` or ``name=VALUE`` out of ``words``.
-
-    Raises:
-        UsageError: the option has no value, or another option is there.
-    """
+    """Take ``name VALUE`` or ``name=VALUE`` out of ``words``; `UsageError` for another option or one without value."""
     value = None
     for index, word in enumerate(words):
         if not word.startswith("--"):

@@ -104,12 +104,7 @@ def make_fix(task: Task, error: MainError, patch: str) -> Fix:
 
 
 def open_knowledge(config: KnowledgeConfig) -> KnowledgeBase | None:
-    """Open the knowledge base that ``config`` names; None when it names none.
-
-    Raises:
-        InputError: there is no such file, or it is no knowledge base.
-        KnowledgeUnavailableError: it stays locked.
-    """
+    """Open the knowledge base that ``config`` names; None when it names none."""
     if not config.path:
         return None
     return KnowledgeBase.open(Path(config.path), busy_timeout_s=config.busy_timeout_s)
@@ -125,11 +120,7 @@ class KnowledgeBase:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Make an empty knowledge base.
-
-        Raises:
-            InputError: ``path`` exists, or its folder does not.
-        """
+        """Make an empty knowledge base; `InputError` if ``path`` exists, or its folder does not."""
         if path.exists() or not path.parent.is_dir():
             raise InputError(f"{path} exists or its folder does not; name a new file in a folder that exists")
         base = cls(path, _connect(path, "rwc", BUSY_TIMEOUT_S))
@@ -165,11 +156,9 @@ class KnowledgeBase:
         return base
 
     def __enter__(self) -> Self:
-        """Return the knowledge base itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file."""
         self.close()
 
     def close(self) -> None:
@@ -179,11 +168,7 @@ class KnowledgeBase:
     # --- writing ---------------------------------------------------------------------------------------------------
 
     def hold_out(self, packages: Collection[str]) -> None:
-        """Reject fixes of ``packages`` from now on.
-
-        Raises:
-            TaskError: a fix of one of them is here already.
-        """
+        """Reject fixes of ``packages`` from now on; `TaskError` if a fix of one of them is here already."""
         leaked = sorted(set(packages) & set(self.packages()))
         if leaked:
             raise TaskError(
@@ -328,12 +313,7 @@ class AskForHelpTool(Tool[AskForHelpArguments]):
     usage = "ask_for_help QUESTION - show past fixes of similar errors"
 
     def __init__(self, services: ToolServices) -> None:
-        """Open the knowledge base of the pipeline.
-
-        Raises:
-            ConfigError: the pipeline has none.
-            InputError: the file that it names is no knowledge base.
-        """
+        """Open the knowledge base of the pipeline; `ConfigError` if the pipeline has none."""
         super().__init__(services)
         config = services.config
         if not isinstance(config, SimplifiedConfig):
@@ -349,11 +329,7 @@ class AskForHelpTool(Tool[AskForHelpArguments]):
         return AskForHelpArguments(question=text)
 
     async def run(self, context: ToolContext, arguments: AskForHelpArguments) -> Observation:
-        """Return the best fixes, the best first.
-
-        Raises:
-            KnowledgeUnavailableError: the knowledge base stays locked.
-        """
+        """Return the best fixes, the best first; `KnowledgeUnavailableError` if the knowledge base stays locked."""
         if not arguments.question.strip():
             return tool_error(f"usage: {self.usage}")
         fixes = await find_fixes(self._knowledge, arguments.question, context.task, self._num_fixes)

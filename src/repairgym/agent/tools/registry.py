@@ -57,11 +57,7 @@ TOOLS: dict[str, type[Tool[Any]]] = {
 
 
 def make_tools(services: ToolServices) -> dict[str, Tool[Any]]:
-    """Return the tools of ``services.config``, by the names that the agent writes.
-
-    Raises:
-        ConfigError: a key that is no tool, or two tools of one name.
-    """
+    """Return the tools of a pipeline by the names that the agent writes; `ConfigError` if unknown or written alike."""
     keys = services.config.tools
     unknown = [key for key in keys if key not in TOOLS]
     if unknown:

@@ -4,6 +4,8 @@ Reads a command; makes its output, standard error behind standard output, cut in
 keeps its folder, variables and functions.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from repairgym.agent.tools.base import Observation, Tool, ToolContext, UsageError, tool_error
@@ -23,6 +25,7 @@ class ShellTool(Tool[ShellArguments]):
     name = "shell"
     usage = "shell COMMAND - run a command in bash"
     is_refreshed = False
+    timeout_note: ClassVar[str] = "the command did not end within {:g} s and was stopped"
 
     def read(self, text: str) -> ShellArguments:
         """Read the text as the command."""
@@ -36,12 +39,8 @@ class ShellTool(Tool[ShellArguments]):
         result = await context.workspace.run_command(arguments.command, timeout_s=config.command_timeout_s)
         output = describe_result(result, config.max_observation_chars)
         if result.is_timed_out:
-            return tool_error(f"{self.timeout_note(config.command_timeout_s)}\n{output}".rstrip())
+            return tool_error(f"{self.timeout_note.format(config.command_timeout_s)}\n{output}".rstrip())
         return Observation(text=self.shown(result, output))
-
-    def timeout_note(self, timeout_s: float) -> str:
-        """Return the error of a command that did not end in time."""
-        return f"the command did not end within {timeout_s:g} s and was stopped"
 
     def shown(self, result: ExecResult, output: str) -> str:
         """Return the observation of a command that printed ``output``."""
@@ -76,10 +75,7 @@ class RunShTool(ShellTool):
 
     name = "run_sh"
     usage = "run_sh COMMAND - run a command in bash"
-
-    def timeout_note(self, timeout_s: float) -> str:
-        """Return the error of a command that did not end in time."""
-        return f"{TIMEOUT_MARK}: the command did not end within {timeout_s:g} s"
+    timeout_note = f"{TIMEOUT_MARK}: the command did not end within {{:g}} s"
 
     def shown(self, result: ExecResult, output: str) -> str:
         """Return the exit status and the output."""

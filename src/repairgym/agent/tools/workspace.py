@@ -66,9 +66,7 @@ class Workspace:
         """Change a file; a change back to the base leaves no trace.
 
         Raises:
-            PermissionError: the path leads out of the repository.
-            NotADirectoryError: a parent folder is a file.
-            IsADirectoryError: there is a folder.
+            OSError: the path leads out of the repository, a parent folder is a file, or there is a folder.
         """
         self._check_writable(path)
         if self._sandbox is not None:
@@ -76,11 +74,7 @@ class Workspace:
         self._record(path, text)
 
     async def run_command(self, command: str, *, timeout_s: float) -> ExecResult:
-        """Run bash in the episode's shell; `refresh` before the next `read`.
-
-        Raises:
-            SandboxError: the sandbox could not be made, or is gone.
-        """
+        """Run bash in the episode's shell; `refresh` before the next `read`."""
         session = await (await self.sandbox()).open_session()
         self._is_stale = True
         result = await session.run(command, timeout_s=timeout_s)
@@ -88,12 +82,7 @@ class Workspace:
         return result
 
     async def refresh(self) -> None:
-        """Read back the changes of commands; do nothing when none ran.
-
-        Raises:
-            SandboxLostError: the sandbox is gone.
-            SandboxContentError: more was changed than can be read.
-        """
+        """Read back the changes of commands, if any ran; `SandboxContentError` if more was changed than can be read."""
         if not self._is_stale or self._sandbox is None:
             return
         changed = await self._sandbox.changed_files()

@@ -58,7 +58,7 @@ class ContextGroup:
 
 
 def context_group(world: World, model: PreTrainedModel) -> ContextGroup:
-    """Return this process's group among contexts of ``world.context_size`` neighbors; all processes must call it.
+    """Return this process's group of ``world.context_size`` neighbors; all processes must call it.
 
     Raises:
         ConfigError: the heads of ``model`` cannot be divided evenly, or its attention cannot be replaced.
@@ -71,11 +71,7 @@ def context_group(world: World, model: PreTrainedModel) -> ContextGroup:
 
 
 def check_divisible(model: PreTrainedModel, size: int) -> None:
-    """Check that ``size`` processes can share the attention of ``model``.
-
-    Raises:
-        ConfigError: see `context_group`.
-    """
+    """Check that ``size`` processes can share the attention of ``model``; `ConfigError` as in `context_group`."""
     if not getattr(model, "_supports_attention_backend", False):
         raise ConfigError(
             f"{type(model).__name__} brings its own attention, which compute.context_parallel={size} has to replace; "

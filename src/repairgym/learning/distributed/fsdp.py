@@ -91,11 +91,7 @@ class World:
 
 
 def current_world(context_size: int = 1) -> World:
-    """Return the place of this process in its process group, if there is one.
-
-    Raises:
-        ConfigError: ``context_size`` does not divide the number of processes.
-    """
+    """Return the place of this process; `ConfigError` if ``context_size`` does not divide the number of processes."""
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     if size % context_size:
         raise ConfigError(
@@ -142,11 +138,7 @@ def process_group() -> Iterator[World]:
 
 
 def check_processes(optimizer: OptimizerConfig, compute: ComputeConfig) -> World:
-    """Return the place of this process, after a check of the settings for several processes.
-
-    Raises:
-        ConfigError: several processes cannot train with these settings.
-    """
+    """Return the place of this process; `ConfigError` if several processes cannot train with these settings."""
     world = current_world(compute.context_parallel)
     if world.size > 1 and optimizer.type == "muon":
         raise ConfigError("optimizer.type='muon' needs whole matrices, several processes hold parts; use 'adamw'")

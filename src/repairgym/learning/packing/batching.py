@@ -119,11 +119,7 @@ def _gather(arrays: Sequence[np.ndarray], positions: Sequence[np.ndarray]) -> to
 
 
 def _gather_optional(arrays: Sequence[np.ndarray | None], positions: Sequence[np.ndarray]) -> torch.Tensor | None:
-    """Gather the arrays; None if no sample has one.
-
-    Raises:
-        ValueError: only some samples have the array.
-    """
+    """Gather the arrays; None if no sample has one; `ValueError` if only some have one."""
     present = [array for array in arrays if array is not None]
     if not present:
         return None

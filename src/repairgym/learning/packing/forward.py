@@ -177,21 +177,15 @@ class _TokenLogProbs(torch.autograd.Function):
         log_probs, totals, entropies = [], [], []
         logits = None
         for rows, ids in zip(hidden.split(chunk_tokens), target.split(chunk_tokens), strict=True):
-            total = entropy_sum = chosen = None
+            total = rows.new_full((len(rows),), -torch.inf)
+            entropy_sum = chosen = torch.zeros_like(total)
             for first, logits in _logit_blocks(rows, weight, bias, chunk_vocab):
                 block_total = torch.logsumexp(logits, dim=-1)
                 # E[z] under this block's own softmax; blocks are then averaged by their probability.
                 block_mean = (torch.exp(logits - block_total[:, None]) * logits).sum(dim=-1)
-                block_chosen = _gather(logits, ids - first)
-                if total is None or entropy_sum is None or chosen is None:
-                    total, entropy_sum, chosen = block_total, block_mean, block_chosen
-                    continue
                 both = torch.logaddexp(total, block_total)
                 entropy_sum = entropy_sum * (total - both).exp() + block_mean * (block_total - both).exp()
-                total, chosen = both, chosen + block_chosen
-            assert total is not None
-            assert entropy_sum is not None
-            assert chosen is not None
+                total, chosen = both, chosen + _gather(logits, ids - first)
             log_probs.append(chosen - total)
             totals.append(total)
             entropies.append(total - entropy_sum)

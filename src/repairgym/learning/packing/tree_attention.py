@@ -64,20 +64,10 @@ def tree_attention(
 ) -> tuple[torch.Tensor, None]:
     """Compute scaled dot-product attention of a packed forest; without ``forest`` that of the inference engine.
 
-    Args:
-        module: The calling attention module.
-        query: [1, heads, tokens, head_dim]; tokens of this process.
-        key: [1, kv_heads, tokens, head_dim].
-        value: As ``key``.
-        attention_mask: Ignored if there is a forest.
-        dropout: Not applied: learner and sampler have to agree.
-        scaling: Factor on the scores; None means 1/sqrt(head_dim).
-        forest: Shape of the pack.
-        context: The processes that hold the pack together.
-        **kwargs: Further arguments of transformers.
-
-    Returns:
-        [1, tokens, heads, head_dim] and None (no attention weights).
+    The query is [1, heads, tokens, head_dim] of this process's tokens, key and value are [1, kv_heads, tokens,
+    head_dim]; ``attention_mask`` is ignored if there is a forest, ``dropout`` not applied: learner and sampler have to
+    agree. Without ``scaling`` scores are multiplied by 1/sqrt(head_dim). Returns [1, tokens, heads, head_dim] and no
+    attention weights.
     """
     if forest is None:
         return grouped_attention(module, query, key, value, attention_mask, dropout, scaling, **kwargs)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from repairgym.agent.tools.patching import (
+from repairgym.agent.tools.edit import (
     CompactEdit,
     LineEdit,
     edit_at,
