@@ -31,7 +31,7 @@ from repairgym.evaluation.stages import (
 )
 from repairgym.evaluation.summary import StageResult, Summary, build_summary
 from repairgym.records import Task
-from repairgym.report.figures import NUM_COLORS, Figure, Series, curve, share_plot
+from repairgym.report.figures import NUM_COLORS, Figure, Series, curves, share_plot
 from repairgym.report.reading import Reading, read
 from repairgym.report.run_folder import (
     DATABASE_FILE,
@@ -105,8 +105,8 @@ def gather(folder: Path) -> Content:
         return Content(
             run_name=folder.resolve().name,
             summary=summary,
-            curves=list(_curves(store, summary, training, analysis)),
-            other_metrics=list(_other_metrics(store)),
+            curves=curves(_curves(store, summary, training, analysis)),
+            other_metrics=curves(_metrics(store)),
             tool_shares=share_plot(analysis.tools_by_step, names[:NUM_COLORS]),
             tool_names=names,
             analysis=analysis,
@@ -166,13 +166,11 @@ def _labels(store: RunStore, stage: StageResult | None, tasks: Mapping[str, Task
     return [result for result in results if num_values[result.label] > 1]
 
 
-def _curves(
-    store: RunStore, summary: Summary, training: Sequence[EpisodeFacts], analysis: Analysis
-) -> Iterator[Figure]:
+def _curves(store: RunStore, summary: Summary, training: Sequence[EpisodeFacts], analysis: Analysis) -> list[Series]:
     turns = by_step(training, lambda metrics: metrics.mean_turns)
     blind = by_step(training, lambda metrics: metrics.blind_submit_rate)
     note = "of the submitted training episodes: no test run after the last edit"
-    series = [
+    return [
         _reward_series(analysis.reward),
         _checkpoint_series(summary, VALIDATION, "Validation Pass@1", "checkpoints on validation tasks"),
         _checkpoint_series(summary, MUTATIONS, "Held-out Pass@1", "checkpoints on tasks of packages never trained on"),
@@ -181,7 +179,6 @@ def _curves(
         Series("Entropy per sampled token", "nats", find_metric(store, analysis.phase, "entropy")),
         Series("Sampler-learner log-prob gap", "mean |difference|; below 0.005 is healthy", analysis.log_prob_gap),
     ]
-    yield from (figure for drawn in series if (figure := curve(drawn)))
 
 
 def _reward_series(points: Sequence[Point]) -> Series:
@@ -209,8 +206,7 @@ def _checkpoint_series(summary: Summary, test_set: str, title: str, note: str) -
     )
 
 
-def _other_metrics(store: RunStore) -> Iterator[Figure]:
+def _metrics(store: RunStore) -> Iterator[Series]:
     for phase in store.metric_phases():
         for name in store.metric_names(phase):
-            if figure := curve(Series(name, phase, metric_curve(store, phase, name))):
-                yield figure
+            yield Series(name, phase, metric_curve(store, phase, name))

@@ -4,7 +4,7 @@ Reads stage results, curves and shares; makes `Figure` records. Guarantees: a ra
 from zero; both axes have names; an empty input makes no figure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,10 +77,7 @@ def difference_plot(comparisons: Sequence[Comparison]) -> Figure | None:
         rows.append(_IntervalRow(name, pair.difference, limits, tip, points(pair.difference), css))
     span = padded([0.0, *(limit for row in rows for limit in row.interval)])
     plot = _row_plot(
-        rows,
-        span,
-        lambda tick: points(tick).removesuffix(".0") if tick else "0",
-        "difference of Pass@1 in points",
+        rows, span, lambda tick: points(tick).removesuffix(".0") if tick else "0", "difference of Pass@1 in points"
     )
     svg = plot.render("Paired differences of Pass@1 in points with 95 % intervals")
     return Figure("Paired differences", "95 % intervals over tasks", svg, comparison_table(comparisons))
@@ -111,6 +108,11 @@ def _row_plot(rows: Sequence[_IntervalRow], span: Range, label: Callable[[float]
         plot.text(plot.width - _ROW_MARGINS.right + 12, y + 4, row.label, css=f"value {row.css}")
     plot.axis_titles(axis)
     return plot
+
+
+def curves(series: Iterable[Series]) -> list[Figure]:
+    """Draw each series that has points."""
+    return [figure for drawn in series if (figure := curve(drawn))]
 
 
 def curve(series: Series) -> Figure | None:
@@ -249,9 +251,9 @@ def gap_plot(gap: Sequence[GapPoint]) -> Figure | None:
     return lines_plot("Reported against validated reward", "the same submissions", lines, axes)
 
 
-def abstention_plot(curves: Sequence[Abstention]) -> Figure | None:
+def abstention_plot(scores: Sequence[Abstention]) -> Figure | None:
     """Draw accuracy against coverage, one line per confidence score."""
-    lines = {curve.confidence: [(point.coverage, point.accuracy) for point in curve.points] for curve in curves}
+    lines = {score.confidence: [(point.coverage, point.accuracy) for point in score.points] for score in scores}
     note = "accuracy of the accepted samples, most confident first"
     return lines_plot("Selective prediction", note, lines, ("coverage", "accuracy"), lambda at: percent(at, 0))
 

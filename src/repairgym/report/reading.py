@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 from tokenizers import Tokenizer
 
-from repairgym.diffs.parse import NumberedRow, RowKind, numbered_rows
+from repairgym.diffs.parse import NumberedRow, numbered_rows
 from repairgym.ledger import TokenLedger
 from repairgym.records import Attempt, Finding, Task, TestOutcome, TestResult, Trajectory, Turn
 from repairgym.report.safe_text import MAX_CHARS, block
@@ -28,13 +28,9 @@ _CONTEXT_LINES = 3
 
 
 @dataclass(frozen=True)
-class DiffRow:
+class DiffRow(NumberedRow):
     """One line of a diff, with the findings on it."""
 
-    kind: RowKind
-    text: str
-    old_number: int | None = None
-    new_number: int | None = None
     findings: tuple[Finding, ...] = ()
 
 
@@ -77,7 +73,7 @@ def _with_findings(row: NumberedRow, waiting: list[Finding]) -> DiffRow:
     here = tuple(finding for finding in waiting if row.new_number is not None and (finding.path, finding.line) == place)
     for finding in here:
         waiting.remove(finding)
-    return DiffRow(row.kind, row.text[:MAX_LINE_CHARS], row.old_number, row.new_number, here)
+    return DiffRow(row.path, row.kind, row.text[:MAX_LINE_CHARS], row.old_number, row.new_number, here)
 
 
 def _extract(finding: Finding, files: Mapping[str, str | None]) -> Extract:

@@ -34,12 +34,7 @@ Handler = Callable[[Request], Response]
 
 
 def create_app(
-    root: Path,
-    *,
-    hosts: tuple[str, ...] = (),
-    token: str = "",
-    is_any_host: bool = False,
-    page_size: int = PAGE_SIZE,
+    root: Path, *, hosts: tuple[str, ...] = (), token: str = "", is_any_host: bool = False, page_size: int = PAGE_SIZE
 ) -> Starlette:
     """Return the application over the run folder ``root``, or over all runs below it (other options: `Guard`).
 

@@ -140,7 +140,7 @@ class RunFolders:
     def find(self, address: str) -> tuple[ViewedRun, int]:
         """Return run and number of the trajectory with this `ViewedRun.address`."""
         key, _, number = address.rpartition(_SEPARATOR)
-        if not number.isascii() or not number.isdecimal() or len(number) > 18:
+        if not re.fullmatch("[0-9]{1,18}", number):
             raise InputError(f"got {address!r} to compare, expected RUN{_SEPARATOR}NUMBER")
         return self.get(key), int(number)
 

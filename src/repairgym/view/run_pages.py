@@ -4,6 +4,7 @@ Reads run stores; makes HTML. Guarantees: an unreadable run is one line of the l
 """
 
 import json
+import re
 import sqlite3
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 from repairgym.analysis.curves import Point, metric_curve
 from repairgym.errors import InputError
 from repairgym.evaluation.stages import phase_label
-from repairgym.report.figures import Figure, Series, curve
+from repairgym.report.figures import Figure, Series, curves
 from repairgym.report.html import REPORT_FILE, SUMMARY_FILE
 from repairgym.rollout.rows import PhaseRow
 from repairgym.view.folders import ViewedRun
@@ -169,10 +170,9 @@ def filter_of(request: Request) -> TrajectoryFilter:
 def _key(text: str) -> Key | None:
     if not text:
         return None
-    parts = text.split("-")
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 18 for part in parts):
+    if not re.fullmatch("[0-9]{1,18}(-[0-9]{1,18})*", text):
         raise HTTPException(400, f"the address has the place {text[:40]!r}, expected numbers; start over")
-    return tuple(int(part) for part in parts)
+    return tuple(int(part) for part in text.split("-"))
 
 
 def _card(viewed: ViewedRun) -> RunCard:
@@ -219,26 +219,24 @@ def _phases_with_trajectories(run: OpenRun) -> list[str]:
 
 def _charts(counts: RunCounts, phase: str = "") -> list[Figure]:
     """Draw pass rate and length by step of each phase with several steps."""
-    names = [phase] if phase else counts.values("phase")
-    figures = []
-    for name in names:
+    series = []
+    for name in [phase] if phase else counts.values("phase"):
         steps = sorted(counts.by("step", phase=name).items())
         if len(steps) < 2:
             continue
         rates = [Point(step=step, value=count.pass_rate or 0.0) for step, count in steps]
         turns = [Point(step=step, value=count.mean("num_turns") or 0.0) for step, count in steps]
-        series = (
-            Series("Passed", f"{phase_label(name)}: share of the sampled trajectories", _thinned(rates), is_rate=True),
-            Series("Turns", f"{phase_label(name)}: mean per trajectory", _thinned(turns)),
-        )
-        figures += [figure for drawn in series if (figure := curve(drawn))]
-    return figures
+        label = phase_label(name)
+        series += [
+            Series("Passed", f"{label}: share of the sampled trajectories", _thinned(rates), is_rate=True),
+            Series("Turns", f"{label}: mean per trajectory", _thinned(turns)),
+        ]
+    return curves(series)
 
 
 def _metrics(reader: RunReader, phase: str) -> list[Figure]:
     names = reader.metric_names(phase)
-    drawn = (curve(Series(name, phase, _thinned(metric_curve(reader, phase, name)))) for name in names)
-    return [figure for figure in drawn if figure]
+    return curves(Series(name, phase, _thinned(metric_curve(reader, phase, name))) for name in names)
 
 
 def _thinned(points: list[Point]) -> list[Point]:
