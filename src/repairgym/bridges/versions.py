@@ -34,8 +34,7 @@ def require_extra(package: Literal["trl", "verifiers"]) -> None:
 def check_verl_versions(config: VerlConfig, installed: Mapping[str, str | None] | None = None) -> dict[str, str]:
     """Return the versions that a verl run with ``config`` would use; ``installed`` replaces those of this interpreter.
 
-    Raises:
-        ConfigError: a package is missing or has another version than the tested one.
+    `ConfigError`: a package is missing or has another version than the tested one.
     """
     tested = VERL | (VLLM if config.engine == "vllm" else {})
     versions = {name: _version(name) if installed is None else installed.get(name) for name in tested}

@@ -16,7 +16,7 @@ import torch
 from repairgym.config.models import DtypeName, EngineConfig
 from repairgym.inference.base import Generation, SamplingParams
 from repairgym.inference.engine.core import Engine
-from repairgym.inference.engine.requests import EngineStatistics, Request
+from repairgym.inference.engine.requests import Request
 from repairgym.inference.loading import load_model
 
 
@@ -27,6 +27,9 @@ class EmbeddedPolicy:
         """``is_threaded``: steps run in a separate thread, so that the event loop can serve sandboxes meanwhile."""
         self.id = policy_id
         self._engine = engine
+        self.statistics = engine.statistics
+        self.max_len_tokens = engine.config.max_len_tokens
+        """Longest prompt plus completion."""
         self._futures: dict[int, tuple[Request, asyncio.Future[None]]] = {}
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="engine") if is_threaded else None
         self._driver: asyncio.Task[None] | None = None
@@ -41,16 +44,6 @@ class EmbeddedPolicy:
     ) -> Self:
         """Serve the model of ``folder``; raises as `load_model` and `Engine`."""
         return cls(Engine(load_model(folder, dtype, device), config), policy_id=folder.name)
-
-    @property
-    def statistics(self) -> EngineStatistics:
-        """Counters of the engine."""
-        return self._engine.statistics
-
-    @property
-    def max_len_tokens(self) -> int:
-        """Longest prompt plus completion."""
-        return self._engine.config.max_len_tokens
 
     @property
     def version(self) -> int:

@@ -170,10 +170,13 @@ class EndpointClient:
                 if number > 1:
                     reservation = await self._limiter.reserve(num_tokens)
                 try:
-                    return read(_json(await self._transport.post(path, body, headers), self._transport.shown))
+                    text = await self._transport.post(path, body, headers)
                 except AttemptError:
                     reservation.num_tokens = 0
                     raise
+                if (answer := _object(text)) is None:
+                    raise ModelReplyError(f"a reply that is no JSON object: {self._transport.shown(text)!r}")
+                return read(answer)
 
             reply = await self._attempts(attempt)
             if reply.usage:
@@ -181,13 +184,9 @@ class EndpointClient:
             return Answer(reply, self._bill(reply.usage), queue_s)
 
     async def command(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """Send an idempotent command; return its reply, empty if that is no JSON object.
+        """Send an idempotent command; return its reply, empty if that is no JSON object; raises as `ask`.
 
         Commands do not wait behind requests and have no limits and no costs.
-
-        Raises:
-            ServerRejectedError: there is no such route, or another permanent error.
-            ModelServerError: the last of `max_attempts` attempts failed.
         """
 
         async def attempt(_: int) -> Mapping[str, Any]:
@@ -209,10 +208,7 @@ class EndpointClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def get(self, path: str) -> Mapping[str, Any] | None:
-        """GET a page below ``base_url`` (``page``) or of the server (``/page``); None if there is no such page.
-
-        A `ServerDownError` means that no server answers.
-        """
+        """GET a page below ``base_url`` (``page``) or of the server (``/page``); None if there is no such page."""
         status, text = await self._get(path)
         return _object(text) if status == 200 else None
 
@@ -259,13 +255,6 @@ class EndpointClient:
         longest = min(self.config.max_backoff_s, self.config.backoff_s * 2 ** (attempt - 1))
         # Half of the wait is random, so that requests rejected together do not return together.
         await self._sleep(max(server_wait_s, longest * self._random.uniform(0.5, 1.0)))
-
-
-def _json(text: str, shown: Callable[[str], str]) -> Mapping[str, Any]:
-    reply = _object(text)
-    if reply is None:
-        raise ModelReplyError(f"a reply that is no JSON object: {shown(text)!r}")
-    return reply
 
 
 def _object(text: str) -> Mapping[str, Any] | None:

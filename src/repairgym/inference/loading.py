@@ -92,10 +92,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast | None, folder: Path) -> str:
-    """Write a model folder atomically over an existing one; returns SHA-256 (hex) over the weight files.
-
-    A `DiskFullError` leaves the old folder intact.
-    """
+    """Write a model folder, atomically over an old one (intact on a `DiskFullError`); returns the weights' digest."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     logging.disable_progress_bar()

@@ -17,13 +17,10 @@ _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 
 
 def resolve_model(argument: str, cache: Path | None = None) -> Path:
-    """Return the model folder that ``argument`` names, downloaded if necessary.
+    """Return the model folder that ``argument`` names, downloaded if necessary; `ModelFolderError` if there is none.
 
     A folder has precedence over a hub id without prefix (``Qwen/Qwen3-0.6B``, ``hf:Qwen/Qwen3-0.6B``). ``cache`` is the
     Hugging Face cache; None: its usual place (``HF_HUB_CACHE``).
-
-    Raises:
-        ModelFolderError: no such folder, and no such model in the cache or on the hub.
     """
     folder = Path(argument).expanduser()
     hub_id = argument.removeprefix(_PREFIX)

@@ -32,12 +32,7 @@ class OpenAIPolicy:
         self._renderer = renderer
 
     async def generate(self, session_id: str, prompt_ids: list[int], sampling: SamplingParams) -> Generation:
-        """Return the server's next message.
-
-        Raises:
-            PromptTooLongError: it does not fit the model's context.
-            ModelServerError: no usable reply, or the request is rejected.
-        """
+        """Return the server's next message; raises as `EndpointClient.ask`."""
         path, body = self._request(prompt_ids, sampling)
         num_tokens = len(self._renderer.text(prompt_ids)) // _CHARS_PER_TOKEN + sampling.max_tokens
         key = {"Idempotency-Key": uuid4().hex}

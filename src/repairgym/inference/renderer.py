@@ -123,19 +123,13 @@ class ChatRenderer:
         return len(self._tokenizer)
 
     def open_ids(self, observation: str, system: str = "") -> list[int]:
-        """Encode the first prompt: (system message,) first user message, assistant header.
-
-        An empty ``system`` is the renderer's own message, if it has one.
-        """
+        """Encode the first prompt: message ``system`` or the renderer's own, if any, user message, assistant header."""
         text = system or self._system
         opening = [] if text is None else [Message("system", text)]
         return self.conversation_ids([*opening, Message("user", observation)])
 
     def conversation_ids(self, messages: Iterable[Message]) -> list[int]:
-        """Encode a whole conversation that came as text: ``messages`` and the header of the answer.
-
-        Text of a model can get other ids here than it sampled, so this is never for training.
-        """
+        """Encode ``messages`` that came as text and the header of the answer; ids may differ from sampled ones."""
         ids = list(self._opening_ids)
         for role, text in messages:
             ids += self._message(role, text)

@@ -7,7 +7,7 @@ the text back, byte for byte.
 import itertools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -29,7 +29,7 @@ WHOLE_PIECES = (
     "user",
     "assistant",
 )
-"""Pieces that are single tokens however rare in the training texts."""
+"""ASCII pieces that are single tokens however rare in the training texts."""
 
 _PIECES = (
     r"\r?\n[ \t]*",  # a line's end and the next line's indentation
@@ -42,16 +42,13 @@ _PIECES = (
 )
 
 
-def train_tokenizer(
-    texts: Iterable[str], vocab_size: int, num_line_labels: int, *, whole_pieces: Sequence[str] = WHOLE_PIECES
-) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab_size: int, num_line_labels: int) -> PreTrainedTokenizerFast:
     """Train a tokenizer.
 
     Args:
         texts: Training texts, read once.
         vocab_size: Maximum size of the whole vocabulary, special tokens and line labels included.
         num_line_labels: Labels ``@1`` ... ``@num_line_labels`` that become single tokens.
-        whole_pieces: ASCII pieces (words, operators, each with a leading space or not) that become single tokens.
 
     Raises:
         ValueError: ``vocab_size`` leaves no room for bytes and whole pieces.
@@ -60,7 +57,7 @@ def train_tokenizer(
     tokenizer = _train(texts, vocab_size - len(labels))
     model = json.loads(tokenizer.to_str())["model"]
     merges = [(left, right) for left, right in model["merges"]]
-    merges = _with_whole_pieces(merges, [piece.replace(" ", "Ġ") for piece in whole_pieces], vocab_size - len(labels))
+    merges = _with_whole_pieces(merges, [piece.replace(" ", "Ġ") for piece in WHOLE_PIECES], vocab_size - len(labels))
     tokenizer.model = models.BPE(vocab=_vocabulary(merges), merges=merges)
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in _SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(label, normalized=False, special=False) for label in labels])

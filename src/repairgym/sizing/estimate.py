@@ -118,8 +118,7 @@ GPUS = {
 def read_shape(model: str) -> ModelShape:
     """Read the shape of a name in `SHAPES` (also as a hub id), a model folder or a ``config.json``.
 
-    Raises:
-        ModelFolderError: no such name or file, or the file does not describe a dense decoder.
+    `ModelFolderError`: no such name or file, or the file does not describe a dense decoder.
     """
     name = model.rpartition("/")[2]
     if name in SHAPES and not Path(model).exists():

@@ -8,9 +8,8 @@ import pytest
 
 from repairgym.bridges.verl.episodes import validation_phase
 from repairgym.bridges.verl.outputs import SpooledTrajectory, read_spool, write_spool
-from repairgym.bridges.verl.result_recorder import ResultRecorder
 from repairgym.bridges.verl.trainer_process import IterationMetrics
-from repairgym.bridges.verl.training import paths_of, run_verl_stage, stages_of
+from repairgym.bridges.verl.training import ResultRecorder, paths_of, run_verl_stage, stages_of
 from repairgym.config.cluster import VerlConfig
 from repairgym.config.loading import load_config
 from repairgym.config.recipes import DistillThenGrpoConfig, RlCommandConfig, TwoStageConfig

@@ -180,12 +180,7 @@ class _ProbeGroup:
 
 
 def require_fit_nodes(ray: Any, nodes: Sequence[Node], cluster: ClusterConfig, sandbox: SandboxConfig) -> None:
-    """Start a sandbox on each node that offers sandboxes, and compare its versions with the driver's.
-
-    Raises:
-        SandboxUnavailableError: a node cannot make a sandbox.
-        ClusterError: a node has other versions, or does not answer.
-    """
+    """Compare versions and start a sandbox on each node that offers sandboxes; raises as `raise_problems`."""
     offering = [node for node in nodes if node.resources.get(cluster.sandbox_resource)]
     with _ProbeGroup(ray, offering, cluster.start_timeout_s) as probes:
         answers = probes.ask(offering, find_problems, describe_installation(), sandbox)

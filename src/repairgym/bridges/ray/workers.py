@@ -315,10 +315,7 @@ def _unpacked(number: int, reply: Reply) -> Iterator[tuple[int, Message]]:
 def open_ray_pool(setup: WorkerSetup, cluster: ClusterConfig, on_loss: Callable[[str], None]) -> Iterator[WorkerPool]:
     """Open a pool of workers on a cluster; ``on_loss`` receives a message for each lost worker.
 
-    Raises:
-        ConfigError: Ray is not installed.
-        ClusterError: the cluster cannot be reached, is too small, or a node has other versions.
-        SandboxUnavailableError: a node that offers sandboxes cannot make one.
+    Raises as `connected`, `require_room` and `require_fit_nodes`.
     """
     with connected(cluster, setup.config) as ray:
         nodes = live_nodes(ray)

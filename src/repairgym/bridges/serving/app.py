@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -33,7 +33,6 @@ from repairgym.config.commands import ServeConfig
 from repairgym.config.models import LOOPBACK
 from repairgym.errors import ConfigError, InputError, RepairGymError
 
-_T = TypeVar("_T")
 _CLIENT_GONE = 499
 """nginx's status for a client that closed the connection."""
 
@@ -56,8 +55,8 @@ class ModelServer:
             Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
             Route("/v1/completions", self._guarded(self._complete), methods=["POST"]),
             Route("/v1/models", self._guarded(self._models), methods=["GET"]),
-            Route("/version", self._version, methods=["GET"]),
-            Route("/health", self._health, methods=["GET"]),
+            Route("/version", lambda _: JSONResponse({"repairgym": __version__}), methods=["GET"]),
+            Route("/health", lambda _: Response(), methods=["GET"]),
         ]
         handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {HTTPException: _not_found}
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -108,12 +107,6 @@ class ModelServer:
             card["max_model_len"] = self._model.max_len_tokens
         return {"object": "list", "data": [card]}
 
-    async def _version(self, request: Request) -> Response:
-        return JSONResponse({"repairgym": __version__})
-
-    async def _health(self, request: Request) -> Response:
-        return Response()
-
     def _document(
         self, kind: str, sampling: SamplingRequest, reply: ModelReply, choice: dict[str, Any]
     ) -> dict[str, Any]:
@@ -155,7 +148,9 @@ class ModelServer:
             raise RequestError("the body is not a JSON object")
         return body
 
-    async def _run(self, request: Request, sampling: SamplingRequest, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def _run(
+        self, request: Request, sampling: SamplingRequest, work: Callable[[], Awaitable[ModelReply]]
+    ) -> ModelReply:
         """Await ``work`` in its turn."""
         if sampling.model and sampling.model != self._name:
             raise RequestError(
@@ -182,7 +177,7 @@ def _finish_reason(reply: ModelReply) -> str:
     return "stop" if reply.generation.is_stopped else "length"
 
 
-async def _unless_disconnected(request: Request, work: Awaitable[_T]) -> _T:
+async def _unless_disconnected(request: Request, work: Awaitable[ModelReply]) -> ModelReply:
     """Return the result of ``work``; cancels it when the client closes its connection."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(_disconnected(request))
@@ -227,9 +222,7 @@ def read_token(config: ServeConfig) -> str:
 async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Callable[[str], None]) -> None:
     """Serve ``model`` as ``name`` until SIGINT or SIGTERM; ``on_start`` gets the base URL once clients can connect.
 
-    Raises:
-        ConfigError: open to other machines without a token.
-        InputError: the address cannot be listened on.
+    Raises as `read_token`, and `InputError` where the address cannot be listened on.
     """
     app = ModelServer(model, name, config, read_token(config)).app()
     settings = uvicorn.Config(

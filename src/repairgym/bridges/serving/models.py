@@ -128,13 +128,11 @@ class ServedModel(ABC):
     async def complete(self, request: TextRequest) -> ModelReply:
         """Return a continuation of the prompt."""
         prompt_ids = list(request.prompt_ids) or self.renderer.prompt_ids(request.prompt)
-        generation = await self._generate(prompt_ids, request.sampling)
+        generation = await self._generate(prompt_ids, request.sampling, None)
         return ModelReply(self.renderer.decode(generation.token_ids), {}, tuple(prompt_ids), generation)
 
     @abstractmethod
-    async def _generate(
-        self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None = None
-    ) -> Generation:
+    async def _generate(self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None) -> Generation:
         """Continue ``prompt_ids``, which are those of ``chat``, if given."""
 
 
@@ -151,9 +149,7 @@ class PolicyModel(ServedModel):
         self._policy = policy
         self._numbers = itertools.count()
 
-    async def _generate(
-        self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None = None
-    ) -> Generation:
+    async def _generate(self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None) -> Generation:
         room = self._context_tokens - len(prompt_ids)
         if room < 1:
             raise RequestError(
@@ -194,9 +190,7 @@ class ScriptModel(ServedModel):
         super().__init__(renderer, max_remembered=0)
         self._answer = answer
 
-    async def _generate(
-        self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None = None
-    ) -> Generation:
+    async def _generate(self, prompt_ids: list[int], request: SamplingRequest, chat: ChatRequest | None) -> Generation:
         conversation = self.renderer.messages(prompt_ids) if chat is None else to_conversation(chat.messages)
         whole = self.renderer.action_ids(self._answer(conversation, chat.tools if chat else ()))
         ids = whole[: request.max_tokens]

@@ -1,7 +1,7 @@
 """Scripts that answer conversations: the scripted policies, and an oracle for agents that run shell commands.
 
-Reads tasks and conversations; makes answers. Guarantees: the issue text in a conversation determines its task; the
-conversation alone determines the answer, so a script keeps no state between requests and serves any number of agents.
+The issue text in a conversation determines its task; the conversation alone determines the answer, so a script keeps no
+state between requests and serves any number of agents.
 """
 
 import json

@@ -59,10 +59,7 @@ def write_trajectories(trajectories: Iterable[ExchangeTrajectory], form: Traject
 def read_trajectories(source: Path, form: TrajectoryFormat | None = None) -> Iterator[ExchangeTrajectory | BadDocument]:
     """Yield the trajectories of a file, or of all files below a folder with a suffix of a format.
 
-    ``form`` None: detected for each document.
-
-    Raises:
-        InputError: the file does not exist, or the folder holds none of this kind.
+    ``form`` None: detected for each document. `InputError`: no such file, or a folder without any of this kind.
     """
     for path in _files(source):
         for place, name, document in _documents(path):
@@ -192,6 +189,7 @@ def to_trajectory(
         )
     name = imported.id if imported.id == imported.instance_id else f"{imported.instance_id}/{imported.id}"
     verdict = gradings.verdict(task, imported.patch) if gradings else None
+    reason = "imported and not graded here; give the results folder of repairgym grade"
     return Trajectory(
         id=f"{PHASE}/{imported.agent or 'chat'}/{name}",
         task_id=task.id,
@@ -204,14 +202,9 @@ def to_trajectory(
         stop_reason=_stop_reason(imported),
         final_files={},
         final_patch=imported.patch,
-        verdict=verdict or _not_graded(),
+        verdict=verdict or Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION),
         seed=0,
     )
-
-
-def _not_graded() -> Verdict:
-    reason = "imported and not graded here; give the results folder of repairgym grade"
-    return Verdict(kind=VerdictKind.INVALID, reason=reason, grader_version=GRADER_VERSION)
 
 
 def _stop_reason(imported: ExchangeTrajectory) -> StopReason:

@@ -83,11 +83,7 @@ def check_trainer(trainer: GRPOTrainer, pipeline: PipelineConfig, tokenizer: Pre
 
 
 def plain_model(trainer: GRPOTrainer) -> PreTrainedModel:
-    """Return the model that ``trainer`` trains, without the wrappers of accelerate and torch.
-
-    Raises:
-        ConfigError: it is not a plain causal LM, or has adapters.
-    """
+    """Return the model without wrappers of accelerate and torch; `ConfigError` unless it is a plain causal LM."""
     model = trainer.accelerator.unwrap_model(trainer.model, keep_torch_compile=False)
     if not isinstance(model, PreTrainedModel):
         raise ConfigError(

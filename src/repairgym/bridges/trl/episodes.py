@@ -1,10 +1,9 @@
-"""A `rollout_func` for TRL's `GRPOTrainer`: our episodes in our sandboxes, graded by our grader.
+"""A `rollout_func` for TRL's `GRPOTrainer`: our episodes in our sandboxes, graded by our grader; one row per prompt.
 
-Reads tasks and the trainer's weights; makes one row per prompt, with a mask of the sampled tokens. Guarantees: every
-row was sampled by the trainer's current weights; ids and log-probabilities are those of the ledger, no text is encoded
-again; sandbox failures are retried in fresh sandboxes; an episode without a verdict then has no learned token and the
-reward None (never 0), which TRL leaves out of the group's baseline; training stops with the reason when no valid
-episode is left; a task of another split than ``train`` is never trained on.
+Guarantees: every row was sampled by the trainer's current weights; ids and log-probabilities are those of the ledger,
+no text is encoded again; sandbox failures are retried in fresh sandboxes; an episode without a verdict then has no
+learned token and the reward None (never 0), which TRL leaves out of the group's baseline; training stops with the
+reason when no valid episode is left; a task of another split than ``train`` is never trained on.
 """
 
 from __future__ import annotations
@@ -184,10 +183,7 @@ class Episodes:
 
 
 def _empty_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Make a model like ``model`` with random weights.
-
-    Not a deep copy: accelerate binds `forward` to the model that it prepared, and a copy would run that model.
-    """
+    """Make a model like ``model`` with random weights. A deep copy would run ``model``: accelerate binds `forward` to it."""
     parameter = next(model.parameters())
     with torch.random.fork_rng():
         copy: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
@@ -234,10 +230,7 @@ class Row:
 def make_row(trajectory: Trajectory, stop_token_id: int) -> Row:
     """Make the row of an episode; without learned tokens where it is invalid or sampled nothing.
 
-    ``stop_token_id`` replaces an empty completion: TRL needs a token there.
-
-    Raises:
-        ValueError: the history forked, or a sampled token has no log-probability.
+    TRL needs a token in an empty completion: ``stop_token_id``. `ValueError` for a history that forked.
     """
     if trajectory.ledger.branches:
         raise ValueError(f"trajectory {trajectory.id}: its history forked, but a row of TRL holds one history")
@@ -277,10 +270,7 @@ def verdict_reward(
     log_metric: Callable[[str, float], None] | None = None,
     **_: Any,
 ) -> list[float | None]:
-    """Return our grader's rewards to `GRPOTrainer`; None where there is no verdict (*invalid*).
-
-    TRL logs the share of each kind of verdict as ``verdicts/<kind>``.
-    """
+    """Return our grader's rewards, None for *invalid*; TRL logs the share of each verdict as ``verdicts/<kind>``."""
     if log_metric is not None:
         for kind in VerdictKind:
             log_metric(f"verdicts/{kind.value}", sum(name == kind.value for name in verdict) / len(verdict))

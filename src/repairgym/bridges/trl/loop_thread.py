@@ -39,10 +39,7 @@ class LoopThread:
 
 
 class _Call(Generic[_T]):
-    """A running coroutine; the caller makes it, so that it can be stopped at any line.
-
-    ``start`` and ``stop`` run in the loop's thread; ``ended`` is never cancelled, so the caller can wait for it.
-    """
+    """A running coroutine; the caller makes it, so that it can be stopped at any line, and waits for ``ended``."""
 
     def __init__(self, work: Coroutine[Any, Any, _T]) -> None:
         self.ended: concurrent.futures.Future[_T] = concurrent.futures.Future()

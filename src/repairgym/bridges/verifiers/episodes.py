@@ -1,11 +1,10 @@
 """Episodes of verifiers' rollouts: shared sandboxes, grader and tasks, and the rollout's model as a policy.
 
-Reads a `RolloutConfig` and folders of tasks; makes graded trajectories. Imports no verifiers. Guarantees: one
-`SharedRunner` per event loop and configuration, made on first use (verifiers makes a new harness for each episode);
-`close_runners` ends the sandboxes of the running loop. Of model calls: every call uses the rollout's endpoint, so
-verifiers records it, with the sampling of its run; a temporary failure is retried here, as verifiers leaves that to a
-harness, under one idempotency key, so no turn is sampled or recorded twice; the tokens of our record are encoded here
-and marked `UNKNOWN_VERSION`, a trainer learns from verifiers' own tokens.
+Imports no verifiers. Guarantees: one `SharedRunner` per event loop and configuration, made on first use (verifiers
+makes a new harness for each episode); `close_runners` ends the sandboxes of the running loop. Every model call uses the
+rollout's endpoint, so verifiers records it, with the sampling of its run; a temporary failure is retried here, as
+verifiers leaves that to a harness, under one idempotency key, so no turn is recorded twice; a trainer learns from
+verifiers' own tokens, not from those of our record.
 """
 
 import asyncio

@@ -120,12 +120,7 @@ class RepairHarness(vf.Harness[RepairHarnessConfig]):
         mcp_urls: dict[str, str],
         data: RepairData,
     ) -> vf.ProgramResult:
-        """Run the episode of ``data`` with the model behind ``endpoint``.
-
-        Raises:
-            ValueError: a system prompt or tool servers, which our agent does not support.
-            vf.SandboxError: the episode is invalid.
-        """
+        """Run the episode of ``data`` with the model behind ``endpoint``; `vf.SandboxError` if it is invalid."""
         if data.system_prompt is not None or mcp_urls:
             raise ValueError(
                 "system prompts and tools of our agent come from its pipeline: set "

@@ -106,7 +106,7 @@ def write_stage(stage: Stage, machine: VerlConfig, paths: VerlPaths) -> Path:
     episodes_file.write_text(to_toml(episodes), encoding="utf-8")
     (paths.folder / AGENT_LOOP_FILE).write_text(
         "- name: repairgym\n"
-        "  _target_: repairgym.bridges.verl.agent_loop.RepairGymAgentLoop\n"
+        "  _target_: repairgym.bridges.verl.workers.RepairGymAgentLoop\n"
         f"  settings: {json.dumps(str(episodes_file))}\n",
         encoding="utf-8",
     )

@@ -144,10 +144,7 @@ def require_plain_sampling(parameters: Mapping[str, Any]) -> None:
 
 
 class ServerPolicy:
-    """A :class:`~repairgym.inference.base.Policy` over verl's servers (``client``: its `LLMServerClient`).
-
-    Requests with one id go to one server, whose prefix cache then hits; a reply is verl's `TokenOutput`.
-    """
+    """A :class:`~repairgym.inference.base.Policy` over verl's servers (``client``: its `LLMServerClient`)."""
 
     def __init__(self, client: Any, policy_id: str = "verl") -> None:
         self.id = policy_id

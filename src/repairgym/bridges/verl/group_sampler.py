@@ -54,9 +54,7 @@ class GroupSampler(ReplayBuffer):  # type: ignore[misc] # verl is in an environm
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Return the rows of one iteration with metrics.
 
-        Raises:
-            RepairGymError: an agent loop raised, or a process of them has ended.
-            SandboxError: no group has two valid members.
+        `RepairGymError`: an agent loop raised or its process has ended; `SandboxError`: no group has two valid members.
         """
         if partition_id == _VALIDATION:
             every: tuple[KVBatchMeta, dict[str, Any]] = super().sample(global_steps, partition_id, batch_size)

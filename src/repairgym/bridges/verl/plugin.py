@@ -92,7 +92,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc] # verl is in an environme
 
 
 def _load_replica() -> type:
-    from repairgym.bridges.verl.embedded_rollout import EmbeddedReplica
+    from repairgym.bridges.verl.workers import EmbeddedReplica
 
     return EmbeddedReplica
 
@@ -102,7 +102,7 @@ def _register_engine() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     RolloutReplicaRegistry.register(_EMBEDDED, _load_replica)
-    _ROLLOUT_REGISTRY[_EMBEDDED, "async"] = "repairgym.bridges.verl.embedded_rollout.EmbeddedAdapter"
+    _ROLLOUT_REGISTRY[_EMBEDDED, "async"] = "repairgym.bridges.verl.workers.EmbeddedAdapter"
 
 
 PlatformRegistry.register(platform="cpu")(CpuPlatform)

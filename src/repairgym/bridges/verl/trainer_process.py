@@ -1,8 +1,8 @@
 """verl's trainer as a child process: started, watched, ended with its parent.
 
-Reads what the child writes to the configuration folder (metrics, trajectories, log). Guarantees: a trajectory arrives
-before the metrics of its iteration; a line that is not complete waits for the next look; a child that fails raises an
-error with our own reason, where it gave one, or its last lines; no process of the run outlives the caller.
+Guarantees: a trajectory arrives before the metrics of its iteration; a line that is not complete waits for the next
+look; a child that fails raises an error with our own reason, where it gave one, or its last lines; no process of the
+run outlives the caller.
 """
 
 import json

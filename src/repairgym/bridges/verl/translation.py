@@ -1,8 +1,7 @@
-"""Our RL configuration as settings of verl's.
+"""Our RL configuration as settings of verl's. Imports no verl.
 
-Reads `RlConfig`, `RolloutConfig` and `VerlConfig`; makes settings. Guarantees: each of our values is translated
-(`setting_table`), carried out by our own code inside the episodes, or rejected by name when it is not neutral, also one
-that is added to our configuration later; none is silently ignored. Imports no verl.
+Guarantees: each of our values is translated (`setting_table`), carried out by our own code inside the episodes, or
+rejected by name when it is not neutral, also one that is added to our configuration later; none is silently ignored.
 """
 
 from collections.abc import Callable

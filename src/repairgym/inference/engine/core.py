@@ -20,10 +20,7 @@ from repairgym.inference.engine.slots import Admission, PrefillRow, SlotTable, s
 
 
 class Engine:
-    """Synchronous engine: `submit` requests, call `step` until they are done.
-
-    Not thread-safe. It owns the model: do not train the same object.
-    """
+    """Synchronous engine: `submit` requests, call `step` until they are done. Not thread-safe; it owns the model."""
 
     def __init__(self, model: PreTrainedModel, config: EngineConfig | None = None, *, version: int = 0) -> None:
         """Allocate the slots; `ConfigError` if the model cannot be served exactly (see `check_supported`)."""
@@ -51,11 +48,7 @@ class Engine:
         temperature: float = 1.0,
         seed: int = 0,
     ) -> Request:
-        """Queue a generation; the following steps fill its fields.
-
-        Raises:
-            ConfigError: the prompt is empty or leaves no room for a token, or the session already generates.
-        """
+        """Queue a generation, whose fields the next steps fill; `ConfigError` without room or for a busy session."""
         room = self.config.max_len_tokens - len(prompt_ids)
         if not prompt_ids or room < 1 or max_tokens < 1:
             raise ConfigError(
@@ -94,11 +87,7 @@ class Engine:
         return finished
 
     def load_state(self, state: Mapping[str, torch.Tensor], version: int) -> None:
-        """Swap the weights; all keys and values are dropped.
-
-        Raises:
-            ConfigError: a request is running (its tokens would come from two policies), or the weights do not fit.
-        """
+        """Swap the weights and drop all keys and values; `ConfigError` if they do not fit or a request is running."""
         if self.has_work:
             raise ConfigError(f"{len(self._running)} requests are running; let them end before swapping weights")
         try:

@@ -1,8 +1,7 @@
 """One forward pass of a Hugging Face causal LM over chosen cache slots, and the check that a model fits.
 
-Reads token ids, slots and positions; makes the logits of each row's last real token. Guarantees: inference only; the
-model attends by `grouped_attention`, registered with transformers as ``repairgym_grouped``, if it supports attention
-back ends, else by gathered keys under its own attention.
+Guarantees: inference only; the model attends by `grouped_attention`, registered with transformers as
+``repairgym_grouped``, if it supports attention back ends, else by gathered keys under its own attention.
 """
 
 from typing import Any
@@ -75,10 +74,7 @@ class SlotModel:
 
     @torch.inference_mode()
     def decode(self, slots: np.ndarray, positions: np.ndarray, token_ids: np.ndarray) -> torch.Tensor:
-        """Feed one of ``token_ids`` [rows] to each row; returns [rows, vocab] logits.
-
-        ``slots`` [rows] are ascending; ``positions`` [rows] are those of the tokens.
-        """
+        """Feed a token to each slot (ascending) at its position, all [rows]; returns [rows, vocab] logits."""
         num_keys = int(positions.max()) + 1
         first, last = int(slots[0]), int(slots[-1]) + 1
         is_span = self._is_in_place and last - first <= _MAX_SPAN_PER_ROW * len(slots)

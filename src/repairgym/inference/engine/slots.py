@@ -61,10 +61,7 @@ class SlotTable:
         return slot, int(shared[slot])
 
     def take(self, session_id: str, donor: int | None) -> int | None:
-        """Give the session a slot: a free donor itself, else the first free one, else the least recently used idle one.
-
-        ``donor`` holds a worthwhile prefix. None: every slot is busy.
-        """
+        """Give the session a free ``donor``, else a free slot, else the least recently used idle one; None: all busy."""
         slot = donor if donor is not None and self._owner[donor] is None else self._first_available()
         if slot is None:
             return None
@@ -208,7 +205,7 @@ class Admission:
         prompt = request.prompt
         own = self._slots.find(request.session_id)
         own_length = 0 if own is None else self._slots.common_prefix(own, prompt)
-        if own is not None and self._is_continued(own, own_length):
+        if own is not None and 0 < own_length == self._slots.lengths[own]:
             return self._start(request, own, own_length, num_shared=0)
         if own is None and not self._slots.has_room:
             return None
@@ -230,9 +227,6 @@ class Admission:
             return self._start(request, slot, held, num_shared=held if own is None else 0)
         self._cache.copy_prefix(donor, slot, usable)
         return self._start(request, slot, usable, num_shared=usable)
-
-    def _is_continued(self, slot: int, own_length: int) -> bool:
-        return 0 < own_length == int(self._slots.lengths[slot])
 
     def _best_planned(self, prompt: np.ndarray, wave: list[PrefillRow]) -> int:
         def shared(other: np.ndarray) -> int:

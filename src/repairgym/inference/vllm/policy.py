@@ -48,11 +48,7 @@ class VllmPolicy:
         """Continue ``prompt_ids``.
 
         At a temperature other than 1 vLLM reports log-probabilities of temperature 1, so the version is unknown then.
-
-        Raises:
-            PromptTooLongError: it does not fit the server's context.
-            StaleWeightsError: no server has new enough weights.
-            ModelServerError: no usable reply, or the request is rejected.
+        Raises as `TokenServer.sample`, and `StaleWeightsError` if no server has new enough weights.
         """
         # Later requests may require newer weights while this one runs.
         version = self._version

@@ -62,12 +62,7 @@ def preflight(endpoint: EndpointConfig, renderer: ChatRenderer, needs: Needs) ->
 
 
 async def check_servers(servers: Sequence[TokenServer], renderer: ChatRenderer, needs: Needs) -> None:
-    """Reject servers that are unfit for a run.
-
-    Raises:
-        ServerRejectedError: a server is unfit; the message says how to fix it.
-        ServerDownError: a server does not answer.
-    """
+    """Raise a `ServerRejectedError`, which says how to fix it, for a server that is unfit for a run."""
     for server in servers:
         await _check_context(server, needs)
         await _check_not_paused(server)

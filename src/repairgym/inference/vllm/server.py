@@ -38,8 +38,7 @@ class TokenServer:
     def __init__(self, client: EndpointClient, *, is_versioned: bool = False) -> None:
         """``is_versioned``: replies must report the weights of each token.
 
-        Raises:
-            ConfigError: ``endpoint.extra`` changes the sampled distribution.
+        `ConfigError`: ``endpoint.extra`` changes the sampled distribution.
         """
         if changed := sorted({*_UNCHANGED, "sampling_params", "token_ids", "logprobs"} & set(client.config.extra)):
             raise ConfigError(f"endpoint.extra sets {', '.join(changed)}; the policy vllm sets it itself, leave it out")
@@ -102,8 +101,7 @@ class TokenServer:
     async def max_len_tokens(self) -> int | None:
         """Return the longest prompt plus reply, None if the server does not report it; a success is cached.
 
-        Raises:
-            ServerRejectedError: the server is too old, or does not serve the model.
+        `ServerRejectedError`: the server is too old, or does not serve the model.
         """
         if not self._is_described:
             # Concurrent callers all ask: behind a lock they would wait for a dead server in turn.

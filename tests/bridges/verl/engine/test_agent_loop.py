@@ -63,7 +63,7 @@ class Loop:
 def loop(tmp_path, tasks, base, cpu, compose) -> Loop:
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-    from repairgym.bridges.verl.embedded_rollout import EmbeddedServer
+    from repairgym.bridges.verl.workers import EmbeddedServer
 
     (stage,) = stages_of(load_config(RlCommandConfig, None, OVERRIDES))
     paths = replace(paths_of(tmp_path, "rl", "start", tasks), model=base)

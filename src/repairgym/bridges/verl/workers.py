@@ -1,8 +1,12 @@
-"""The embedded engine as a rollout engine of verl: the learner sends its weights after every update, in memory.
+"""The classes that verl's workers load (verl 0.9.1): our agent loop, and the embedded engine as a rollout engine.
 
-verl 0.9.1 has vLLM, SGLang and TensorRT-LLM and lets others register: a *replica* starts servers, an *adapter* in each
-process of the learner sends weights to its replica's server. Here a replica is one Ray actor with one engine.
-Guarantees: a generation has one version, the learner's number of updates; new weights wait for running generations.
+Of `RepairGymAgentLoop`, tokens, masks and log-probabilities are our ledger's; an episode without a valid verdict gives
+no output, so its group continues without it: no reward of 0, no share in the mean.
+
+verl has vLLM, SGLang and TensorRT-LLM and lets others register: a *replica* starts servers, an *adapter* in each
+process of the learner sends weights to its replica's server, in memory and after every update. Here a replica is one
+Ray actor with one engine. A generation has one version, the learner's number of updates; new weights wait for running
+generations.
 """
 
 from __future__ import annotations
@@ -14,12 +18,58 @@ from typing import Any
 
 import ray
 import torch
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
+from repairgym.bridges.verl.episodes import EpisodeHost, EpisodeRequest, ServerPolicy, require_plain_sampling
+from repairgym.bridges.verl.outputs import Outcome, Row
 from repairgym.config.models import EngineConfig
 from repairgym.inference.base import SamplingParams
 from repairgym.inference.embedded import EmbeddedPolicy
+from repairgym.records import Trajectory
+
+
+class RepairGymAgentLoop(AgentLoopBase):  # type: ignore[misc] # verl is in an environment of its own
+    """Runs our episodes against verl's servers."""
+
+    def __init__(self, *args: Any, settings: str, **kwargs: Any) -> None:
+        """``settings``: path of ``episodes.toml``; the rest is verl's."""
+        super().__init__(*args, **kwargs)
+        self._settings = settings
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+        """Run one episode of the row's task; returns an `AgentLoopOutput`, or a list where it has not exactly one."""
+        require_plain_sampling(sampling_params)
+        host = EpisodeHost.shared(self._settings)
+        trajectory, outcome = await host.run(EpisodeRequest.of_row(row), ServerPolicy(self.server_manager))
+        outputs = [_output(part, trajectory, outcome) for part in outcome.rows]
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _output(row: Row, trajectory: Trajectory, outcome: Outcome) -> AgentLoopOutput:
+    seconds = trajectory.durations_s
+    return AgentLoopOutput(
+        prompt_ids=row.prompt_ids,
+        response_ids=row.response_ids,
+        response_mask=row.response_mask,
+        response_logprobs=row.response_log_probs,
+        reward_score=outcome.reward,
+        num_turns=len(trajectory.turns),
+        metrics=AgentLoopMetrics(
+            generate_sequences=seconds.get("generate", 0.0),
+            tool_calls=seconds.get("tool", 0.0),
+            compute_score=seconds.get("grade", 0.0),
+        ),
+        extra_fields={
+            "global_steps": row.max_version,
+            "min_global_steps": row.min_version,
+            "max_global_steps": row.max_version,
+            "reward_extra_info": {"acc": outcome.raw_reward},
+            "error_spans": [list(span) for span in row.error_spans],
+        },
+    )
+
 
 _MAX_CONCURRENT = 1000
 
