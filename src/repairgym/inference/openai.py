@@ -1,7 +1,7 @@
-"""A policy behind any server with OpenAI's protocol, as text.
+"""A policy behind any server with OpenAI's protocol, as text; streaming is off.
 
 Guarantees: a reply is encoded once and marked `UNKNOWN_VERSION`, so RL rejects it; all attempts of a request have one
-idempotency key, so that none is sampled or billed twice; streaming is off.
+idempotency key, so that none is sampled or billed twice.
 """
 
 from collections.abc import Mapping

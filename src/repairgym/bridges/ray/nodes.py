@@ -55,9 +55,7 @@ def require_ray() -> Any:
 def connected(cluster: ClusterConfig, rollout: RolloutConfig) -> Iterator[Any]:
     """Connect to the cluster and yield the module ``ray``; ``local`` starts one that holds the workers of ``rollout``.
 
-    Raises:
-        ConfigError: Ray is not installed.
-        ClusterError: no answer at the address, or another version of Ray or Python there.
+    `ClusterError`: no answer at the address, or another version of Ray or Python there.
     """
     ray = require_ray()
     if ray.is_initialized():

@@ -130,7 +130,6 @@ def run_verl_stage(
 
     Raises:
         ConfigError: verl has no counterpart of a value, or there are too few tasks for an iteration.
-        TaskError: no training task.
         SandboxError: too many episodes in a row are invalid.
         RepairGymError: verl failed.
     """
@@ -185,10 +184,7 @@ def rows_of(tasks: Sequence[Task]) -> list[dict[str, Any]]:
 def write_rows(tasks: Sequence[Task], path: Path) -> int:
     """Write the rows of ``tasks``; returns their number.
 
-    Raises:
-        TaskError: there is none, or they are of several splits: verl trains on the training split only.
-        ConfigError: pyarrow is not installed.
-        DiskFullError: no room; the previous file is intact.
+    `TaskError`: there is none, or they are of several splits: verl trains on the training split only.
     """
     splits = sorted({task.split for task in tasks})
     if len(splits) != 1:

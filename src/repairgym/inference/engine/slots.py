@@ -61,7 +61,7 @@ class SlotTable:
         return slot, int(shared[slot])
 
     def take(self, session_id: str, donor: int | None) -> int | None:
-        """Give the session a free ``donor``, else a free slot, else the least recently used idle one; None: all busy."""
+        """Give the session a free ``donor``, else a free slot, else the least recently used idle one; None: no slot."""
         slot = donor if donor is not None and self._owner[donor] is None else self._first_available()
         if slot is None:
             return None
@@ -188,8 +188,7 @@ class Admission:
     def plan_wave(self, waiting: list[Request], complete: set[bytes]) -> tuple[list[PrefillRow], list[Request]]:
         """Choose the rows of the next wave; returns it and the requests that wait for a slot or for a row of it.
 
-        ``waiting`` is in order of arrival; the prompts ``complete`` (as bytes) have known last logits and need no
-        computation.
+        ``waiting`` is in order of arrival; the last logits after the prompts ``complete`` (as bytes) are known.
         """
         wave: list[PrefillRow] = []
         still_waiting: list[Request] = []
