@@ -110,10 +110,7 @@ def save_checkpoint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast |
 
 
 def _record_stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Name the token that ends an answer in the model's configurations, so that `generate` of any tool stops at it.
-
-    The padding token stays out of the model's own configuration, where it would change the embedding.
-    """
+    """Name the token that ends an answer in the model's configurations, so that `generate` of any tool stops at it."""
     vocabulary, generation = tokenizer.get_vocab(), model.generation_config
     ends = (vocabulary[family.message_end] for family in FAMILIES.values() if family.role_start in vocabulary)
     stop_id = next(ends, tokenizer.eos_token_id)
@@ -124,6 +121,7 @@ def _record_stop_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFa
     known = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
     others = [token_id for token_id in known if token_id not in (None, stop_id)]
     generation.eos_token_id = [stop_id, *others] if others else stop_id
+    # Not in the model's own configuration, where it would change the embedding.
     if generation.pad_token_id is None:
         generation.pad_token_id = tokenizer.pad_token_id
 

@@ -220,10 +220,7 @@ def read_token(config: ServeConfig) -> str:
 
 
 async def serve(model: ServedModel, name: str, config: ServeConfig, on_start: Callable[[str], None]) -> None:
-    """Serve ``model`` as ``name`` until SIGINT or SIGTERM; ``on_start`` gets the base URL once clients can connect.
-
-    Raises as `read_token`, and `InputError` where the address cannot be listened on.
-    """
+    """Serve ``model`` as ``name`` until SIGINT or SIGTERM; ``on_start`` gets the base URL once clients can connect."""
     app = ModelServer(model, name, config, read_token(config)).app()
     settings = uvicorn.Config(
         app,

@@ -183,7 +183,7 @@ class Episodes:
 
 
 def _empty_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Make a model like ``model`` with random weights: accelerate binds `forward`, so a deep copy would run ``model``."""
+    """Make a model like ``model`` with random weights: accelerate binds `forward`, so a deep copy would run it."""
     parameter = next(model.parameters())
     with torch.random.fork_rng():
         copy: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=parameter.dtype)
