@@ -47,14 +47,6 @@ def mutation_issue(qualified_name: str, path: str, message: str, generator: rand
     return wording.format(name=qualified_name, path=path, message=_first_line(message))
 
 
-def failing_tests_issue(test_names: tuple[str, ...], message: str, generator: random.Random) -> str:
-    """Report failing tests by name, for a bug without a changelog entry."""
-    wording = generator.choice(_TEST_WORDINGS)
-    more = f" and {len(test_names) - MAX_NAMES} more" if len(test_names) > MAX_NAMES else ""
-    verb = "fails" if len(test_names) == 1 else "fail"
-    return wording.format(tests=f"{', '.join(test_names[:MAX_NAMES])}{more} {verb}", message=_first_line(message))
-
-
 def build_issue(name: str, message: str, generator: random.Random) -> str:
     """Report a failing build or a wrong wheel of ``name``."""
     line = _first_line(message).removeprefix("AssertionError: ")
@@ -91,6 +83,16 @@ def choose_visible(failing: Sequence[str], passing: Sequence[str], run: TestRun)
     neighbours = [i for i in passing if function_id(i) not in functions][:NUM_VISIBLE_PASSING]
     visible = [i for i in (*failing, *passing) if function_id(i) == shown] + neighbours
     return Visibility(tuple(visible), tuple(i for i in failing if function_id(i) != shown), reported)
+
+
+def tests_issue(failing: Sequence[str], visibility: Visibility, run: TestRun, generator: random.Random) -> str:
+    """Report failing tests by name with one message, for a bug without another text."""
+    reported = visibility.reported or failing[0]
+    shown = functions_of((reported,) if visibility.reported else failing)
+    names = [test_id.partition("::")[2] for test_id in shown]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    tests = f"{', '.join(names[:MAX_NAMES])}{more} {'fails' if len(names) == 1 else 'fail'}"
+    return generator.choice(_TEST_WORDINGS).format(tests=tests, message=_first_line(run.results[reported].message))
 
 
 @dataclass(frozen=True)

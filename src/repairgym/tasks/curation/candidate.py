@@ -6,7 +6,7 @@ Reads certified and unbuilt tasks, the evidence of `repairgym tasks verify --evi
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,37 +70,30 @@ def describe(
 ) -> Candidate:
     """Describe ``task``; its ``evidence`` takes precedence over its certificate."""
     if isinstance(task, UnbuiltTask):
-        return _describe_unbuilt(task, solve_rate)
-    runs = evidence or task.certificate
-    return Candidate(
+        source, package = str(task.format), task.repository
+    else:
+        source, package = str(task.source), task.provenance.package
+    candidate = Candidate(
         id=task.id,
-        source=task.source,
-        package=task.provenance.package,
+        source=source,
+        package=package,
         split=task.split,
         created_at=parse_time(task.created_at),
         num_fail_to_pass=len(task.fail_to_pass),
+        solve_rate=solve_rate,
+        **_patch_facts(task.gold_patch),
+    )
+    if isinstance(task, UnbuiltTask):
+        names = find_unmentioned(task.gold_patch, task.test_patch, task.issue) if task.test_patch else None
+        return replace(candidate, unmentioned_names=names, quality_scores=task.quality_scores)
+    runs = evidence or task.certificate
+    return replace(
+        candidate,
         failure_messages=tuple(evidence.failures.values()) if evidence else None,
         num_runs=min(runs.num_empty_runs, runs.num_gold_runs),
         num_unstable_tests=len(runs.unstable_tests),
         is_empty_failing=runs.num_empty_failed == runs.num_empty_runs,
         build_s=runs.empty_duration_s,
-        solve_rate=solve_rate,
-        **_patch_facts(task.gold_patch),
-    )
-
-
-def _describe_unbuilt(task: UnbuiltTask, solve_rate: SolveRate | None) -> Candidate:
-    return Candidate(
-        id=task.id,
-        source=task.format,
-        package=task.repository,
-        split=task.split,
-        created_at=parse_time(task.created_at),
-        num_fail_to_pass=len(task.fail_to_pass),
-        unmentioned_names=find_unmentioned(task.gold_patch, task.test_patch, task.issue) if task.test_patch else None,
-        quality_scores=task.quality_scores,
-        solve_rate=solve_rate,
-        **_patch_facts(task.gold_patch),
     )
 
 

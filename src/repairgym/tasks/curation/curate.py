@@ -121,11 +121,12 @@ def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tupl
         removed = dict(result.removed)
         if not config.is_unmeasured_kept:
             removed |= {task_id: "not measured" for task_id in result.unmeasured if task_id not in removed}
+        section = getattr(config, name, None)
         outcomes.append(
             FilterOutcome(
                 name=name,
                 source=FILTERS[name].source,
-                settings=_settings(config, name),
+                settings=section.model_dump(mode="json") if isinstance(section, Record) else {},
                 num_before=len(remaining),
                 num_unmeasured=len(result.unmeasured),
                 removed=removed,
@@ -141,11 +142,6 @@ def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tupl
         splits=dict(splits),
     )
     return remaining, funnel
-
-
-def _settings(config: CurationConfig, name: FilterName) -> dict[str, Any]:
-    section = getattr(config, name, None)
-    return section.model_dump(mode="json") if isinstance(section, Record) else {}
 
 
 CURATION_FILE = "curation.json"

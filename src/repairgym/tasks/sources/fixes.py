@@ -6,16 +6,14 @@ its own hunks, and its issue text never quotes them.
 """
 
 import ast
-import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from repairgym.diffs.lines import line_edits, split_lines
-from repairgym.records import Location, Provenance, TestRun
-from repairgym.tasks.build.assembly import Visibility, failing_tests_issue
-from repairgym.tasks.build.test_files import functions_of, test_sources
+from repairgym.records import Location, Provenance
+from repairgym.tasks.build.test_files import test_sources
 from repairgym.tasks.mutation.operators import FunctionSpan, find_functions, is_text
 from repairgym.tasks.sources.changelog import Clues
 
@@ -167,11 +165,3 @@ def fix_clues(fix: Fix, tree: Path, failing: Sequence[str]) -> Clues:
     """Return clues about a fix: touched names, failing tests with their source in ``tree``, changed lines."""
     names = [span.qualified_name for _, span in fix.touched_functions()]
     return Clues.collect(names, failing, fix.new_text, test_sources(tree, failing))
-
-
-def tests_issue(failing: Sequence[str], visibility: Visibility, run: TestRun, generator: random.Random) -> str:
-    """Return an issue text with the names of failing tests and one message."""
-    reported = visibility.reported or failing[0]
-    shown = functions_of((reported,) if visibility.reported else failing)
-    test_names = tuple(test_id.partition("::")[2] for test_id in shown)
-    return failing_tests_issue(test_names, run.results[reported].message, generator)

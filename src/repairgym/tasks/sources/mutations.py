@@ -190,21 +190,18 @@ class MutationRun:
     def targets(self) -> list[Target]:
         """Functions that can be broken and are tried by enough test functions, in random order."""
         targets: list[Target] = []
+        config = self.config
+        bounds = config.min_function_lines, config.max_function_lines
         for path in sorted({path for path, _ in self.suite.covering}):
             source = read_text(self.spec.tree / path)
             lines = first_lines(source)
-            for function in self._mutable(path, source):
+            for function in mutable_functions(path, source, bounds, config.min_edits, config.has_free_operators):
                 covering = self.suite.covering.get((path, lines[function.span.first_line]), ())
-                test_ids = self.suite.most_specific(covering, self.config.num_tests)
+                test_ids = self.suite.most_specific(covering, config.num_tests)
                 if len(functions_of(test_ids)) >= MIN_FAILING_FUNCTIONS:
                     targets.append(Target(function, test_ids))
         random.Random(self.context.seed(self.package)).shuffle(targets)
         return targets
-
-    def _mutable(self, path: str, source: str) -> list[MutableFunction]:
-        config = self.config
-        bounds = config.min_function_lines, config.max_function_lines
-        return mutable_functions(path, source, bounds, config.min_edits, config.has_free_operators)
 
     def candidates(self, targets: list[Target], num_kept: Counter[Target]) -> Iterator[tuple[Target, Mutant]]:
         """Yield mutants; targets take turns until they have their share or no mutant is left."""
@@ -212,9 +209,8 @@ class MutationRun:
         queues = {t: mutants(t.function, seed, self.config.two_edit_share) for t in targets}
         for _ in range(self.config.num_tries_per_function):
             for target in list(queues):
-                if num_kept[target] >= self.config.num_per_function:
-                    del queues[target]
-                elif mutant := next(queues[target], None):
+                is_wanted = num_kept[target] < self.config.num_per_function
+                if is_wanted and (mutant := next(queues[target], None)):
                     yield target, mutant
                 else:
                     del queues[target]

@@ -17,13 +17,13 @@ from repairgym.config.tasks import PairConfig
 from repairgym.errors import TaskError
 from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
-from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text
+from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, tests_issue
 from repairgym.tasks.build.test_files import file_of, function_id, functions_of
 from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Project
 from repairgym.tasks.sources.base import BuildContext
-from repairgym.tasks.sources.fixes import Fix, Texts, tests_issue
+from repairgym.tasks.sources.fixes import Fix, Texts
 
 BROKEN = (TestOutcome.FAILED, TestOutcome.ERROR, TestOutcome.MISSING)
 _EXCEPTION = re.compile(r"(?:^|\bE\s+)([A-Za-z_][\w.]*(?:Error|Exception|Warning|Exit|Interrupt))\b")
