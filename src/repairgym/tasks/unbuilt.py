@@ -9,17 +9,8 @@ from typing import Any, Literal
 
 from repairgym.records import SCHEMA_VERSION, Record, Split
 
-FormatName = Literal[
-    "swe_bench",
-    "swe_rebench",
-    "swe_rebench_v2",
-    "swe_smith",
-    "swe_gym",
-    "r2e_gym",
-    "multi_swe",
-    "swe_bench_5",
-    "harbor",
-]
+RowFormat = Literal["swe_bench", "swe_rebench", "swe_rebench_v2", "swe_smith", "swe_gym", "r2e_gym", "multi_swe"]
+FormatName = Literal[RowFormat, "swe_bench_5", "harbor"]
 
 
 class UnbuiltTask(Record):

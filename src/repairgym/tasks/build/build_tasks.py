@@ -96,12 +96,7 @@ class Progress:
 
 
 def plan(config: TasksConfig, layers: LayerStore | None = None) -> list[Job]:
-    """Return the units of a build, the largest first.
-
-    Raises:
-        IndexUnavailableError: a repository cannot be cloned.
-        InputError: the catalogue is broken, or a package or commit is unknown.
-    """
+    """Return the units of a build, the largest first; InputError for an unknown package or commit."""
     catalogue = load_catalogue(Path(config.catalogue) if config.catalogue else None)
     packages = [p for p in catalogue.select(config.packages) if p.split in config.splits]
     repositories = [r for r in catalogue.select_repositories(config.packages) if r.split in config.splits]

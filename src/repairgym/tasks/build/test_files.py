@@ -1,14 +1,21 @@
-"""Test files as text: find the function of a test id, and cut test functions out.
+"""Tests of a package: their functions as text, cut out of their files, and the functions that they execute.
 
-Reads pytest node ids and test source. Makes source without the hidden tests. Guarantees: a cut file parses, holds none
-of the cut functions, and no remaining code names one. An inherited test is masked in its class instead.
+Reads pytest node ids, test source and a pinned tree. Makes source without the hidden tests, and a `SuiteMap` from one
+traced run. Guarantees: a cut file parses, holds none of the cut functions, and no remaining code names one; an
+inherited test is masked in its class instead; the map holds only fast, passing tests that can be cut out of their file;
+nothing but the bound on slow tests depends on measured times.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from repairgym.errors import TaskError
+from repairgym.records import TestOutcome, TestRequest, TestRun
+from repairgym.sandbox.base import SandboxBackend, SandboxSpec
+from repairgym.tasks.build.validation import run_fresh
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -151,3 +158,81 @@ def _check(text: str, names: set[str]) -> None:
 
 def _mentions(tree: ast.AST) -> set[str]:
     return {str(getattr(node, "id", getattr(node, "attr", ""))) for node in ast.walk(tree)}
+
+
+# --- executed functions --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SuiteMap:
+    """The usable tests of a package and the functions that they execute."""
+
+    num_executed: Mapping[str, int]
+    """Usable test id -> number of functions that it executes, in collection order."""
+    covering: Mapping[tuple[str, int], tuple[str, ...]]
+    """(source path, first line with decorators) -> usable tests that execute the function."""
+
+    def most_specific(self, test_ids: tuple[str, ...], num_tests: int) -> tuple[str, ...]:
+        """Choose at most ``num_tests`` of ``test_ids``: many test functions, the smallest tests of each first.
+
+        A test that executes few functions is quick and locates the bug; unlike its duration, their number is the same
+        in every run.
+        """
+        members: dict[str, list[str]] = defaultdict(list)
+        for test_id in sorted(test_ids, key=lambda i: (self.num_executed[i], i)):
+            members[function_id(test_id)].append(test_id)
+        ranked = sorted(
+            (turn, self.num_executed[test_id], test_id) for ids in members.values() for turn, test_id in enumerate(ids)
+        )
+        chosen = {test_id for _, _, test_id in ranked[:num_tests]}
+        return tuple(test_id for test_id in self.num_executed if test_id in chosen)
+
+
+async def trace_suite(
+    backend: SandboxBackend,
+    spec: SandboxSpec,
+    request: TestRequest,
+    max_test_s: float,
+    is_inherited_usable: bool = False,
+) -> SuiteMap:
+    """Run ``request`` (whole test files, with ``traced_paths``) once and map its usable tests; TaskError without any.
+
+    An inherited test is usable only with ``is_inherited_usable``: it can be masked, not cut.
+    """
+    run = await run_fresh(backend, spec, request)
+    usable = tuple(_usable_ids(run, spec.tree, max_test_s, is_inherited_usable))
+    if run.is_timed_out or not usable:
+        raise TaskError(
+            f"the tests {', '.join(request.test_ids)} gave {len(usable)} usable tests of {len(run.results)} "
+            f"(timed out: {run.is_timed_out}); choose other test files. Last output: {run.output_tail[-300:]}"
+        )
+    return SuiteMap({i: len(run.executed_functions.get(i, ())) for i in usable}, _invert(run, usable))
+
+
+def _usable_ids(run: TestRun, tree: Path, max_test_s: float, is_inherited_usable: bool) -> Iterator[str]:
+    own: dict[str, frozenset[str]] = {}
+    for test_id, result in run.results.items():
+        # A folder with a broken configuration is a result, too.
+        if result.outcome is not TestOutcome.PASSED or result.duration_s > max_test_s:
+            continue
+        path = file_of(test_id)
+        if path not in own:
+            source = (tree / path).read_text(encoding="utf-8", errors="replace")
+            inherited = inherited_tests(source) if is_inherited_usable else ()
+            own[path] = cuttable_names(source) | {"::".join(names) for names in inherited}
+        if function_id(test_id).partition("::")[2] in own[path]:
+            yield test_id
+
+
+def _invert(run: TestRun, usable: tuple[str, ...]) -> dict[tuple[str, int], tuple[str, ...]]:
+    covering: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for test_id in usable:
+        for function in run.executed_functions.get(test_id, ()):
+            path, _, line = function.rpartition("::")
+            covering[path, int(line)].append(test_id)
+    return {function: tuple(test_ids) for function, test_ids in covering.items()}
+
+
+def first_lines(source: str) -> dict[int, int]:
+    """Return line of each ``def`` -> first line of its code object (its first decorator, if any)."""
+    return {node.lineno: _line_range(node)[0] for node in ast.walk(ast.parse(source)) if isinstance(node, FunctionNode)}

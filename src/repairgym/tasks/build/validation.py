@@ -22,23 +22,24 @@ from repairgym.tasks.layers.package_index import Sdist
 from repairgym.tasks.layers.repositories import GitRepository, commit_tree
 from repairgym.tasks.layers.store import LayerStore, tree_with_files
 
-NUM_SANDBOX_ATTEMPTS = 2
-"""A failure of the infrastructure is retried once; a failure of the code inside never."""
-
 
 async def run_fresh(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
-    """Run ``request`` once in its own sandbox; SandboxError if that could not do its work, twice."""
-    for attempt in range(NUM_SANDBOX_ATTEMPTS):
-        try:
-            sandbox = await backend.create(spec)
-            try:
-                return await sandbox.run_tests(request)
-            finally:
-                await sandbox.close()
-        except SandboxError:
-            if attempt + 1 == NUM_SANDBOX_ATTEMPTS:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+    """Run ``request`` once in its own sandbox.
+
+    A failure of the infrastructure is retried once (then SandboxError); a failure of the code inside never.
+    """
+    try:
+        return await _run(backend, spec, request)
+    except SandboxError:
+        return await _run(backend, spec, request)
+
+
+async def _run(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest) -> TestRun:
+    sandbox = await backend.create(spec)
+    try:
+        return await sandbox.run_tests(request)
+    finally:
+        await sandbox.close()
 
 
 async def run_times(backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, num_runs: int) -> list[TestRun]:
@@ -135,9 +136,7 @@ def task_layers(task: Task, store: LayerStore) -> TaskLayers:
 def pinned_tree(task: Task, store: LayerStore) -> Path:
     """Return the pinned tree of ``task``; make a missing one from an sdist or a commit and its extra files.
 
-    Raises:
-        IndexUnavailableError: it is missing, and no index answers or the repository cannot be cloned.
-        TaskError: this version makes another tree.
+    It raises IndexUnavailableError and TaskError as `task_layers` does.
     """
     if built := store.find("trees", task.base_tree):
         return built

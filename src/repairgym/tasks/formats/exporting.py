@@ -67,11 +67,7 @@ def strip_task(task: Task, tree: Path) -> UnbuiltTask:
 
 
 def certified_in(task: UnbuiltTask) -> Task | None:
-    """Return the certified task that `strip_task` put into ``task``; None without one.
-
-    Raises:
-        RecordError: it is broken, or the other fields were changed since.
-    """
+    """Return the certified task that `strip_task` put into ``task``; None without one, RecordError if it changed."""
     text = text_or_empty(task.extra.get(CERTIFIED_FIELD)) or _from_file(task.extra)
     if not text:
         return None

@@ -1,6 +1,7 @@
 """Atomic writing: files and folders that appear whole or not at all.
 
-Makes them next to their place and renames them. Guarantees: a killed command or a full disk leaves the old content.
+Makes them next to their place and renames them. Guarantees: a killed command or a full disk (`DiskFullError`) leaves the
+old content.
 """
 
 import os
@@ -15,11 +16,7 @@ from repairgym.errors import InputError, disk_full_as_repairgym_error
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a stream to ``path``, which appears when the block ends without an error.
-
-    Raises:
-        DiskFullError: no room; the old content is intact.
-    """
+    """Yield a stream to ``path``, which appears when the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with disk_full_as_repairgym_error(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,12 +32,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def folder_written_whole(folder: Path) -> Iterator[Path]:
-    """Yield a place to fill, which becomes ``folder`` unless the block fails or leaves it empty.
-
-    Raises:
-        InputError: ``folder`` is not empty.
-        DiskFullError: no room; nothing is left.
-    """
+    """Yield a place to fill, which becomes the empty or missing ``folder`` unless the block fails or leaves it empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name another folder, or remove it first")
     place = folder.with_name(f".{folder.name}.{os.getpid()}")

@@ -43,12 +43,7 @@ with os.fdopen(archive, "wb") as stream, tarfile.open(fileobj=stream, mode="w|")
 async def tree_with_bytecode(
     store: LayerStore, backend: SandboxBackend, spec: SandboxSpec, request: TestRequest, timeout_s: float
 ) -> Path:
-    """Return the twin of ``spec.tree`` with the byte-code for ``request``.
-
-    Raises:
-        SandboxError: the sandbox could not do its work.
-        TaskError: the collection did not end in time or gave no archive.
-    """
+    """Return the twin of ``spec.tree`` with the byte-code for ``request``; TaskError if the collection fails."""
     digest = twin_digest(spec.tree, spec.environment)
     archive = b"" if store.has("bytecode", digest) else await _collect(backend, spec, request, timeout_s)
     return store.build_once("bytecode", digest, lambda place: _fill(place, spec.tree, archive))

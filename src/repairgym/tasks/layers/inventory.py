@@ -19,13 +19,11 @@ from pydantic import ValidationError
 
 from repairgym.records import Record
 
-MANIFEST_VERSION = 1
-
 
 class Manifest(Record):
     """The entries of one layer."""
 
-    schema_version: int = MANIFEST_VERSION
+    schema_version: int = 1
     entries_digest: str
     """SHA-256 over the entries."""
     num_bytes: int

@@ -70,9 +70,7 @@ class GitRepository:
     def open(cls, url: str, store: LayerStore, subdirectory: str = "") -> Self:
         """Return the repository at ``url``: a path is used directly, any other URL is cloned once.
 
-        Raises:
-            IndexUnavailableError: it cannot be cloned.
-            InputError: the path holds no git repository.
+        It raises IndexUnavailableError if it cannot be cloned, InputError if the path holds no git repository.
         """
         local = Path(url.removeprefix("file://")).expanduser()
         if local.exists():
@@ -182,12 +180,7 @@ class GitRepository:
 
 
 def commit_tree(store: LayerStore, repository: GitRepository, commit_id: str, name: str, version: str) -> Path:
-    """Return the tree layer of a commit, with metadata of ``name`` for ``importlib.metadata``.
-
-    Raises:
-        InputError: the commit is not in the repository.
-        UnsupportedTreeError: the files cannot be pinned.
-    """
+    """Return the tree layer of a commit, with metadata of ``name``; UnsupportedTreeError if it cannot be pinned."""
     address = f"commit-tree:{COMMIT_TREE_FORMAT}:{repository.tree_id(commit_id)}:{name}:{version}"
 
     def build(place: Path) -> None:

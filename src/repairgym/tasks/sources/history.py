@@ -246,10 +246,19 @@ class CommitMiner:
         is_dated, requirements = self.context.config.history.is_lock_dated, self.repository.requirements
         lock = commit_lock(self.repository, tree, commit.date) if is_dated else self.context.lock(requirements)
         environment, spec = self.context.pinned_tree(lock, tree)
+        provenance = Provenance(
+            package=self.repository.name,
+            version=version,
+            repository=self.repository.url,
+            commit=commit.id,
+            base_commit=commit.parents[0],
+            subdirectory=self.clone.subdirectory,
+            licence=license_of(tree),
+        )
         origin = Origin(
             project=self.repository,
             source="history",
-            provenance=self._provenance(candidate, version, tree),
+            provenance=provenance,
             base_tree=tree.name,
             environment=environment,
             config=self.context.config.history,
@@ -265,17 +274,6 @@ class CommitMiner:
         request = self.context.request(self.repository, pinned.changed_tests, self.context.config.suite_timeout_s)
         run = await run_fresh(self.context.backend, spec, request)
         return not run.results or any(result.outcome in BROKEN for result in run.results.values())
-
-    def _provenance(self, candidate: Candidate, version: str, tree: Path) -> Provenance:
-        return Provenance(
-            package=self.repository.name,
-            version=version,
-            repository=self.repository.url,
-            commit=candidate.commit.id,
-            base_commit=candidate.commit.parents[0],
-            subdirectory=self.clone.subdirectory,
-            licence=license_of(tree),
-        )
 
     def _test_files(self, candidate: Candidate, tree: Path) -> tuple[str, ...]:
         """Return the changed test files, then others up to the bound."""

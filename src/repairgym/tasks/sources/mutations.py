@@ -21,8 +21,7 @@ from repairgym.records import Environment, Location, Task, TestOutcome, TestRequ
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, mutation_issue, read_text, sdist_provenance
 from repairgym.tasks.build.concurrency import ordered_map
-from repairgym.tasks.build.test_files import functions_of
-from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
+from repairgym.tasks.build.test_files import SuiteMap, first_lines, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Package
 from repairgym.tasks.layers.store import tree_digest

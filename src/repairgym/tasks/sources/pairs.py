@@ -18,8 +18,7 @@ from repairgym.errors import TaskError
 from repairgym.records import Environment, Provenance, SourceKind, Task, TestOutcome, TestRequest, TestRun
 from repairgym.sandbox.base import SandboxSpec
 from repairgym.tasks.build.assembly import Bug, assemble, choose_visible, read_text, tests_issue
-from repairgym.tasks.build.test_files import file_of, function_id, functions_of
-from repairgym.tasks.build.tracing import SuiteMap, first_lines, trace_suite
+from repairgym.tasks.build.test_files import SuiteMap, file_of, first_lines, function_id, functions_of, trace_suite
 from repairgym.tasks.build.validation import Evidence, run_fresh, run_times
 from repairgym.tasks.layers.catalogue import Project
 from repairgym.tasks.sources.base import BuildContext
