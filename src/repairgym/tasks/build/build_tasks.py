@@ -144,19 +144,15 @@ def _breakage_jobs(package: Package, config: TasksConfig) -> Iterator[Job]:
 def spread(packages: Iterable[Package], limits: SplitLimits, most: int) -> dict[str, int]:
     """Return mutation tasks per package: equal shares of the split's cap, bounded by the yield of each package."""
     quotas: dict[str, int] = {}
-    by_split: dict[Split, list[Package]] = {}
+    by_split: dict[Split, list[tuple[int, str]]] = {}
     for package in packages:
-        by_split.setdefault(package.split, []).append(package)
+        by_split.setdefault(package.split, []).append((min(package.num_tasks or most, most), package.name))
     for split, members in by_split.items():
         remaining = limits.of(split)
-        for number, package in enumerate(sorted(members, key=lambda p: (_capacity(p, most), p.name))):
-            quotas[package.name] = min(_capacity(package, most), -(-remaining // (len(members) - number)))
-            remaining -= quotas[package.name]
+        for number, (capacity, name) in enumerate(sorted(members)):
+            quotas[name] = min(capacity, -(-remaining // (len(members) - number)))
+            remaining -= quotas[name]
     return quotas
-
-
-def _capacity(package: Package, most: int) -> int:
-    return min(package.num_tasks or most, most)
 
 
 def build(

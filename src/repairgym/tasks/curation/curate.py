@@ -8,10 +8,10 @@ memory holds candidates and not records.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from repairgym.config.tasks import CurationConfig, FilterName, SplitConfig
 from repairgym.errors import InputError
@@ -21,6 +21,7 @@ from repairgym.tasks.curation.candidate import Candidate, SolveRate, describe
 from repairgym.tasks.curation.filters import FILTERS
 from repairgym.tasks.layers.atomic_write import folder_written_whole
 from repairgym.tasks.store import FUNNEL_FILE, MANIFEST_FILE, TaskStore
+from repairgym.tasks.unbuilt import UnbuiltTask
 
 _SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 
@@ -145,6 +146,7 @@ def run_filters(candidates: Sequence[Candidate], config: CurationConfig) -> tupl
 
 
 CURATION_FILE = "curation.json"
+TaskT = TypeVar("TaskT", Task, UnbuiltTask)
 
 
 def curate(
@@ -157,11 +159,7 @@ def curate(
     """Write the tasks of ``store`` that pass the filters to the empty or missing ``folder``.
 
     ``evidence`` (of `repairgym tasks verify`) and ``solve_rates`` (of a policy) are by task id; evidence of a task that
-    changed since is ignored.
-
-    Raises:
-        InputError: ``folder`` is not empty, a task is broken, or splits by time lack times.
-        DiskFullError: no room.
+    changed since is ignored. It raises InputError if ``folder`` has content or a split by time lacks times.
     """
     evidence, rates = evidence or {}, solve_rates or {}
     certified = store.load_certified()
@@ -173,33 +171,28 @@ def curate(
     unbuilt = (describe(task, None, rates.get(task.id)) for task in store.iter_unbuilt())
     kept, funnel = run_filters(assign_splits([*described, *unbuilt], config.split), config)
     splits = {candidate.id: candidate.split for candidate in kept}
+    counts = _with_curation(store, funnel)
+    manifest = {**store.load_document(MANIFEST_FILE), "curation": config.model_dump(mode="json")}
     with folder_written_whole(folder) as place:
-        _write(TaskStore(place), store, certified, splits, funnel, config)
+        target = TaskStore(place)
+        if certified:
+            target.save(_with_splits(certified, splits), counts, manifest)
+        else:
+            target.save_document(FUNNEL_FILE, counts)
+            target.save_document(MANIFEST_FILE, manifest)
+        if len(certified) < funnel.num_candidates:
+            target.save_unbuilt(_with_splits(store.iter_unbuilt(), splits))
+        target.save_document(CURATION_FILE, funnel.model_dump(mode="json"))
     return funnel
 
 
-def _write(
-    target: TaskStore,
-    store: TaskStore,
-    certified: Sequence[Task],
-    splits: Mapping[str, Split | None],
-    funnel: CurationFunnel,
-    config: CurationConfig,
-) -> None:
-    """Write the tasks with ids in ``splits``, these splits, and the documents."""
-    counts = _with_curation(store, funnel)
-    manifest = {**store.load_document(MANIFEST_FILE), "curation": config.model_dump(mode="json")}
-    if certified:
-        first = {task.id: task for task in reversed(certified)}
-        assigned = ((task, splits.get(task.id)) for task in first.values())
-        target.save((task.model_copy(update={"split": split}) for task, split in assigned if split), counts, manifest)
-    else:
-        target.save_document(FUNNEL_FILE, counts)
-        target.save_document(MANIFEST_FILE, manifest)
-    if len(certified) < funnel.num_candidates:
-        unbuilt = (task for task in store.iter_unbuilt() if task.id in splits)
-        target.save_unbuilt(task.model_copy(update={"split": splits[task.id]}) for task in unbuilt)
-    target.save_document(CURATION_FILE, funnel.model_dump(mode="json"))
+def _with_splits(tasks: Iterable[TaskT], splits: Mapping[str, Split | None]) -> Iterator[TaskT]:
+    """Yield the first task of each id in ``splits``, with its split."""
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in splits and task.id not in seen:
+            seen.add(task.id)
+            yield task.model_copy(update={"split": splits[task.id]})
 
 
 def _with_curation(store: TaskStore, funnel: CurationFunnel) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Atomic writing: files and folders that appear whole or not at all.
 
-Makes them next to their place and renames them. Guarantees: a killed command or a full disk (`DiskFullError`) leaves the
-old content.
+Makes them next to their place and renames them. Guarantees: a killed command or a full disk (`DiskFullError`) leaves
+the old content.
 """
 
 import os
@@ -32,7 +32,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def folder_written_whole(folder: Path) -> Iterator[Path]:
-    """Yield a place to fill, which becomes the empty or missing ``folder`` unless the block fails or leaves it empty."""
+    """Yield a place to fill, which becomes the empty or missing ``folder`` unless the block fails or fills nothing."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is not empty; name another folder, or remove it first")
     place = folder.with_name(f".{folder.name}.{os.getpid()}")

@@ -1,1 +1,0 @@
-"""Logs: the one main error, its class, and equality of two errors."""
