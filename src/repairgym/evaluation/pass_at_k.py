@@ -44,12 +44,17 @@ class PassAtK(Record):
     """Tasks with at least k samples; the mean is over these."""
 
 
-def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKind]]:
-    """Group the verdicts of samples by task, ordered by seed, then id."""
-    verdicts: dict[str, list[VerdictKind]] = {}
+def rows_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[TrajectoryRow]]:
+    """Group samples by task, ordered by seed, then id."""
+    by_task: dict[str, list[TrajectoryRow]] = {}
     for row in sorted(rows, key=lambda row: (row.task_id, row.seed, row.id)):
-        verdicts.setdefault(row.task_id, []).append(row.verdict)
-    return verdicts
+        by_task.setdefault(row.task_id, []).append(row)
+    return by_task
+
+
+def verdicts_by_task(rows: Iterable[TrajectoryRow]) -> dict[str, list[VerdictKind]]:
+    """Return the verdicts of `rows_by_task`."""
+    return {task: [row.verdict for row in samples] for task, samples in rows_by_task(rows).items()}
 
 
 def without_invalids(verdicts: TaskVerdicts) -> TaskVerdicts:
@@ -130,14 +135,10 @@ def exact_match_rate(rows: Iterable[TrajectoryRow]) -> float | None:
 
     None when the grader compared no sample with the source.
     """
-    restored: dict[str, list[bool]] = {}
-    is_compared = False
-    for row in rows:
-        is_compared |= row.is_restored is not None
-        restored.setdefault(row.task_id, []).append(row.is_restored is True)
-    if not is_compared:
+    restored = [[row.is_restored for row in samples] for samples in rows_by_task(rows).values()]
+    if all(value is None for values in restored for value in values):
         return None
-    return statistics.fmean(statistics.fmean(values) for values in restored.values())
+    return statistics.fmean(values.count(True) / len(values) for values in restored)
 
 
 LABELS = ("error_class", "difficulty", "source", "package")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from repairgym.errors import InputError
 from repairgym.evaluation.bootstrap import NUM_RESAMPLES
-from repairgym.evaluation.pass_at_k import TaskVerdicts, verdicts_by_task
+from repairgym.evaluation.pass_at_k import TaskVerdicts, rows_by_task, verdicts_by_task
 from repairgym.evaluation.significance import Comparison, compare
 from repairgym.evaluation.stages import EvalPhase, parse_eval_phase, stage_label
 from repairgym.rollout.rows import TrajectoryRow
@@ -73,10 +73,8 @@ def write_predictions(store: RunStore, phase: str, sample: int, path: Path) -> i
         InputError: no task of the phase has that many samples.
         DiskFullError: no room; an older file is intact.
     """
-    by_task: dict[str, list[str]] = {}
-    for row in sorted(store.rows(phase=phase), key=lambda row: (row.task_id, row.seed, row.id)):
-        by_task.setdefault(row.task_id, []).append(row.id)
-    chosen = [ids[sample] for ids in by_task.values() if len(ids) > sample]
+    by_task = rows_by_task(store.rows(phase=phase)).values()
+    chosen = [samples[sample].id for samples in by_task if len(samples) > sample]
     if not chosen:
         raise InputError(f"{store.path} has no sample {sample} in phase {phase!r}; samples count from 0")
     with written_whole(path) as stream:

@@ -139,14 +139,15 @@ def build_summary(
     phases = store.phases()
     comparisons = tuple(_comparisons(results, packages, num_resamples))
     statuses = {phase.name: phase.status for phase in phases}
+    counted = [phase for phase in phases if not _is_nested(phase)]
     return Summary(
         headline=next((comparison for comparison in comparisons if _is_headline(comparison)), None),
         stages=tuple(_stage_results(store, results, statuses, num_resamples)),
         comparisons=comparisons,
         phases=tuple(phases),
         missing=_missing(statuses),
-        wall_s=sum(phase.wall_s for phase in phases if not _is_nested(phase)),
-        cpu_s=sum(phase.cpu_s for phase in phases if not _is_nested(phase)),
+        wall_s=sum(phase.wall_s for phase in counted),
+        cpu_s=sum(phase.cpu_s for phase in counted),
         peak_rss_bytes=max((phase.peak_rss_bytes for phase in phases), default=0),
         event_counts=dict(sorted(Counter(event.kind for event in store.events()).items())),
         digests=_digests(config, phases, digests or {}),

@@ -24,7 +24,7 @@ _MAX_STATEMENTS = 40
 _LOOSE = re.compile(r"\bANY\b|[Mm]ock|approx|__eq__|ALWAYS_EQ|globals\(|locals\(")
 """Words of tests that compare with something that equals more than itself."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_ASSERTIONS = frozenset({"self.assertEqual", "self.assertEquals"})
+_ASSERTIONS = frozenset({"assertEqual", "assertEquals"})
 
 
 def make_decoys(
@@ -72,12 +72,11 @@ def _answers(node: ast.FunctionDef) -> list[tuple[int, int]]:
 
 def _sides(node: ast.stmt) -> tuple[ast.expr, ...]:
     """Return the two sides of an equality; nothing for another statement."""
-    if isinstance(node, ast.Assert) and isinstance(node.test, ast.Compare) and len(node.test.ops) == 1:
-        return (node.test.left, node.test.comparators[0]) if isinstance(node.test.ops[0], ast.Eq) else ()
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        call = node.value
-        is_equality = isinstance(call.func, ast.Attribute) and ast.unparse(call.func) in _ASSERTIONS
-        return tuple(call.args[:2]) if is_equality and len(call.args) >= 2 else ()
+    match node:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            return left, right
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name), args=[left, right, *_])):
+            return (left, right) if name in _ASSERTIONS else ()
     return ()
 
 
@@ -89,15 +88,13 @@ def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, 
     twin = copy.deepcopy(node)
     twin.name = name
     number, side = source.choice(_answers(twin))
-    statement = twin.body[number]
-    if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
-        compare = statement.test
-        if side == 0:
+    match twin.body[number]:
+        case ast.Assert(test=ast.Compare() as compare) if side == 0:
             compare.left = _other(compare.left, source)
-        else:
+        case ast.Assert(test=ast.Compare() as compare):
             compare.comparators[0] = _other(compare.comparators[0], source)
-    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        statement.value.args[side] = _other(statement.value.args[side], source)
+        case ast.Expr(value=ast.Call(args=arguments)):
+            arguments[side] = _other(arguments[side], source)
     lines = ast.unparse(ast.fix_missing_locations(twin)).splitlines()
     text = "".join(pad + line + "\n" for line in lines)
     return Insertion(f"{prefix}::{name}" if prefix else name, place, text)
@@ -105,12 +102,12 @@ def _decoy(node: ast.FunctionDef, place: int, pad: str, prefix: str, name: str, 
 
 def _other(node: ast.expr, source: random.Random) -> ast.expr:
     """Return a literal of the same type that no honest code gives; for anything else a tuple of it and a text."""
-    value = node.value if isinstance(node, ast.Constant) else None
     word = "".join(source.choice(_LETTERS) for _ in range(source.randrange(7, 12)))
-    if not _is_literal(node):
-        return ast.Tuple([node, ast.Constant(word)], ast.Load())
-    if isinstance(value, bytes):
-        return ast.Constant(word.encode())
-    if isinstance(value, int):
-        return ast.Constant(abs(value) + source.randrange(10_000, 1_000_000))
-    return ast.Constant(word)
+    match node:
+        case ast.Constant(value=str()):
+            return ast.Constant(word)
+        case ast.Constant(value=bytes()):
+            return ast.Constant(word.encode())
+        case ast.Constant(value=int() as value) if _is_literal(node):
+            return ast.Constant(abs(value) + source.randrange(10_000, 1_000_000))
+    return ast.Tuple([node, ast.Constant(word)], ast.Load())

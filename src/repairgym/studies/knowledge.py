@@ -4,9 +4,9 @@ Reads run stores and tasks; writes fixes and offers, makes `Start` records. Inva
 was solved with is never read into a fix; adding a run twice changes nothing.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from repairgym.agent.pipelines.paper_a import Start, find_start, reported_error
@@ -18,6 +18,7 @@ from repairgym.rollout.rows import Document, TrajectoryRow
 from repairgym.rollout.store import RunStore
 from repairgym.sandbox.base import SandboxBackend
 from repairgym.sandbox.cache import ExecutionCache
+from repairgym.tasks.build.concurrency import ordered_map
 from repairgym.tasks.build.validation import TaskLayers
 from repairgym.tasks.layers.catalogue import load_catalogue
 from repairgym.training.run import Progress, no_progress
@@ -105,19 +106,16 @@ async def find_starts(
         SandboxError: a sandbox could not do its work.
         TaskError: the knowledge base holds fixes of a package that is held out.
     """
-    gate, cache = asyncio.Semaphore(config.num_concurrent), ExecutionCache()
-    num_done = 0
+    cache, limits = ExecutionCache(), config.sandbox.limits
 
     async def start_of(task: Task) -> Start:
-        nonlocal num_done
-        async with gate:
-            layers, limits = find_layers(task), config.sandbox.limits
-            workspace = Workspace(
-                layers.tree, task.base_files, lambda files: backend.create(layers.spec(files, limits))
-            )
-            start = await find_start(task, workspace, cache, knowledge, config.num_fixes)
-        num_done += 1
-        progress("starts", num_done, len(tasks), start.error.error_class)
-        return start
+        layers = find_layers(task)
+        workspace = Workspace(layers.tree, task.base_files, lambda files: backend.create(layers.spec(files, limits)))
+        return await find_start(task, workspace, cache, knowledge, config.num_fixes)
 
-    return list(await asyncio.gather(*(start_of(task) for task in tasks)))
+    starts: list[Start] = []
+    async with aclosing(ordered_map(start_of, tasks, config.num_concurrent)) as results:
+        async for _, start in results:
+            starts.append(start)
+            progress("starts", len(starts), len(tasks), start.error.error_class)
+    return starts

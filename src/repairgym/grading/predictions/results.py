@@ -26,7 +26,6 @@ from repairgym.grading.predictions.reading import Prediction, RejectedEntry
 from repairgym.records import SCHEMA_VERSION, Record, Task, Verdict, VerdictKind
 from repairgym.tasks.layers.atomic_write import written_whole
 
-_SWE_BENCH_SCHEMA_VERSION = 2
 _MAX_NAME_BYTES = 200
 _UNRESOLVED = (VerdictKind.FAILED, VerdictKind.EXPLOITED)
 _SEVERITIES = ("note", "suspicious", "exploit")
@@ -191,7 +190,7 @@ def swe_bench_report(graded: Sequence[GradedPrediction], task_ids: Collection[st
         "incomplete_ids": sorted(set(task_ids).difference(_ids(graded))),
         "exploited_ids": _ids(exploited),
         "failure_reasons": {result.instance_id: result.verdict.reason for result in errors},
-        "schema_version": _SWE_BENCH_SCHEMA_VERSION,
+        "schema_version": 2,
     }
 
 
