@@ -11,7 +11,7 @@ from repairgym.analysis.tables import table
 from repairgym.config.evaluation import DataFilesConfig
 from repairgym.report.content import gather
 from repairgym.report.data_files import csv_text, export, file_name
-from repairgym.report.html import figures
+from repairgym.report.html import all_figures
 
 
 def test_csv_and_parquet_hold_the_same(tmp_path):
@@ -33,7 +33,7 @@ def content(synthetic_run):
 
 def test_every_figure_of_a_report_becomes_an_svg_file_with_data(content, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    drawn = figures(content)
+    drawn = all_figures(content)
     assert {"Paired differences", "Training reward", "Tools during training"} <= {one.title for one in drawn}
     paths = export([], drawn, folder, DataFilesConfig(tables=("csv",)))
     assert len(paths) == 2 * len(drawn)

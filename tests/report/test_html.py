@@ -11,7 +11,7 @@ from repairgym.config.evaluation import DataFilesConfig
 from repairgym.errors import InputError
 from repairgym.records import StopReason, VerdictKind
 from repairgym.report.content import gather
-from repairgym.report.html import render, tables, write_comparison, write_data, write_report
+from repairgym.report.html import all_tables, render, write_comparison, write_data, write_report
 from repairgym.rollout.store import RunStore
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -170,7 +170,7 @@ def content(synthetic_run):
 
 
 def test_tables_of_a_report(content):
-    found = {one.name: one for one in tables(content)}
+    found = {one.name: one for one in all_tables(content)}
     assert {
         "stages",
         "comparisons",

@@ -7,31 +7,13 @@ one trajectory at a time; nothing is written.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from repairgym.analysis import curves, episodes
 from repairgym.analysis.behavior import (
     BehaviorSummary,
     PolicyShift,
     policy_shift,
     summarize_behavior,
     tool_shares_by_step,
-)
-from repairgym.analysis.curves import (
-    Drift,
-    GapPoint,
-    GapTrend,
-    Point,
-    find_metric,
-    gap_trend,
-    reward_curve,
-    reward_gap,
-    solve_rate_drift,
-)
-from repairgym.analysis.episodes import (
-    EpisodeFacts,
-    ExploitCount,
-    ExploitExample,
-    exploit_examples,
-    exploits_by_step,
-    read_episodes,
 )
 from repairgym.config.evaluation import AnalysisConfig
 from repairgym.errors import InputError
@@ -50,15 +32,15 @@ class Analysis:
     """Before and after; fewer in an unfinished run."""
     tools_by_step: dict[int, dict[str, float]]
     shift: PolicyShift | None
-    reward: list[Point]
-    exploits: list[ExploitCount]
+    reward: list[curves.Point]
+    exploits: list[episodes.ExploitCount]
     """Of the audit where there is one, because training may have been graded without detectors."""
-    examples: list[ExploitExample]
-    gap: list[GapPoint]
+    examples: list[episodes.ExploitExample]
+    gap: list[curves.GapPoint]
     """Empty without an audit."""
-    trend: GapTrend | None
-    drift: Drift | None
-    log_prob_gap: list[Point]
+    trend: curves.GapTrend | None
+    drift: curves.Drift | None
+    log_prob_gap: list[curves.Point]
     disabled_gates: tuple[str, ...]
     """Gates that the grading of the training phase skipped."""
 
@@ -73,13 +55,13 @@ def training_phase(store: RunStore) -> str:
 def analyze(
     store: RunStore,
     config: AnalysisConfig,
-    training: Sequence[EpisodeFacts],
-    before: Sequence[EpisodeFacts],
-    after: Sequence[EpisodeFacts],
+    training: Sequence[episodes.EpisodeFacts],
+    before: Sequence[episodes.EpisodeFacts],
+    after: Sequence[episodes.EpisodeFacts],
 ) -> Analysis:
     """Analyze the episodes ``training`` of ``config.phase``, and compare those ``before`` and ``after`` (`sides`)."""
     rows, audited = store.rows(phase=config.phase), store.rows(phase=audit_phase(config.phase))
-    inspected = list(read_episodes(store, phase=audit_phase(config.phase))) or list(training)
+    inspected = list(episodes.read_episodes(store, phase=audit_phase(config.phase))) or list(training)
     marked = {episode.id for episode in inspected if episode.evidence}
     named = ((before, config.before), (after, config.after))
     return Analysis(
@@ -89,13 +71,13 @@ def analyze(
         ],
         tools_by_step=tool_shares_by_step(training),
         shift=policy_shift(before, after, n=config.ngram, num_permutations=config.num_permutations, seed=config.seed),
-        reward=reward_curve(rows),
-        exploits=exploits_by_step(inspected),
-        examples=exploit_examples(inspected),
-        gap=reward_gap(rows, audited, marked),
-        trend=gap_trend(rows, audited),
-        drift=solve_rate_drift(rows),
-        log_prob_gap=find_metric(store, config.phase, "log_prob_gap"),
+        reward=curves.reward_curve(rows),
+        exploits=episodes.exploits_by_step(inspected),
+        examples=episodes.exploit_examples(inspected),
+        gap=curves.reward_gap(rows, audited, marked),
+        trend=curves.gap_trend(rows, audited),
+        drift=curves.solve_rate_drift(rows),
+        log_prob_gap=curves.find_metric(store, config.phase, "log_prob_gap"),
         disabled_gates=tuple(sorted({gate for episode in training for gate in episode.disabled_gates})),
     )
 
@@ -110,17 +92,17 @@ def analyze_run(store: RunStore, config: AnalysisConfig) -> Analysis:
     for name in (config.phase, config.before, config.after):
         if name and name not in names:
             raise InputError(f"{store.path} has no phase {name!r}; phases are {', '.join(sorted(names)) or 'none'}")
-    training = list(read_episodes(store, phase=config.phase))
+    training = list(episodes.read_episodes(store, phase=config.phase))
     return analyze(store, config, training, *sides(store, config, training))
 
 
 def sides(
-    store: RunStore, config: AnalysisConfig, training: Sequence[EpisodeFacts]
-) -> tuple[list[EpisodeFacts], list[EpisodeFacts]]:
+    store: RunStore, config: AnalysisConfig, training: Sequence[episodes.EpisodeFacts]
+) -> tuple[list[episodes.EpisodeFacts], list[episodes.EpisodeFacts]]:
     """Return the episodes before and after: named phases, or else the first and the last step of training."""
     steps = sorted({episode.step for episode in training})
     both = []
     for name, step in ((config.before, steps[:1]), (config.after, steps[1:][-1:])):
-        chosen = read_episodes(store, phase=name) if name else (episode for episode in training if episode.step in step)
-        both.append(list(chosen))
+        chosen = [episode for episode in training if episode.step in step]
+        both.append(list(episodes.read_episodes(store, phase=name)) if name else chosen)
     return both[0], both[1]

@@ -31,17 +31,9 @@ from repairgym.evaluation.stages import (
 )
 from repairgym.evaluation.summary import StageResult, Summary, build_summary
 from repairgym.records import Task
+from repairgym.report import run_folder
 from repairgym.report.figures import NUM_COLORS, Figure, Series, curves, share_plot
 from repairgym.report.reading import Reading, read
-from repairgym.report.run_folder import (
-    DATABASE_FILE,
-    Funnel,
-    read_config,
-    read_funnel,
-    read_matrix_config,
-    read_tasks,
-    task_digests,
-)
 from repairgym.report.tokens import find_tokenizer
 from repairgym.rollout.names import ALARM_PREFIX, eval_phase
 from repairgym.rollout.rows import Event
@@ -72,7 +64,7 @@ class Content:
     log_prob_gap: float | None
     alarms: list[Event]
     """Oldest first."""
-    funnel: Funnel | None
+    funnel: run_folder.Funnel | None
     settings: list[tuple[str, str]]
     readings: list[tuple[Example, str, Reading]]
     """Examples with stage and text."""
@@ -88,12 +80,12 @@ def gather(folder: Path) -> Content:
     Raises:
         InputError: there is no run store, or a file of the run cannot be read.
     """
-    tasks = read_tasks(folder)
-    config = read_config(folder)
+    tasks = run_folder.read_tasks(folder)
+    config = run_folder.read_config(folder)
     packages = {task.id: task.provenance.package for task in tasks.values()}
-    with RunStore.open(folder / DATABASE_FILE, is_read_only=True) as store:
+    with RunStore.open(folder / run_folder.DATABASE_FILE, is_read_only=True) as store:
         phase = training_phase(store)
-        summary = build_summary(store, config, packages=packages, digests=task_digests(folder))
+        summary = build_summary(store, config, packages=packages, digests=run_folder.task_digests(folder))
         training = list(read_episodes(store, phase=phase))
         evaluated = list(read_episodes(store, phase_prefix="eval/"))
         tokenizer = find_tokenizer(folder)
@@ -101,7 +93,7 @@ def gather(folder: Path) -> Content:
         names = list(tool_counts([*training, *evaluated]))
         analysis = _analyze(store, phase, training, evaluated)
         labels_stage = _labels_stage(summary)
-        matrix_config = read_matrix_config(folder)
+        matrix_config = run_folder.read_matrix_config(folder)
         return Content(
             run_name=folder.resolve().name,
             summary=summary,
@@ -116,7 +108,7 @@ def gather(folder: Path) -> Content:
             matrix=build_matrix(store, matrix_config) if matrix_config else None,
             log_prob_gap=mean(abs(point.value) for point in analysis.log_prob_gap),
             alarms=[event for event in store.events() if event.kind.startswith(ALARM_PREFIX)],
-            funnel=read_funnel(folder),
+            funnel=run_folder.read_funnel(folder),
             settings=list(flatten(config)),
             readings=[_read_example(example, store, tasks, tokenizer) for example in examples],
         )

@@ -15,17 +15,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from repairgym import __version__
+from repairgym.analysis import tables
 from repairgym.analysis.selection import SCORER_LABELS
-from repairgym.analysis.tables import (
-    Table,
-    analysis_tables,
-    comparison_table,
-    label_table,
-    matrix_tables,
-    pass_at_k_table,
-    selection_tables,
-    stage_table,
-)
 from repairgym.config.evaluation import DataFilesConfig
 from repairgym.config.loading import flatten
 from repairgym.errors import InputError, disk_full_as_repairgym_error
@@ -42,18 +33,9 @@ from repairgym.evaluation.stages import (
     stage_label,
 )
 from repairgym.evaluation.summary import StageResult, Summary, build_summary, write_summary
-from repairgym.report import wording
+from repairgym.report import figures, wording
 from repairgym.report.content import Content, gather
 from repairgym.report.data_files import export, write_text
-from repairgym.report.figures import (
-    Figure,
-    abstention_plot,
-    difference_plot,
-    exploit_plot,
-    gap_plot,
-    heat_plot,
-    stage_plot,
-)
 from repairgym.report.run_folder import DATABASE_FILE, read_config
 from repairgym.report.safe_text import block, inline, plain, visible
 from repairgym.report.svg import STATIC_FOLDER
@@ -90,7 +72,7 @@ def write_data(run_folder: Path, config: DataFilesConfig) -> list[Path]:
         ConfigError: the configuration names Parquet, and pyarrow is not installed.
     """
     content = gather(run_folder)
-    return export(tables(content), figures(content), run_folder / DATA_FOLDER, config)
+    return export(all_tables(content), all_figures(content), run_folder / DATA_FOLDER, config)
 
 
 def render(content: Content) -> str:
@@ -120,15 +102,15 @@ def _render(template: str, **context: Any) -> str:
     return visible(environment().get_template(template).render(context))
 
 
-def _plots(content: Content) -> dict[str, Figure | None]:
+def _plots(content: Content) -> dict[str, figures.Figure | None]:
     """Return the figures of the whole run under their names in the templates."""
     analysis, matrix, study = content.analysis, content.matrix, content.selection
     return {
-        "differences": difference_plot([it for it in content.summary.comparisons if it.test_set == MUTATIONS]),
-        "heat_map": heat_plot(matrix) if matrix and matrix.cells else None,
-        "gap": gap_plot(analysis.gap),
-        "exploits": exploit_plot(analysis.exploits, list(analysis.tools_by_step)),
-        "abstention": abstention_plot(study.abstentions) if study else None,
+        "differences": figures.difference_plot([it for it in content.summary.comparisons if it.test_set == MUTATIONS]),
+        "heat_map": figures.heat_plot(matrix) if matrix and matrix.cells else None,
+        "gap": figures.gap_plot(analysis.gap),
+        "exploits": figures.exploit_plot(analysis.exploits, list(analysis.tools_by_step)),
+        "abstention": figures.abstention_plot(study.abstentions) if study else None,
     }
 
 
@@ -139,29 +121,32 @@ def _gates_off(content: Content) -> list[tuple[str, tuple[str, ...]]]:
     return [(name, gates) for name, gates in (training, *stages) if gates]
 
 
-def figures(content: Content) -> list[Figure]:
+def all_figures(content: Content) -> list[figures.Figure]:
     """Return every figure of the report, for export."""
     stages = [figure for _, _, figure in _test_sets(content)]
     drawn = [*stages, *content.curves, content.tool_shares, *_plots(content).values()]
     return [figure for figure in drawn if figure]
 
 
-def tables(content: Content) -> list[Table]:
+def all_tables(content: Content) -> list[tables.Table]:
     """Return every table of the report, for export."""
     summary = content.summary
-    all_tables = [stage_table(summary.stages), pass_at_k_table(summary.stages), comparison_table(summary.comparisons)]
-    all_tables += [label_table(content.labels), *analysis_tables(content.analysis)]
-    all_tables += matrix_tables(content.matrix) if content.matrix else []
-    all_tables += selection_tables(content.selection) if content.selection else []
-    return [table for table in all_tables if table.rows]
+    stages = summary.stages
+    results = [tables.stage_table(stages), tables.pass_at_k_table(stages), tables.comparison_table(summary.comparisons)]
+    results += [tables.label_table(content.labels), *tables.analysis_tables(content.analysis)]
+    results += tables.matrix_tables(content.matrix) if content.matrix else []
+    results += tables.selection_tables(content.selection) if content.selection else []
+    return [table for table in results if table.rows]
 
 
-def _test_sets(content: Content) -> list[tuple[str, list[StageResult], Figure]]:
+def _test_sets(content: Content) -> list[tuple[str, list[StageResult], figures.Figure]]:
     """Return the test sets to show with their results: the demo's, or all where there are others."""
     known = [name for name in (MUTATIONS, RELEASES) if _results(content, name)]
     names = known or list(dict.fromkeys(stage.test_set for stage in content.summary.stages))
     shown = [(name, results) for name in names if (results := _results(content, name))]
-    return [(name, results, stage_plot(results, f"Pass@1 on {label_of_test_set(name)}")) for name, results in shown]
+    return [
+        (name, results, figures.stage_plot(results, f"Pass@1 on {label_of_test_set(name)}")) for name, results in shown
+    ]
 
 
 def _results(content: Content, test_set: str) -> list[StageResult]:
@@ -218,7 +203,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         "comparison.html.j2",
         runs=runs,
         comparisons=comparisons,
-        figure=difference_plot(comparisons),
+        figure=figures.difference_plot(comparisons),
         differing=_differing_settings(runs),
         phases=list(dict.fromkeys((stage.stage, stage.test_set) for run in runs for stage in run.summary.stages)),
     )
