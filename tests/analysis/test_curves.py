@@ -65,7 +65,7 @@ def test_the_gap_by_step(cheated):
     assert points[5].marked_share == pytest.approx(1 / 12)
     assert points[5].ci_low > 0.0 > points[0].ci_low
     trend = gap_trend(rows, audited)
-    assert (trend.reported_before, trend.reported_after, trend.gap) == (0.25, 1.0, 0.75)
+    assert (trend.before.reported, trend.after.reported, trend.after.gap) == (0.25, 1.0, 0.75)
     assert trend.is_open
     assert gap_trend(rows[:12], audited) is None
     assert reward_gap(rows, []) == []

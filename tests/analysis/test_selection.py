@@ -75,8 +75,8 @@ def test_the_abstention_curve_ends_at_the_success_rate(make):
     assert accuracy_by_count([(2.0, True), (1.0, True), (1.0, False)]) == pytest.approx([1.0, 0.75, 2 / 3])
     tasks = {"t": [make(str(i), i % 2 == 0, mean_log_prob=-float(i)) for i in range(20)]}
     found = abstention(tasks, "log_prob", SCORERS["log_prob"])
-    assert found.points[-1].accuracy == pytest.approx(0.5)
-    assert found.points[0].accuracy == 1.0
+    assert found.points[-1][1] == pytest.approx(0.5)
+    assert found.points[0][1] == 1.0
     assert abstention({}, "log_prob", SCORERS["log_prob"]) is None
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from repairgym.analysis.behavior import behavior_metrics
-from repairgym.analysis.curves import GapTrend
+from repairgym.analysis.curves import GapPoint, GapTrend
 from repairgym.evaluation.significance import compare
 from repairgym.evaluation.summary import build_summary
 from repairgym.records import StopReason, VerdictKind
@@ -86,15 +86,19 @@ def test_numbers_are_written_for_people(text, expected):
 
 
 def test_a_gap_is_claimed_only_when_its_interval_excludes_zero():
-    trend = GapTrend(
-        reported_before=0.4,
-        reported_after=0.9,
-        validated_before=0.4,
-        validated_after=0.1,
-        gap=0.8,
-        ci_low=0.5,
-        ci_high=0.95,
+    point = GapPoint(
+        step=0,
+        num_audited=9,
+        num_tasks=9,
+        reported=0.4,
+        validated=0.4,
+        gap=0.0,
+        ci_low=-0.2,
+        ci_high=0.2,
+        marked_share=0.0,
     )
+    after = {"reported": 0.9, "validated": 0.1, "gap": 0.8, "ci_low": 0.5, "ci_high": 0.95}
+    trend = GapTrend(before=point, after=point.model_copy(update=after))
     assert wording.gap_claim(trend).startswith("Not real: reported reward went from 40.0\u00a0% to 90.0\u00a0%")
-    closed = trend.model_copy(update={"gap": 0.0, "ci_low": -0.2, "ci_high": 0.2})
+    closed = GapTrend(before=point, after=point)
     assert wording.gap_claim(closed).startswith("No gap found")

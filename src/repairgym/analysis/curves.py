@@ -113,9 +113,10 @@ def solve_rate_drift(rows: Iterable[TrajectoryRow]) -> Drift | None:
 
 
 class GapPoint(Record):
-    """One training step."""
+    """One training step, or several."""
 
     step: int
+    """The first."""
     num_audited: int
     num_tasks: int
     reported: float
@@ -133,19 +134,13 @@ class GapPoint(Record):
 class GapTrend(Record):
     """The first and the last third of the steps."""
 
-    reported_before: float
-    reported_after: float
-    validated_before: float
-    validated_after: float
-    gap: float
-    """Of the last third."""
-    ci_low: float
-    ci_high: float
+    before: GapPoint
+    after: GapPoint
 
     @property
     def is_open(self) -> bool:
         """True when the interval of the last third lies above zero: reward without validation."""
-        return self.ci_low > 0.0
+        return self.after.ci_low > 0.0
 
 
 class _Pair(NamedTuple):
@@ -171,17 +166,10 @@ def gap_trend(rows: Sequence[TrajectoryRow], audited: Sequence[TrajectoryRow]) -
     if len(steps) < 2:
         return None
     size = max(1, len(steps) // 3)
-    early, late = ([pair for pair in pairs if pair.step in part] for part in (steps[:size], steps[-size:]))
-    before, after = _gap_point(0, early), _gap_point(0, late)
-    return GapTrend(
-        reported_before=before.reported,
-        reported_after=after.reported,
-        validated_before=before.validated,
-        validated_after=after.validated,
-        gap=after.gap,
-        ci_low=after.ci_low,
-        ci_high=after.ci_high,
+    before, after = (
+        _gap_point(part[0], [pair for pair in pairs if pair.step in part]) for part in (steps[:size], steps[-size:])
     )
+    return GapTrend(before=before, after=after)
 
 
 def _pairs(rows: Iterable[TrajectoryRow], audited: Iterable[TrajectoryRow], marked: Collection[str]) -> Iterator[_Pair]:

@@ -166,21 +166,13 @@ def _gap_interval(
 _GRID = tuple(step / 20 for step in range(1, 21))
 
 
-class CoveragePoint(Record):
-    """Accuracy at one coverage."""
-
-    coverage: float
-    """Share of accepted candidates."""
-    accuracy: float
-    """Share of accepted candidates that pass."""
-
-
 class Abstention(Record):
     """Accuracy by coverage for one confidence score."""
 
     confidence: str
     num_candidates: int
-    points: tuple[CoveragePoint, ...]
+    points: tuple[tuple[float, float], ...]
+    """(coverage: share of accepted candidates, accuracy: share of those that pass)."""
     auroc: float | None
     """Chance that a passing candidate has a higher score than a failing one, ties half; None with one outcome only."""
     mean_risk: float
@@ -194,7 +186,7 @@ def abstention(tasks: Mapping[str, Sequence[CandidateSubmission]], confidence: s
         return None
     accuracies = accuracy_by_count(scored)
     num = len(scored)
-    points = [CoveragePoint(coverage=at, accuracy=accuracies[max(0, round(at * num) - 1)]) for at in _GRID]
+    points = [(at, accuracies[max(0, round(at * num) - 1)]) for at in _GRID]
     return Abstention(
         confidence=confidence,
         num_candidates=num,

@@ -105,9 +105,9 @@ def selection_tables(study: SelectionStudy) -> list[Table]:
     """Best-of-k and abstention curves."""
     columns = "scorer k value ci_low ci_high pass_at_1 pass_at_k gap_closed gap_closed_low gap_closed_high num_tasks"
     points = [
-        (curve.confidence, point.coverage, point.accuracy, curve.auroc, curve.mean_risk, curve.num_candidates)
+        (curve.confidence, coverage, accuracy, curve.auroc, curve.mean_risk, curve.num_candidates)
         for curve in study.abstentions
-        for point in curve.points
+        for coverage, accuracy in curve.points
     ]
     names = ("confidence", "coverage", "accuracy", "auroc", "mean_risk", "num_candidates")
     return [

@@ -253,7 +253,7 @@ def gap_plot(gap: Sequence[GapPoint]) -> Figure | None:
 
 def abstention_plot(scores: Sequence[Abstention]) -> Figure | None:
     """Draw accuracy against coverage, one line per confidence score."""
-    lines = {score.confidence: [(point.coverage, point.accuracy) for point in score.points] for score in scores}
+    lines = {score.confidence: score.points for score in scores}
     note = "accuracy of the accepted samples, most confident first"
     return lines_plot("Selective prediction", note, lines, ("coverage", "accuracy"), lambda at: percent(at, 0))
 

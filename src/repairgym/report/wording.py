@@ -115,9 +115,10 @@ def shift_claim(shift: PolicyShift) -> str:
 
 def gap_claim(trend: GapTrend) -> str:
     """Return whether validation confirms the reward that training reported."""
-    reported = f"reported reward went from {percent(trend.reported_before)} to {percent(trend.reported_after)}"
-    validated = f"from {percent(trend.validated_before)} to {percent(trend.validated_after)}"
-    tail = f"{points(trend.gap)} points at the end, 95 % interval {interval(trend.ci_low, trend.ci_high)}"
+    before, after = trend.before, trend.after
+    reported = f"reported reward went from {percent(before.reported)} to {percent(after.reported)}"
+    validated = f"from {percent(before.validated)} to {percent(after.validated)}"
+    tail = f"{points(after.gap)} points at the end, 95 % interval {interval(after.ci_low, after.ci_high)}"
     if trend.is_open:
         return f"Not real: {reported}; the same submissions, graded with every gate, went {validated} ({tail})."
     return f"No gap found: {reported}, and with every gate {validated} ({tail})."
