@@ -30,9 +30,9 @@ def test_verify_names_the_tasks_that_do_not_hold(
     monkeypatch.setenv("REPAIRGYM_CACHE", str(seeded_layers.root))
     runner = CliRunner()
     good = runner.invoke(app, ["verify", str(tmp_path), mixed[0], "--runs", "1"])
-    assert (good.exit_code, "1 tasks hold" in good.output) == (0, True)
+    assert (good.exit_code, "1 tasks are valid" in good.output) == (0, True)
     share = runner.invoke(app, ["verify", str(tmp_path), "--runs", "1", "--share", "0.5", "--seed", "1"])
-    assert "1 of 1 tasks" in str(share.exception) or "1 tasks hold" in share.output
+    assert "1 of 1 tasks" in str(share.exception) or "1 tasks are valid" in share.output
     both = runner.invoke(app, ["verify", str(tmp_path), "--runs", "1"])
     assert isinstance(both.exception, TaskError)
     assert "1 of 2 tasks" in str(both.exception)
@@ -47,14 +47,14 @@ def test_evidence_is_written_down_and_not_gathered_twice(
     TaskStore(tmp_path / "tasks").save([task], {}, {})
     arguments = ["verify", str(tmp_path / "tasks"), "--evidence", str(tmp_path / "evidence.jsonl"), "--runs"]
     monkeypatch.setenv("REPAIRGYM_CACHE", str(seeded_layers.root))
-    assert "1 tasks hold" in CliRunner().invoke(app, [*arguments, "1"]).output
+    assert "1 tasks are valid" in CliRunner().invoke(app, [*arguments, "1"]).output
     seen = EvidenceFile(tmp_path / "evidence.jsonl").load()[task.id]
     assert set(seen.failures) == set(task.fail_to_pass)
     assert all(seen.failures.values())
     # Without layers nothing could run.
     monkeypatch.setenv("REPAIRGYM_CACHE", str(tmp_path / "no layers"))
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "no index").as_uri())
-    assert "1 tasks hold" in CliRunner().invoke(app, [*arguments, "1"]).output
+    assert "1 tasks are valid" in CliRunner().invoke(app, [*arguments, "1"]).output
     assert CliRunner().invoke(app, [*arguments, "2"]).exception is not None
 
 
